@@ -58,7 +58,7 @@ class HyperBand(Model):
     max_t: Annotated[int, Ge(1)] = 81
     """Reports after which a trial is stopped; the best trials of a bracket get that far."""
     reduction_factor: Annotated[float, Gt(1)] = 3
-    """One in this many trials continues each time a bracket is halved."""
+    """One in this many trials continues each time a bracket is cut."""
 
 
 class Median(Model):
@@ -90,7 +90,7 @@ class Population(Model):
     """Trials wait for each other at each perturbation, so that a seed reproduces the sweep."""
     mutate: list[str] | None = None
     """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by default all
-    such."""
+    of these."""
 
 
 class PBT(Population):
@@ -102,7 +102,8 @@ class PBT(Population):
     resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25
     """Probability of a new draw from the domain."""
     perturbation_factors: Annotated[list[Annotated[float, Gt(0)]], Field(min_length=1)] = [0.8, 1.2]  # noqa: RUF012
-    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves to a neighbour."""
+    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves to the next item
+    or the previous one."""
 
 
 class PB2(Population):
@@ -157,12 +158,13 @@ class Stop(Model):
 
 
 class Budget(Model):
-    """Limits of the whole sweep; the first one reached stops the running trials."""
+    """Limits of the whole sweep. When one is reached, no new trial begins; `time` and `samples` also stop running
+    trials."""
 
     time: Duration | None = None
     """Time since the sweep began: `600`, `10m`, `2h`."""
     trials: Annotated[int, Ge(1)] | None = None
-    """Trials begun."""
+    """Number of trials to begin."""
     samples: Annotated[int, Ge(1)] | None = None
     """Training samples over all trials and ranks."""
 
@@ -181,8 +183,8 @@ class Sweep(Model):
     repeats: Annotated[int, Ge(1)] = 1
     """Trials of each configuration: with the experiment's `seed`, with the next number, and so on."""
     aggregate: Literal["mean", "lower_bound"] = "mean"
-    """How the results of `repeats` become one: their `mean`, or the `lower_bound`, a standard error below the mean
-    (above it where less is better)."""
+    """Aggregate of the results of `repeats`: their `mean`, or the `lower_bound`, one standard error below the mean
+    (above it with `mode: min`)."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Source of configurations; `optuna` (TPE) learns from earlier trials, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)

@@ -1,8 +1,8 @@
 """`scheduler: race`: compares configurations seed by seed and eliminates those that will not win. Driver; needs no Ray.
 
-All configurations train with the first seed to the end, since curves may cross. Then the leader trains with its other
-seeds, and the others follow seed by seed, the best first. A configuration is eliminated when its mean over all seeds is
-too unlikely to exceed the leader's; the leader has the best mean.
+All configurations train with the first seed to the end, since curves may cross. Then the configuration with the best
+mean trains with its other seeds, and the others follow seed by seed, the better first. A configuration is eliminated
+when its mean over all seeds is too unlikely to exceed that of the best.
 
 Each of C configurations may be eliminated with a probability of up to level / (C - 1). So the one that would have won
 is eliminated with a probability of at most `level`, as far as differences between seeds are normal.
@@ -100,7 +100,7 @@ class Race(Search):
         (self._failed if failed or number not in self._best else self._ended).add(number)
 
     def _next(self) -> int | None:
-        """Return the next trial: the first seed of each configuration, then all of the leader, then the other seeds."""
+        """Return the next trial: the first seed of each configuration, then all of the best one, then the rest."""
         contenders = self._contenders()
         waiting: list[int] = [
             min(remaining)
@@ -111,11 +111,11 @@ class Race(Search):
             return min(first_seeds)
         if any(number % self._repeats == 0 and number // self._repeats in contenders for number in self._running()):
             return None
-        leader = max(contenders, key=self._mean)
+        best = max(contenders, key=self._mean)
 
         def order(number: int) -> tuple[bool, int, float]:
             configuration, seed = divmod(number, self._repeats)
-            return configuration != leader, seed, -self._mean(configuration)
+            return configuration != best, seed, -self._mean(configuration)
 
         return min(waiting, key=order, default=None)
 
@@ -143,21 +143,21 @@ class Race(Search):
         results = {number: ended for number in self._contenders() if (ended := self._results(number))}
         if not results:
             return
-        leader = max(results, key=self._mean)
-        probabilities = probabilities_to_win(results, leader, self._repeats)
+        best = max(results, key=self._mean)
+        probabilities = probabilities_to_win(results, best, self._repeats)
         for other, probability in probabilities.items():
             seeds = len(results[other])
             if seeds < self._repeats and probability <= self._level:
-                behind = self._mean(leader) - self._mean(other)
+                behind = self._mean(best) - self._mean(other)
                 self.eliminated[other] = (
-                    f"configuration {other} eliminated: {behind:.4g} behind configuration {leader} over {seeds}"
-                    f" seed{'s' if seeds > 1 else ''}, exceeds it with a probability of {probability:.2g}"
+                    f"configuration {other} eliminated: {behind:.4g} behind configuration {best} over {seeds}"
+                    f" seed{'s' if seeds > 1 else ''}; probability of overtaking it: {probability:.2g}"
                 )
                 self._show_line(self.eliminated[other])
 
 
-def probabilities_to_win(results: Mapping[int, Mapping[int, float]], leader: int, repeats: int) -> dict[int, float]:
-    """Return for each other configuration the probability that its mean over all `repeats` exceeds the leader's.
+def probabilities_to_win(results: Mapping[int, Mapping[int, float]], best: int, repeats: int) -> dict[int, float]:
+    """Return for each other configuration the probability that its mean over all `repeats` exceeds that of the best.
 
     `results` has the result of each configuration and seed. Of n values out of R, with mean m and variance v, the mean
     over all R is m with the variance v (R - n) / (R n) (stochastic curtailment: Lan, Simon and Halperin 1982). The
@@ -173,15 +173,15 @@ def probabilities_to_win(results: Mapping[int, Mapping[int, float]], leader: int
         return variance * (repeats - len(values)) / (repeats * len(values))
 
     def probability(configuration: int) -> float:
-        seeds, best = results[configuration], results[leader]
-        variance = variance_of_mean(seeds.values(), pooled) + variance_of_mean(best.values(), pooled)
-        unpaired = _probability(fmean(best.values()) - fmean(seeds.values()), variance, freedom)
-        differences = [best[seed] - seeds[seed] for seed in seeds.keys() & best.keys()]
+        own_results, best_results = results[configuration], results[best]
+        variance = variance_of_mean(own_results.values(), pooled) + variance_of_mean(best_results.values(), pooled)
+        unpaired = _probability(fmean(best_results.values()) - fmean(own_results.values()), variance, freedom)
+        differences = [best_results[seed] - own_results[seed] for seed in own_results.keys() & best_results.keys()]
         if not differences or paired_freedom < _MIN_FREEDOM:
             return unpaired
         return min(unpaired, _probability(fmean(differences), variance_of_mean(differences, paired), paired_freedom))
 
-    return {configuration: probability(configuration) for configuration in results if configuration != leader}
+    return {configuration: probability(configuration) for configuration in results if configuration != best}
 
 
 def _variance_of_differences(results: Mapping[int, Mapping[int, float]]) -> tuple[float, int]:

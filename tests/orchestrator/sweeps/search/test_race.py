@@ -71,14 +71,14 @@ def test_race_trains_first_seeds_then_the_best_first() -> None:
     assert {*begun} >= {*range(5, 15)}, "the best, and one that may still be, train with all seeds"
 
 
-def test_concurrent_trials_fill_the_cluster_once_the_leader_is_known() -> None:
+def test_concurrent_trials_fill_the_cluster_once_the_best_configuration_is_known() -> None:
     race = race_of(5)
     first = [begin(race) or 0 for _ in range(5)]
     assert begin(race) is None, "a second seed waits for the first of all"
     assert not race.is_finished
     for number in first:
         end(race, number, LOSSES.ravel()[number])
-    assert [begin(race) for _ in range(7)] == [6, 7, 8, 9, 11, 21, 1], "the leader's seeds, then the others, best first"
+    assert [begin(race) for _ in range(7)] == [6, 7, 8, 9, 11, 21, 1], "seeds of the best, then the others, best first"
 
 
 def test_a_configuration_with_more_failed_trials_cannot_win() -> None:
