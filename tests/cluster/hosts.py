@@ -49,7 +49,7 @@ while :; do sleep 1; done
 def why_not() -> str:
     """Why there can be no hosts here; empty where there can."""
     if os.geteuid() != 0:
-        return "only root may make namespaces"
+        return "the test hosts are namespaces, which only root can make"
     missing = [
         program
         for program in ("ip", "sshd", "ssh", "ssh-keygen", "rsync", "unshare", "nsenter")
@@ -57,15 +57,17 @@ def why_not() -> str:
     ]
     if missing:
         return (
-            f"{', '.join(missing)} not found; on Debian: apt-get install iproute2 openssh-server openssh-client rsync"
-            " util-linux"
+            f"the test hosts need {', '.join(missing)}, not installed here; on Debian:"
+            " apt-get install iproute2 openssh-server openssh-client rsync util-linux"
         )
     made = subprocess.run(
         ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
         capture_output=True,
         text=True,
     )
-    return "" if made.returncode == 0 else f"no namespaces can be made here: {made.stderr.strip()}"
+    if made.returncode:
+        return f"the test hosts are namespaces, which cannot be made here: {made.stderr.strip()}"
+    return ""
 
 
 @dataclass

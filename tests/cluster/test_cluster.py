@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from orchestrator import open_run
-from tests.cluster.conftest import NAMES, RUNS, Cluster
+from orchestrator.records.run_folder import RunFolder
+from tests.cluster.conftest import HEAD, NAMES, RUNS, Cluster
 from tests.cluster.hosts import BIN, ROOT
 
 DIGITS = ["experiments/digits.yaml", "hooks.progress_bar=null", "hooks.tensorboard=null"]
@@ -66,8 +67,8 @@ def test_nodes_that_are_not_fit_are_named_and_nothing_is_started(cluster: Cluste
     errors = [line.removeprefix("error: ").strip() for line in done.stderr.splitlines() if "error: " in line]
     assert len(errors) == 3, done.stderr
     assert re.search(r"error: beta \(10\.77\.0\.12\): has torch 0\.0\.1, the driver 2\.", done.stderr)
-    assert (
-        "error: beta (10.77.0.12): cannot import the experiment: it needs sklearn, not installed there" in done.stderr
+    assert re.search(
+        r"error: beta \(10\.77\.0\.12\): cannot import the experiment: .* No module named 'sklearn'", done.stderr
     )
     assert f"error: gamma (10.77.0.13): cannot read and write storage {RUNS}: " in done.stderr
     assert "Read-only file system" in done.stderr
@@ -134,15 +135,20 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
 
 def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) -> None:
     cluster.wait_for(*NAMES)
-    victim, run, told = disturbed(cluster, "drained", cluster.drain, overrides=["workers.count=[2, 3]"])
+    # Ray is asked for drained nodes every two seconds, in which twelve epochs can pass.
+    overrides = ["workers.count=2", "epochs=60"]
+    victim, run, told = disturbed(cluster, "drained", cluster.prepare_drain(), overrides=overrides)
     first, second = run.folder.attempts()
     step = re.fullmatch(r"attempt 0 preempted after step (\d+)", told[0])
     assert step is not None
     assert int(step[1]) == second.position.step
-    assert (first.world_size, second.world_size) == (3, 2)
+    assert (first.world_size, second.world_size) == (2, 2)
+    assert victim in {host.node for host in first.hosts}
     assert victim not in {host.node for host in second.hosts}
-    counted = run.stats.query("phase == 'train' and rank == 0")["step"].tolist()
-    assert counted == list(range(1, max(counted) + 1))
+    trained = run.stats.query("phase == 'train'")
+    for rank in (0, 1):
+        steps = sorted(trained[trained["rank"] == rank]["step"])
+        assert steps == list(range(1, 60 * 11 + 1))  # 1400 samples, 700 for each rank, in batches of 64
     cluster.restart(victim)
 
 
@@ -171,8 +177,8 @@ def disturbed(
     mend: Callable[[str], None] = lambda host: None,
     overrides: list[str] | None = None,
 ) -> tuple[str, Any, list[str]]:
-    """A run during which something happens to a host that is not the head, and may be mended once the run has missed
-    it.
+    """A run during which something happens to a host with a rank, not the head, and may be mended once the run has
+    missed it.
 
     Returns the host, the run, and the lines in which its log tells of attempts.
     """
@@ -183,7 +189,8 @@ def disturbed(
     while not list(folder.glob("checkpoints/*/manifest.json")):
         assert driver.poll() is None, driver.stdout.read()
         time.sleep(0.02)
-    victim = NAMES[-1]
+    (first,) = RunFolder(str(folder)).attempts()
+    victim = max({host.node for host in first.hosts} - {HEAD})
     disturb(victim)
     said = []
     for line in driver.stdout:
