@@ -139,7 +139,7 @@ def _show_use(use: Use | None) -> None:
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their summary."""
-    from orchestrator.sweeps.results.analysis import CONFIG, best_first
+    from orchestrator.sweeps.results.analysis import CONFIG, best_first, explain_no_best
 
     metric, mode = sweep.objective
     trials = best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
@@ -171,7 +171,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if summary["pareto"]:
         echo(f"Pareto front of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
     if not summary["best"]:
-        return echo(f"no trial has reported {metric} yet")
+        return echo(f"no best trial: {explain_no_best(trials, metric)}")
     if summary["configurations"]:
         _print_best_configuration(trials, metric, mode, sweep.aggregate)
     reached = summary["reached"] or f"{metric} {cell(metric, summary['value'])}"
@@ -223,10 +223,11 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         configurations_table,
         importance_table,
         non_dominated,
+        select_candidates,
     )
 
     metric, mode = sweep.objective
-    values: Any = trials[metric].dropna() if len(trials) else ()
+    values: Any = select_candidates(trials, metric)[metric] if metric in trials else ()
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
     units = aggregate_repeats(trials, metric, mode, sweep.aggregate)

@@ -25,7 +25,7 @@ from orchestrator.report.views.experiment import best_checkpoint, experiment
 from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.trials import trials
 from orchestrator.stats.read.counted_rows import columns_of
-from orchestrator.sweeps.results.analysis import CONFIG, best_first
+from orchestrator.sweeps.results.analysis import CONFIG, best_first, select_candidates
 from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32
@@ -39,7 +39,7 @@ def sweep_page(sweep: Sweep, made: str) -> str:
     metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
     ordered = best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
-    first = sweep.trial(names[0]) if names else None
+    first = sweep.trial(names[0]) if len(select_candidates(ordered, next(iter(objectives)))) else None
     reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     sections = [
         *([configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
@@ -79,7 +79,7 @@ def _count_tile(trials: pd.DataFrame) -> Tile:
 
 def _best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
     metric, mode = next(iter(objectives.items()))
-    if metric not in trials or not trials[metric].notna().any():
+    if select_candidates(trials, metric).empty:
         return []
     best, name = trials.iloc[0], str(trials.index[0])
     chosen = {path.removeprefix(CONFIG): best[path] for path in trials.columns if path.startswith(CONFIG)}

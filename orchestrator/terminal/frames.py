@@ -208,7 +208,7 @@ def sweep_frame(view: SweepView, lines: int | None = None) -> Iterator[Renderabl
 def _best_line(view: SweepView) -> Text:
     best = next((trial for trial in view.trials if trial.name == view.best), None)
     if best is None:
-        return Text(f"no trial has reported {view.metric} yet")
+        return Text(f"no best trial by {view.metric} yet")
     if view.configuration is None:
         return Text.assemble(f"Best: {view.metric} ", (f"{best.best:.4g}", "bold green"), f" ({best.name})")
     mean = view.configuration.describe(view.metric)

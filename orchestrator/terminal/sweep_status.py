@@ -110,7 +110,11 @@ class LiveSweep:
         )
         leader = next(iter(configurations(_repeats(trials), mode, sweep.aggregate)), None)
         candidates = [
-            trial for trial in trials if trial.best is not None and (leader is None or trial.name in leader.trials[:1])
+            trial
+            for trial in trials
+            if trial.best is not None
+            and trial.status != "failed"
+            and (leader is None or trial.name in leader.trials[:1])
         ]
         best = min(candidates, key=lambda trial: (_cost(trial, mode), trial.name), default=None)
         status, total = status_of(self.folder, metadata), max(sweep.trials, len(trials))

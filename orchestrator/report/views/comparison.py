@@ -19,6 +19,7 @@ from orchestrator.sweeps.results.analysis import (
     configurations_table,
     importance_table,
     non_dominated,
+    select_candidates,
 )
 
 MOST_LINES, MOST_DOTS, MOST_CONFIGURATIONS = 400, 600, 100
@@ -102,7 +103,7 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     """Show the Pareto front of the sweep's metrics, or of its metric and `step_s`."""
     modes = dict(objectives) if len(objectives) > 1 else {COST: "min", **objectives}
     title = "Pareto front"
-    known = trials.dropna(subset=[*modes]) if len(trials) and {*modes} <= {*trials.columns} else trials.iloc[:0]
+    known = select_candidates(trials, *modes)
     if not len(known):
         return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
     best = non_dominated(known, modes)

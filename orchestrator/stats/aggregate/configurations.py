@@ -28,11 +28,11 @@ class Repeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration: the mean and spread of its trials that ended well, or of all until one has ended."""
+    """A configuration: the mean and spread of its trials that ended well; until one has, of those that did not fail."""
 
     number: int
     trials: tuple[str, ...]
-    """Trials with the metric, best first."""
+    """Trials with the metric that did not fail, best first."""
     n: int
     """Number of trials that finished or were stopped."""
     mean: float
@@ -94,7 +94,11 @@ def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configurati
 def _configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
     sign = -1 if mode == "max" else 1
     valued = sorted(
-        (repeat for repeat in group if repeat.value is not None and repeat.value == repeat.value),
+        (
+            repeat
+            for repeat in group
+            if repeat.value is not None and repeat.value == repeat.value and repeat.status != "failed"
+        ),
         key=lambda repeat: (sign * (repeat.value or 0), repeat.trial),
     )
     ended = [repeat for repeat in valued if repeat.status in ENDED]

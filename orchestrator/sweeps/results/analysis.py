@@ -22,8 +22,22 @@ BINS = 5
 """Number of groups of a parameter's numbers."""
 
 
+def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
+    """Return the trials that can be the best: they have the metrics and did not fail."""
+    if not {*metrics} <= {*trials.columns}:
+        return trials.iloc[:0]
+    return trials[trials[[*metrics]].notna().all(axis=1) & (trials["status"] != "failed")]
+
+
+def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
+    """Return why no trial can be the best."""
+    if metric not in trials or trials[metric].isna().all():
+        return f"no trial has reported {metric} yet"
+    return f"each trial that reported {metric} failed; `hookyard resume --failed` retries them"
+
+
 def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> pd.DataFrame:
-    """Return the trials sorted by the sweep's first metric, those without it last.
+    """Return the trials sorted by the sweep's first metric, those without it and failed ones last.
 
     Repeats stay together, in the order of their configurations.
     """
@@ -32,7 +46,8 @@ def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: s
         return trials
     ordered = trials.sort_values(metric, ascending=mode == "min", kind="stable")
     if "configuration" not in trials:
-        return ordered
+        sorted_candidates = select_candidates(ordered, metric).index
+        return ordered.loc[[*sorted_candidates, *ordered.index.difference(sorted_candidates, sort=False)]]
     known = configurations_of(trials, metric, mode, aggregate)
     ordered_repeats = [trial for configuration in known for trial in configuration.trials]
     positions = {trial: position for position, trial in enumerate(ordered_repeats)}
@@ -68,8 +83,8 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate
 
 
 def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
-    """Return the trials that have a metric; for repeats one row per configuration, with the aggregate and no seed."""
-    known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
+    """Return the candidates; for repeats one row per configuration, with the aggregate and no seed."""
+    known = select_candidates(trials, metric)
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
@@ -80,9 +95,9 @@ def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: s
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
     """Return the Pareto front, the best by the first column first. `modes` is column to `max` or `min`.
 
-    Equal trials all stay; a trial without a number in one of the columns does not.
+    Equal trials all stay; a failed trial, or one without a number in one of the columns, does not.
     """
-    rated = trials[trials[list(modes)].notna().all(axis=1)]
+    rated = select_candidates(trials, *modes)
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
     costs, rows = np.unique(rated[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True)
     # The costs are sorted, so no later row can beat an earlier one.

@@ -26,8 +26,10 @@ from orchestrator.sweeps.results.analysis import (
     aggregate_repeats,
     best_first,
     configurations_table,
+    explain_no_best,
     importance_table,
     non_dominated,
+    select_candidates,
 )
 from orchestrator.sweeps.results.population import History, lineage
 
@@ -223,12 +225,15 @@ class Sweep(Result):
 
     @property
     def best(self) -> Run:
-        """The best trial; with `repeats` that of the best configuration. Raises UsageError without a report of the
-        metric."""
-        (metric, _), trials = self.objective, self.trials
-        if metric not in trials or trials[metric].isna().all():
-            raise UsageError(f"no trial of {self.path} has reported {metric} yet")
-        return self.trial(str(best_first(trials, dict(self.objectives), self.aggregate).index[0]))
+        """The best trial, which did not fail; with `repeats` that of the best configuration.
+
+        Raises UsageError if there is none.
+        """
+        metric, _ = self.objective
+        trials = best_first(self.trials, dict(self.objectives), self.aggregate)
+        if select_candidates(trials, metric).empty:
+            raise UsageError(f"{self.path} has no best trial: {explain_no_best(trials, metric)}")
+        return self.trial(str(trials.index[0]))
 
     def load(self, label: str = "best") -> nn.Module:
         """Return the best trial's model with the weights of a checkpoint, as `Run.load` does."""

@@ -177,7 +177,7 @@ def test_sweep_frame_has_counts_best_and_trials() -> None:
     assert rows["trial-0001"].endswith("the scheduler ended the trial")
     assert rows["trial-0002"].endswith("rank 1: out of memory"), "the first line of the error"
     lost = replace(SWEEP, best=None, trials=(), status="lost", notice="the sweep is dead")
-    assert lines_of(sweep_frame(lost))[3:] == ["no trial has reported val/accuracy yet", "the sweep is dead"]
+    assert lines_of(sweep_frame(lost))[3:] == ["no best trial by val/accuracy yet", "the sweep is dead"]
 
 
 def test_sweep_frame_fits_the_terminal() -> None:

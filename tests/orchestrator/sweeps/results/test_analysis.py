@@ -21,6 +21,7 @@ from orchestrator.sweeps.results.analysis import (
 )
 
 NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan), st.just(math.inf))
+STATUSES = st.sampled_from(["finished", "stopped", "running", "failed"])
 MODES = st.sampled_from(["max", "min"])
 
 
@@ -33,15 +34,20 @@ def beats(row: list[float], other: list[float], modes: list[str]) -> bool:
 @given(
     st.integers(1, 3).flatmap(
         lambda k: st.tuples(
-            st.lists(st.lists(NUMBERS, min_size=k, max_size=k), max_size=12), st.lists(MODES, min_size=k, max_size=k)
+            st.lists(st.tuples(st.lists(NUMBERS, min_size=k, max_size=k), STATUSES), max_size=12),
+            st.lists(MODES, min_size=k, max_size=k),
         )
     )
 )
-def test_pareto_front_is_not_dominated(case: tuple[list[list[float]], list[str]]) -> None:
-    rows, modes = case
+def test_pareto_front_is_not_dominated(case: tuple[list[tuple[list[float], str]], list[str]]) -> None:
+    """Failed trials are not on it."""
+    trials, modes = case
     names = [f"m{index}" for index in range(len(modes))]
-    front = non_dominated(pd.DataFrame(rows, columns=names), dict(zip(names, modes, strict=True)))
-    rated = {index: row for index, row in enumerate(rows) if not any(map(math.isnan, row))}
+    table = pd.DataFrame([[*row, status] for row, status in trials], columns=[*names, "status"])
+    front = non_dominated(table, dict(zip(names, modes, strict=True)))
+    rated = {
+        index: row for index, (row, status) in enumerate(trials) if status != "failed" and not any(map(math.isnan, row))
+    }
     expected = [i for i, row in rated.items() if not any(beats(other, row, modes) for other in rated.values())]
     assert sorted(front.index) == expected
     firsts = front["m0"].tolist()

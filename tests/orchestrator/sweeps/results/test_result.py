@@ -141,11 +141,43 @@ def test_values_that_are_not_numbers_do_not_count(tmp_path: Path) -> None:
 
 
 def test_a_sweep_without_a_report_has_no_best(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no trial of .* has reported val/accuracy yet"):
+    with pytest.raises(UsageError, match=r"no trial has reported val/accuracy yet"):
         _ = crafted(tmp_path, "max", a=[]).best
     new = crafted(tmp_path / "new", "max")
     assert (len(new.trials), len(new.stats), new.runs, new.status) == (0, 0, [], "running")
     assert "no trial has begun yet" in new._repr_html_()
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
+    made = crafted(tmp_path, "max", a=[0.3], b=[0.9], c=[0.2])
+    summary = {"metric": "val/accuracy", "mode": "max", "trials": 3, "repeats": repeats}
+    made.folder.update(sweep=summary)
+    for number, (trial, status) in enumerate(zip(made.runs, ("finished", "failed", "running"), strict=True)):
+        trial.folder.update(status=status, configuration=number if repeats > 1 else None)
+    made = Sweep(made.folder)
+    assert made.best.name == "a"
+    assert [*made.pareto().index] == ["a"]
+    assert LiveSweep(made.folder).look().best == "a"
+    shown = CliRunner().invoke(app, ["show", made.path, "--json"])
+    assert json.loads(shown.stdout)["best"].endswith("trials/a")
+    assert 'href="#a"' in sweep_page(made, "now")
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path, repeats: int) -> None:
+    made = crafted(tmp_path, "max", a=[0.3], b=[0.9])
+    made.folder.update(sweep={"metric": "val/accuracy", "mode": "max", "trials": 2, "repeats": repeats})
+    for number, trial in enumerate(made.runs):
+        trial.folder.update(status="failed", configuration=number if repeats > 1 else None)
+    made = Sweep(made.folder)
+    with pytest.raises(UsageError, match="each trial that reported val/accuracy failed"):
+        _ = made.best
+    assert made.pareto().empty
+    assert LiveSweep(made.folder).look().best is None
+    shown = CliRunner().invoke(app, ["show", made.path]).stdout
+    assert "no best trial: each trial that reported val/accuracy failed" in shown
+    assert "There is no best checkpoint" in sweep_page(made, "now")
 
 
 def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
