@@ -31,11 +31,20 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
 """The statistics of a column, by name."""
 
 
+_WITHOUT_STATISTICS = {
+    **dict.fromkeys(("phase", "node"), "is text, which has no statistics"),
+    "rank": "is the same in all rows of a rank",
+}
+"""Columns of the tables that have no statistics, and why."""
+
+
 def column_and_statistic(written: str) -> tuple[str, str]:
     """Split `step_s/p95` in two; raises ValueError for anything else."""
     column, _, statistic = written.rpartition("/")
     if not column or "/" in column:
         raise ValueError(f"expected COLUMN/STATISTIC such as step_s/p95, got '{written}'")
+    if column in _WITHOUT_STATISTICS:
+        raise ValueError(f"no '{written}': {column} {_WITHOUT_STATISTICS[column]}")
     if statistic not in STATISTICS:
         near = get_close_matches(statistic.lower(), STATISTICS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(STATISTICS)}"

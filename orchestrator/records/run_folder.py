@@ -14,8 +14,9 @@ import yaml
 
 from orchestrator.checkpoint.index import list_checkpoints
 from orchestrator.checkpoint.position import Position
+from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import DamagedFile, StorageError, UsageError
+from orchestrator.errors import ConfigError, DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import check_lease
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
@@ -202,12 +203,12 @@ class RunFolder:
     def experiment(self) -> dict[str, Any]:
         """Return the resolved experiment; raises DamagedFile."""
         try:
-            data = yaml.safe_load(self.experiment_text())
+            data = load_yaml(self.experiment_text())
             if data is None:
                 raise ValueError("it is empty")
             validate(data, _Experiment)
             return check_mapping(data)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except (yaml.YAMLError, ConfigError, ValueError, RecursionError) as error:
             raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), ADVICE["experiment.yaml"]) from error
 
     def experiment_text(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import UsageError
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import seconds_at
 from orchestrator.records.new_run import create_run
@@ -41,6 +41,21 @@ def test_a_run_is_made_and_opened_again(tmp_path: Path, kind: str) -> None:
     )
     assert metadata.started <= now()
     folder.storage.delete("")
+
+
+def test_edited_numbers_are_read_as_in_a_config(tmp_path: Path) -> None:
+    """YAML 1.1 reads `1e-3` as text and `010` as 8."""
+    folder = make(tmp_path)
+    folder.storage.write("experiment.yaml", "optimizer: {lr: 1e-3}\nsteps: 010\nname: on\n")
+    assert folder.experiment() == {"optimizer": {"lr": 0.001}, "steps": 10, "name": "on"}
+
+
+@pytest.mark.parametrize("text", ["a: !!binary x", "a: 1\na: 2", "a: [", "[" * 500, "", "a: 99999999999999999999"])
+def test_damaged_experiment_is_an_error(tmp_path: Path, text: str) -> None:
+    folder = make(tmp_path)
+    folder.storage.write("experiment.yaml", text)
+    with pytest.raises(DamagedFile, match=r"experiment\.yaml"):
+        folder.experiment()
 
 
 def test_times_have_fractions_of_a_second() -> None:
