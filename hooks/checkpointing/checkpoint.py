@@ -97,6 +97,8 @@ class Checkpoint(Hook):
         self._taken: _Taken | None = None
         self._saved: tuple[int, str] | None = None
         self._restored: str | None = None
+        self._requested_restored = False
+        """Whether this hook asked for the restored checkpoint, rather than an interruption."""
         self._run: str | None = None
         """The run that this memory is of."""
 
@@ -164,7 +166,13 @@ class Checkpoint(Hook):
         bests = {
             best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()
         }
-        return {"names": list(self._names), "bests": bests, "pending": list(self._pending), "run": self._run}
+        return {
+            "names": list(self._names),
+            "bests": bests,
+            "pending": list(self._pending),
+            "requested": self._requested,
+            "run": self._run,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
@@ -176,6 +184,7 @@ class Checkpoint(Hook):
             if metric in self._bests and self._bests[metric].mode == mode:
                 self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
         self._pending = [metric for metric in state["pending"] if metric in self._bests]
+        self._requested_restored = state["requested"]
         self._run = state.get("run")
 
     def _request(self, state: State, reason: str) -> None:
@@ -254,10 +263,11 @@ class Checkpoint(Hook):
         }
 
     def _reconcile(self, state: State, restored: str) -> None:
-        """Adjust the restored memory to the stored checkpoints, and add the restored one, which could not know its own
-        name."""
+        """Adjust the restored memory to the stored checkpoints, and add the restored one if this hook asked for it: it
+        could not know its own name."""
         stored = set(state.checkpoints.names()) if state.checkpoints else set()
-        self._names = [name for name in _unique([*self._names, restored]) if name in stored]
+        names = [*self._names, restored] if self._requested_restored else self._names
+        self._names = [name for name in _unique(names) if name in stored]
         for metric in self._pending:
             self._bests[metric].name = restored
         self._pending = []

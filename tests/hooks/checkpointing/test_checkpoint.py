@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hooks import HookError, Interval, State
+from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator.checkpoint.store import CheckpointStore
@@ -288,6 +288,43 @@ def test_resumed_checkpoint_knows_that_it_is_the_best() -> None:
     assert later.store.stored == ["epoch-0002"]
     later.epoch(0.95)
     assert later.store.stored == ["epoch-0004"]
+
+
+class _Pause(Hook):
+    """Pauses the run once, after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step == self.step:
+            state.request_pause("a pause")
+
+
+def _checkpoints_after_a_pause(root: Path, pause: int, hook: dict[str, Any], resumes: bool) -> list[str]:
+    store = CheckpointStore(Storage(root))
+
+    def loop(step: int) -> Loop:
+        hooks: dict[str, Hook] = {"checkpoint": Checkpoint(**hook), "pause": _Pause(step)}
+        return Loop(Points(train=24), experiment(epochs=3), hooks, RunContext(store=store))
+
+    list(loop(pause).run())
+    if resumes:
+        resumed = loop(0)
+        resumed.restore(store.names()[-1])
+        list(resumed.run())
+    return store.names()
+
+
+@pytest.mark.parametrize("keep", [1, 2, None])
+@pytest.mark.parametrize("every", [Interval(1), Interval(2, "steps"), Interval(0)], ids=str)
+def test_paused_run_ends_with_the_checkpoints_of_an_undisturbed_one(
+    tmp_path: Path, keep: int | None, every: Interval
+) -> None:
+    hook = {"every": every, "keep": keep}
+    undisturbed = _checkpoints_after_a_pause(tmp_path / "undisturbed", 0, hook, resumes=False)
+    for step in (1, 4, 5, 7, 8):
+        assert _checkpoints_after_a_pause(tmp_path / str(step), step, hook, resumes=True) == undisturbed, step
 
 
 def test_checkpoints_after_the_restored_one_are_superseded() -> None:
