@@ -97,8 +97,8 @@ class Checkpoint(Hook):
         self._taken: _Taken | None = None
         self._saved: tuple[int, str] | None = None
         self._restored: str | None = None
-        self._requested_restored = False
-        """Whether this hook asked for the restored checkpoint, rather than an interruption."""
+        self._counts_restored = False
+        """Whether the restored checkpoint is one to keep: this hook asked for it, or it begins the run."""
         self._run: str | None = None
         """The run that this memory is of."""
 
@@ -184,7 +184,7 @@ class Checkpoint(Hook):
             if metric in self._bests and self._bests[metric].mode == mode:
                 self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
         self._pending = [metric for metric in state["pending"] if metric in self._bests]
-        self._requested_restored = state["requested"]
+        self._counts_restored = state["requested"]
         self._run = state.get("run")
 
     def _request(self, state: State, reason: str) -> None:
@@ -256,17 +256,17 @@ class Checkpoint(Hook):
         """Forget names and scores if the restored checkpoint is of another run."""
         if self._run in (None, state.name):
             return
-        self._names = []
+        self._names, self._counts_restored = [], True
         self._bests = {
             metric: best if metric in self._pending else _Best(metric, best.mode)
             for metric, best in self._bests.items()
         }
 
     def _reconcile(self, state: State, restored: str) -> None:
-        """Adjust the restored memory to the stored checkpoints, and add the restored one if this hook asked for it: it
-        could not know its own name."""
+        """Adjust the restored memory to the stored checkpoints, and add the restored one if it counts: it did not know
+        its own name."""
         stored = set(state.checkpoints.names()) if state.checkpoints else set()
-        names = [*self._names, restored] if self._requested_restored else self._names
+        names = [*self._names, restored] if self._counts_restored else self._names
         self._names = [name for name in _unique(names) if name in stored]
         for metric in self._pending:
             self._bests[metric].name = restored
