@@ -29,7 +29,7 @@ def write_sweep(
 ) -> Sweep:
     """Write a sweep over decays whose trials reported these accuracies once."""
     counts = {"trials": len(accuracies), "repeats": repeats, "aggregate": aggregate}
-    sweep = {"metric": "val/accuracy", "mode": "max", **counts}
+    sweep = {"objectives": [["val/accuracy", "max"]], **counts}
     folder = create_run(root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep)
     for number, (decay, accuracy) in enumerate(zip(decays or DECAYS, accuracies, strict=True)):
         configuration, seed = divmod(number, repeats)
