@@ -25,6 +25,7 @@ TRIALS = pd.DataFrame(
         "config/width": [8, 16] * 6,
         "val/accuracy": np.linspace(0.5, 0.9, 12),
         "step_s": np.linspace(0.02, 0.01, 12),
+        "status": "finished",
     },
     index=[f"t{place}" for place in range(12)],
 )

@@ -151,8 +151,7 @@ def test_a_sweep_without_a_report_has_no_best(tmp_path: Path) -> None:
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
     made = crafted(tmp_path, "max", a=[0.3], b=[0.9], c=[0.2])
-    summary = {"metric": "val/accuracy", "mode": "max", "trials": 3, "repeats": repeats}
-    made.folder.update(sweep=summary)
+    made.folder.update(sweep={"objectives": [["val/accuracy", "max"]], "trials": 3, "repeats": repeats})
     for number, (trial, status) in enumerate(zip(made.runs, ("finished", "failed", "running"), strict=True)):
         trial.folder.update(status=status, configuration=number if repeats > 1 else None)
     made = Sweep(made.folder)
@@ -167,7 +166,7 @@ def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path, repeats: int) -> None:
     made = crafted(tmp_path, "max", a=[0.3], b=[0.9])
-    made.folder.update(sweep={"metric": "val/accuracy", "mode": "max", "trials": 2, "repeats": repeats})
+    made.folder.update(sweep={"objectives": [["val/accuracy", "max"]], "trials": 2, "repeats": repeats})
     for number, trial in enumerate(made.runs):
         trial.folder.update(status="failed", configuration=number if repeats > 1 else None)
     made = Sweep(made.folder)
