@@ -185,6 +185,8 @@ def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
     from orchestrator.stats.read.missing_rows import find_missing_rows
 
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
+        if folder.metadata().evaluates:  # its reports carry the iteration of the evaluated checkpoint
+            return
         if missing := [*find_missing_rows(folder.storage, folder.attempts(), folder.reports())]:
             yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
 
