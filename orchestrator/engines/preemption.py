@@ -28,7 +28,8 @@ class PreemptionWatch:
 
     def is_warned(self) -> bool:
         """Return whether to save and continue elsewhere; asks Ray now and then."""
-        if monotonic() >= self._poll_at:
+        # While nodes leave it asks at each call, as the next attempt may already run elsewhere.
+        if self._leaving or monotonic() >= self._poll_at:
             self._poll_at = monotonic() + POLL_S
             draining = draining_nodes()
             leaving = draining and draining & self._nodes()
