@@ -48,14 +48,6 @@ def test_report_covers_the_time_since_the_last_report(ticks: Ticks) -> None:
     assert nothing == {}
 
 
-def test_report_after_a_resume_has_the_phase_before_it(ticks: Ticks) -> None:
-    hook, resumed, state, metrics = PerfStats(), PerfStats(), State(), {}
-    run_phase(hook, state, "train", [{}], batch_sizes=[6], work=_passes(ticks, 2))
-    resumed.load_rank_state_dict(hook.rank_state_dict())
-    resumed.on_report(state, metrics)
-    assert metrics == {"train/samples_per_s": pytest.approx(3.0), "train/iteration_s": pytest.approx(2.0)}
-
-
 def test_value_of_the_task_stays(ticks: Ticks) -> None:
     hook, state, metrics = PerfStats(), State(), {"train/samples_per_s": 7.0}
     run_phase(hook, state, "train", [{}], batch_sizes=[6], work=_passes(ticks, 2))
