@@ -56,7 +56,7 @@ test: setup ## lint, types and tests: what must pass
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-ray test-orchestrator lint test-rest
 
 test-ray: setup ## the tests that start Ray, which share one cluster and wait for it most of the time
-	$(BIN)/pytest -m ray
+	$(BIN)/pytest -m ray tests/ray
 
 test-orchestrator: setup ## the tests of orchestrator/ that start no Ray
 	$(BIN)/pytest -m 'not ray and not cluster and not gpu' tests/orchestrator

@@ -32,7 +32,9 @@ _WARM = [
         "pytest",
         "hooks",
         "orchestrator.loop.loop",
+        "orchestrator.engines.in_process",
         "orchestrator.engines.session",
+        "orchestrator.sweeps.in_process",
     ),
 ]
 """Imported once, and not by each rank."""

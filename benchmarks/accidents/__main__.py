@@ -31,7 +31,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.accidents import gangs, runs, stores, sweeps
+from benchmarks.accidents import gangs, processes, runs, stores, sweeps
 from benchmarks.accidents.nodes import ray_cluster
 from benchmarks.accidents.stores import faulty_s3
 
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=inf, help="begin no case after these")
     arguments = parser.parse_args()
+    processes.preload()
     codes: Counter[str] = Counter()
     happened: Counter[str] = Counter()
     checked, failed, until = 0, 0, monotonic() + 60 * arguments.minutes

@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-os.environ |= {
+SETTINGS = {
     "RAY_AUTH_MODE": "disabled",  # of a cluster on the loopback of this machine
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "3",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
-}  # a node is missed, and a head, after seconds
+}
+"""Ray's settings, with which a lost node or head is missed after seconds."""
 
 
 class Nodes:
@@ -46,7 +47,8 @@ class Nodes:
 
 @contextmanager
 def ray_cluster() -> Iterator[Nodes]:
-    """Start a Ray cluster."""
+    """Start a Ray cluster, with settings that every process of this one inherits."""
+    os.environ |= SETTINGS
     nodes = Nodes()
     try:
         yield nodes

@@ -18,18 +18,22 @@ from orchestrator import HookyardError, UsageError
 DONE, FAILED, MISUSED, CRASHED, INTERRUPTED, KILLED = 0, 1, 2, 70, 130, -9
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(
-    [
-        "benchmarks.accidents.gangs",
-        "benchmarks.accidents.runs",
-        "benchmarks.accidents.sweeps",
-        "orchestrator.engines.in_process",
-        "orchestrator.loop.loop",
-        "orchestrator.sweeps.in_process",
-        "torch._dynamo",
-        "pandas",
-    ]
-)  # so that each process starts in a tenth of a second
+WARM = [
+    "benchmarks.accidents.gangs",
+    "benchmarks.accidents.runs",
+    "benchmarks.accidents.sweeps",
+    "orchestrator.engines.in_process",
+    "orchestrator.loop.loop",
+    "orchestrator.sweeps.in_process",
+    "torch._dynamo",
+    "pandas",
+]
+"""Imported once, and not by each process."""
+
+
+def preload() -> None:
+    """Let each process start in a tenth of a second."""
+    _PROCESSES.set_forkserver_preload(WARM)
 
 
 def run(target: Callable[..., str], folder: Path, *arguments: Any) -> tuple[int, str]:
