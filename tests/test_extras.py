@@ -83,7 +83,11 @@ def blocks(page: Path, language: str) -> Iterator[str]:
 
 def extras_named(page: Path) -> set[str]:
     text = page.read_text().replace("\\n", "\n")
-    return {name for name in EXTRAS if re.search(rf"hookyard\[[\w,-]*\b{name}\b|extra\s`{name}`|`{name}` \(", text)}
+    return {
+        name
+        for name in EXTRAS
+        if re.search(rf"hookyard\[[\w,-]*\b{name}\b|extra\s`{name}`|`{name}`\sextra|`{name}` \(", text)
+    }
 
 
 def not_brought(needed: set[str], extras: set[str]) -> set[str]:

@@ -17,7 +17,7 @@ from orchestrator import HookyardError, UsageError
 
 DONE, FAILED, MISUSED, CRASHED, INTERRUPTED, KILLED = 0, 1, 2, 70, 130, -9
 
-_PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES = multiprocessing.get_context("forkserver")
 WARM = [
     "benchmarks.accidents.gangs",
     "benchmarks.accidents.runs",
@@ -33,7 +33,7 @@ WARM = [
 
 def preload() -> None:
     """Let each process start in a tenth of a second."""
-    _PROCESSES.set_forkserver_preload(WARM)
+    PROCESSES.set_forkserver_preload(WARM)
 
 
 def run(target: Callable[..., str], folder: Path, *arguments: Any) -> tuple[int, str]:
@@ -44,7 +44,7 @@ def run(target: Callable[..., str], folder: Path, *arguments: Any) -> tuple[int,
     """
     for name in ("marks", "tmp"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    process = _PROCESSES.Process(target=_main, args=(target, folder, arguments))
+    process = PROCESSES.Process(target=_main, args=(target, folder, arguments))
     process.start()
     process.join()
     code = process.exitcode or DONE

@@ -98,7 +98,23 @@ class Bands(HyperBandScheduler):
 
 
 class Median(MedianStoppingRule):
-    """Median rule that can replay earlier results."""
+    """Median rule that can replay earlier results, and counts a repeated result once."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Decide on a result."""
+        self._forget_repeated(trial, result)
+        return str(super().on_trial_result(tune_controller, trial, result))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Keep the last result of a trial."""
+        self._forget_repeated(trial, result)
+        super().on_trial_complete(tune_controller, trial, result)
+
+    def _forget_repeated(self, trial: Any, result: dict[str, Any]) -> None:
+        time = self._time_attr
+        kept = [earlier for earlier in self._results.pop(trial, []) if earlier[time] < result[time]]
+        if kept:
+            self._results[trial] = kept
 
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
         """Add a trial's results to those that others are compared with."""

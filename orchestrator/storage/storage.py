@@ -304,11 +304,16 @@ class Storage:
         return None
 
     def open_stream(self, name: str) -> IO[bytes]:
-        """Open a file for incremental writing; `send` uploads it. Local readers see flushed data."""
+        """Open a file for incremental writing; `send` uploads it. Local readers see flushed data.
+
+        Raises StorageError if the storage's own folder is gone, as when a share is unmounted: it would come back, and
+        the file would not.
+        """
         if self.local is None:
             return tempfile.TemporaryFile()
         path = self.local / name
         with raising_storage_errors(path):
+            self.local.stat()
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "wb")
 

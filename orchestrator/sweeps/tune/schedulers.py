@@ -120,6 +120,8 @@ class _SweepScheduler(FIFOScheduler):
         super().__init__(**options)
         self._settings, self._previous, self._reasons, self._is_mistake = settings, dict(previous), reasons, is_mistake
         self._sharing: dict[int, _TrialStandIn] = {}
+        self._last: dict[str, dict[str, Any]] = {}
+        """The last report before a resume of each trial that goes on. Most trials repeat it."""
         self._repeated: defaultdict[tuple[int, int], dict[int, float]] = defaultdict(dict)
         """Configuration and ordinal of a report to the metric of each trial there."""
 
@@ -140,14 +142,20 @@ class _SweepScheduler(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide on a report. Of trials that share a training only the one that reported stops."""
         if REPORTED not in result:
-            return str(super().on_trial_result(tune_controller, trial, self._aggregated(trial, result)))
+            return self._decide(tune_controller, trial, result)
         member = self._sharing[result[REPORTED]]
         member.last = result
-        decision = super().on_trial_result(member, member, self._aggregated(member, result))
+        decision = self._decide(member, member, result)
         reason = self._reasons.get(trial_name(result[REPORTED]))
         if reason or decision == TrialScheduler.STOP:
             call_before_next_step(tune_controller, trial, "drop", result[REPORTED], reason or BY_SCHEDULER)
         return str(TrialScheduler.CONTINUE)
+
+    def _decide(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        last = self._last.pop(trial.trial_id, None)
+        if last and last[TRAINING_ITERATION] < result[TRAINING_ITERATION]:
+            self.replay_results(trial, [self._aggregated(trial, last)])
+        return str(super().on_trial_result(tune_controller, trial, self._aggregated(trial, result)))
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Remove a trial that is over."""
@@ -179,10 +187,16 @@ class _SweepScheduler(FIFOScheduler):
         return {**result, metric: group_merit([*values.values()], mode, self._settings.aggregate)}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
-        """Give a trial's earlier reports to a rule that compares trials."""
-        if isinstance(self, Halving | Median):
-            results = [{**report, TRAINING_ITERATION: count} for count, report in enumerate(previous.reports, 1)]
-            self.replay_results(trial, [self._aggregated(trial, result) for result in results])
+        """Give a trial's earlier reports to a rule that compares trials.
+
+        If the trial goes on, nobody may have decided on its last report yet.
+        """
+        if not isinstance(self, Halving | Median):
+            return
+        results = [{**report, TRAINING_ITERATION: count} for count, report in enumerate(previous.reports, 1)]
+        if results and not previous.is_over:
+            self._last[trial.trial_id] = results.pop()
+        self.replay_results(trial, [self._aggregated(trial, result) for result in results])
 
 
 class _Population(_SweepScheduler, Exploiting):

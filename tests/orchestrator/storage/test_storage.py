@@ -76,6 +76,7 @@ def test_text_is_appended(storage: Storage) -> None:
 
 
 def test_a_stream_is_whole_once_it_is_sent_and_closed(storage: Storage) -> None:
+    storage.write("run.json", "{}")
     stream = storage.open_stream("a/rows")
     stream.write(b"one")
     stream.flush()
@@ -83,6 +84,12 @@ def test_a_stream_is_whole_once_it_is_sent_and_closed(storage: Storage) -> None:
     storage.send(stream, "a/rows")
     stream.close()
     assert storage.read("a/rows") == b"onetwo"
+
+
+def test_a_stream_is_not_written_into_a_folder_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file or directory"):
+        Storage(tmp_path / "run").open_stream("stats/rows")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_files_and_folders_are_deleted_with_all_in_them_and_nothing_else(storage: Storage) -> None:

@@ -89,6 +89,7 @@ def test_partitions_say_themselves_which_rows_are_superseded(tmp_path: Path, mon
     assert sorted(keys(partitions[partitions["superseded"]], "rank", "attempt", "iteration")) == [
         (rank, 0, n) for rank in (0, 1) for n in (4, 5)
     ]
+    (tmp_path / "joined").mkdir()
     joined = Storage(tmp_path / "joined")
     monkeypatch.setattr(compaction, "JOINED_ROWS", 100)
     record(joined, ROWS)
@@ -137,6 +138,7 @@ def test_a_kill_at_any_operation_on_a_file_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
     recorded, operations, is_over = tmp_path / "recorded", 0, False
+    recorded.mkdir()
     record(Storage(recorded), [one for one in ROWS if one["rank"] == 0], COSTS)
     before = everything(Storage(recorded))
     while not is_over:

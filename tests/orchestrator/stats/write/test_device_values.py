@@ -86,6 +86,7 @@ def test_rows_without_such_values_ask_nothing_of_a_gpu(gpu: Gpu) -> None:
 
 def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
     """A recorder that is told to settle, and then that the GPU is lost; and what it wrote."""
+    folder.mkdir()
     recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0})
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5), "note": 7}, (1.0, 0.0))

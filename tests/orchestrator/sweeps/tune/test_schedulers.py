@@ -16,6 +16,7 @@ from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialSchedule
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population import Exploit, History
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import random_points
 from orchestrator.sweeps.tune.schedulers import TRIAL, SequentialScheduler, make_scheduler, seeded, tune_config
 
@@ -185,9 +186,43 @@ def test_sequential_trials_stop_where_tune_stops_them(
             if stops:
                 break
         ours.remove(number, {"val/score": score}, count)
-        theirs.on_trial_complete(NoneWaits(), trial, result)
         ends.append(count)
     assert 1 < len(set(ends)) <= 12
+
+
+@pytest.mark.parametrize("repeated", range(3))
+@pytest.mark.parametrize("scheduler", ["asha", "median"])
+def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, repeated: int) -> None:
+    draw = random.Random(repeated)
+    curves = [[draw.random() + draw.random() * report for report in range(12)] for _ in range(20)]
+
+    def ends(scheduler: SequentialScheduler, begun: dict[int, int]) -> list[int]:
+        """Return at which report each trial ends; `begun` has the report at which some begin."""
+        return [end(scheduler, number, begun.get(number, 1)) for number in sorted({*begun, *range(first, 20)})]
+
+    def end(scheduler: SequentialScheduler, number: int, begins: int) -> int:
+        scheduler.add(number)
+        for count in range(begins, 13):
+            if scheduler.should_stop(number, {"val/score": curves[number][count - 1]}, count):
+                break
+        scheduler.remove(number, {"val/score": curves[number][count - 1]}, count)
+        return count
+
+    first, settings = 0, sweep(trials=20, scheduler=scheduler)
+    expected = ends(SequentialScheduler(settings, {}), {})
+    for first in range(1, 20):
+        reports = max(1, expected[first] - (not repeated))
+        previous = {
+            number: PreviousTrial(
+                {},
+                is_over=number < first,
+                reports=tuple({"val/score": score} for score in curves[number][:count]),
+            )
+            for number, count in [*enumerate(expected[:first]), (first, reports)]
+        }
+        begins = max(1, reports + 1 - repeated)
+        if begins <= expected[first]:
+            assert ends(SequentialScheduler(settings, previous), {first: begins}) == expected[first:]
 
 
 @pytest.mark.parametrize(
