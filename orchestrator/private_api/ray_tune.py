@@ -11,6 +11,7 @@ from ray.tune import tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TrialProgressCallback as TrialProgressCallback
+from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
 
 
@@ -111,8 +112,8 @@ class Median(MedianStoppingRule):
         super().on_trial_complete(tune_controller, trial, result)
 
     def _forget_repeated(self, trial: Any, result: dict[str, Any]) -> None:
-        time = self._time_attr
-        kept = [earlier for earlier in self._results.pop(trial, []) if earlier[time] < result[time]]
+        time = result[TRAINING_ITERATION]
+        kept = [earlier for earlier in self._results.pop(trial, []) if earlier[TRAINING_ITERATION] < time]
         if kept:
             self._results[trial] = kept
 
