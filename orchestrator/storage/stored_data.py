@@ -18,7 +18,8 @@ from orchestrator.storage.storage import Storage
 T = TypeVar("T")
 
 _log = logging.getLogger("hookyard")
-_SEAL = re.compile(rb',\s*"crc": "(.{8})"\s*}\s*\Z')
+_SEAL = re.compile(rb',\s*"(.rc|c.c|cr.)": "(.{8})"\s*}\s*\Z')
+"""Seal of a JSON text, also with another character in its key."""
 _CHANGED_END = re.compile(rb'"crc": ".{8}".\Z')
 """Seal of a line whose closing brace has become another character."""
 _SEAL_BYTES = 40
@@ -35,7 +36,7 @@ def seal(text: str) -> str:
 def has_valid_seal(data: bytes) -> bool | None:
     """Compare the seal of a JSON text with its content; None if it has no seal."""
     match = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
-    return None if match is None else match[1] == b"%08x" % crc32(data[: match.start()])
+    return None if match is None else match.groups() == (b"crc", b"%08x" % crc32(data[: match.start()]))
 
 
 @cache

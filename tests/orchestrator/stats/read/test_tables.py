@@ -270,6 +270,7 @@ def test_columns_are_as_small_as_is_safe(tmp_path: Path) -> None:
         assert {str(table[name].dtype) for name in ("loss", "grad_norm", "step_s")} == {"float64"}
         table.loc[0, "rank"] = 5  # a user's own to change
         compact(Storage(tmp_path), ATTEMPTS)
+    (tmp_path / "long").mkdir()
     record(Storage(tmp_path / "long"), [row(0, "train", 0, 2**31, 1)])
     assert load(Storage(tmp_path / "long"), [FRESH])["iteration"].tolist() == [2**31]
 
