@@ -24,6 +24,7 @@ from orchestrator.config.optim.schedule import (
     scheduler_with_defaults,
     stepping_hook,
 )
+from orchestrator.config.python.parameters import signature_model
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -95,6 +96,7 @@ def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mappi
         message = _explain_unused_rate(optimizer, optimization.scheduler)
         if message and "lr" in optimizer.arguments:
             yield Problem(f"{path}.lr", message, suggestion="remove one of them")
+        yield from _momentum_problems(optimization)
     # A scheduler that is written as null may be a sweep's other value.
     if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
         yield from _stepping_problems(experiment, hooks, task)
@@ -108,6 +110,19 @@ def _explain_unused_rate(optimizer: Component, scheduler: Component | list[Compo
     if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
         return None
     return f"has no effect: {entries[0].type} sets the rate by {RATES[entries[0].type]}"
+
+
+def _momentum_problems(optimization: Optimization) -> Iterator[Problem]:
+    """Yield a problem for each of torch's schedulers that varies a momentum which the optimizer does not have."""
+    kind, scheduler, path = optimization.optimizer.type, optimization.scheduler, optimization.scheduler_path
+    if kind not in OPTIMIZERS or {"momentum", "betas"} & signature_model(OPTIMIZERS[kind]).model_fields.keys():
+        return
+    is_list = isinstance(scheduler, list)
+    for index, entry in enumerate(scheduler if isinstance(scheduler, list) else [scheduler] if scheduler else []):
+        if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
+            entry_path = f"{path}.{index}" if is_list else path
+            message = f"must be false: {kind} has no momentum for {entry.type} to vary"
+            yield Problem(f"{entry_path}.cycle_momentum", message)
 
 
 def _is_stepped(hooks: Mapping[str, Hook]) -> bool:
