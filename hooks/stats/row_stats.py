@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from hooks.hook import Hook, Priority
 from hooks.interval import paced_by
 from hooks.recent_rows import RECENT
 from hooks.state import State
+
+logger = logging.getLogger("hookyard")
 
 PREFIX = "stats/"
 """Prefix of the metrics: `stats/step_s/p95`."""
@@ -77,6 +80,8 @@ class RowStats(Hook):
         self._columns = {name: column_and_statistic(name) for name in self.report}
         self._values: dict[str, array[float]] = {column: array("d") for column, _ in self._columns.values()}
         self._last_iteration = 0
+        self._unreported: set[str] | None = None
+        """Statistics in no report of this process so far; None before the first one."""
 
     @paced_by("reach")
     def on_step(self, state: State) -> None:
@@ -101,6 +106,17 @@ class RowStats(Hook):
             if len(values):
                 metrics[PREFIX + name] = float(STATISTICS[statistic](values))
         self._values = {column: array("d") for column in self._values}
+        unreported = self._columns.keys() if self._unreported is None else self._unreported
+        self._unreported = {name for name in unreported if PREFIX + name not in metrics}
+
+    def on_end(self, state: State) -> None:
+        if not state.is_master:
+            return
+        columns = state.recent.columns(RECENT, phase="train")
+        for name in sorted(self._unreported or ()):
+            near = get_close_matches(self._columns[name][0], columns, n=1)
+            hint = f" (did you mean '{near[0]}'?)" if near else ""
+            logger.warning("%s is in no report: no training row has a number in that column%s", PREFIX + name, hint)
 
     def _look_back(self, state: State) -> None:
         """Read the training rows since the last time."""

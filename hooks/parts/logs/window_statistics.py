@@ -51,6 +51,8 @@ class Statistic:
     validation is an epoch of its own."""
 
     def __post_init__(self) -> None:
+        if self.column in POSITION_COLUMNS:
+            raise ValueError(f"{self.column} is a row's position, which has no statistics; name another column")
         if self.method == "median" and self.window == "global":
             raise ValueError(f"the median of {self.column} needs a window: write window: epoch, or a number")
 

@@ -55,6 +55,12 @@ def test_each_report_has_the_statistics_of_its_own_training_iterations(
             assert metrics[f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
 
 
+def test_column_that_no_row_has_is_warned_of_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    trained(["losss/max", "loss/max", "sparse/sum"])
+    message = "stats/losss/max is in no report: no training row has a number in that column (did you mean 'loss'?)"
+    assert [record.message for record in caplog.records] == [message]
+
+
 def test_iterations_beyond_the_recent_rows_count() -> None:
     """Each iteration's row holds its number, and 1,300 of them pass in one phase, where the last 1,000 are
     remembered."""

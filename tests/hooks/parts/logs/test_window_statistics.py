@@ -134,6 +134,8 @@ def test_nan_makes_the_statistic_nan(method: Any, window: Any) -> None:
 def test_the_median_of_the_whole_run_is_refused() -> None:
     with pytest.raises(ValueError, match="median of loss needs a window: write window: epoch"):
         Statistic("loss", "median", "global")
+    with pytest.raises(ValueError, match="phase is a row's position, which has no statistics"):
+        Statistic("phase")
 
 
 STATISTICS = {
