@@ -82,6 +82,8 @@ def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) 
             for earlier in damages:
                 earlier.is_told = earlier.is_told or damage.is_found(disk / "case", earlier)
             return damage.find_leftovers(disk / "case", folder / "tmp")
+        if damages and damages[-1].is_edit:
+            return ""  # of another experiment than before
         if code not in (INTERRUPTED, KILLED) and not (code == FAILED and any(words in log for words in expected)):
             return f"exit code {code} after {done or 'no damage'}\n{log[-2000:]}"
         (disk / FILLER).unlink(missing_ok=True)

@@ -74,7 +74,10 @@ def draw(seed: int, accidents: Sequence[str] = ACCIDENTS) -> SweepCase:
 
 def check(seed: int, root: Path, nodes: Nodes | None = None) -> Outcome:
     """Check the sweep of a seed, in a folder of its own below `root`, in one process or on a cluster."""
-    return compare(draw(seed, ON_RAY if nodes else ACCIDENTS), root / f"sweep-{seed}", nodes)
+    drawn = draw(seed, ON_RAY if nodes else ACCIDENTS)
+    if nodes:  # schedulers compare trials in the order of their reports
+        drawn.settings["max_concurrent"] = 1
+    return compare(drawn, root / f"sweep-{seed}", nodes)
 
 
 def compare(drawn: SweepCase, folder: Path, nodes: Nodes | None = None) -> Outcome:

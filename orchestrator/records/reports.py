@@ -46,11 +46,10 @@ def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, 
     except FileNotFoundError:
         data = b""
     path = str(storage / FILE)
-    if ended and not data.endswith(b"\n"):
-        if data:
-            log_omission(path, "its last line was cut short")
-        elif ended.reports:
-            log_omission(path, f"its {ended.reports} reports are gone")
+    if ended and data and not data.endswith(b"\n"):
+        log_omission(path, "its last line was cut short")
+    elif ended and (lost := (ended.reports or 0) - data.count(b"\n")) > 0:
+        log_omission(path, f"{lost} of its {ended.reports} reports are gone")
     return parse_lines(data, path, check_report)
 
 

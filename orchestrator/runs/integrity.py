@@ -11,11 +11,13 @@ from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, check_index
 from orchestrator.checkpoint.manifest import MANIFEST, check_file, check_manifest
+from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.metadata import Attempt, RunMetadata
+from orchestrator.records.reports import FILE as REPORTS
 from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import ADVICE, ENDED, EVALUATIONS, RunFolder
 from orchestrator.storage import Storage
@@ -35,7 +37,8 @@ _RUNS = ("trials/", f"{EVALUATIONS}/")
 _ROWS = "Rows that are left out are lost without a copy of the file; all other rows, reports and checkpoints are intact"
 _CHECKPOINT = "`resume` uses the newest intact checkpoint instead; restore a copy, or remove its folder"
 _COPY = "Restore a copy, or continue without: nothing depends on it"
-_ADVICE = {**ADVICE, "metrics.jsonl": "Restore a copy of the file to have its reports again", "stats.parquet": _ROWS}
+_UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)
+_ADVICE = {**ADVICE, REPORTS: "Restore a copy of the file to have its reports again", "stats.parquet": _ROWS}
 _JSON: dict[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
     "source.json": ExperimentSource.from_record,
@@ -73,6 +76,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     yield from results
     if not any(result.is_wrong for result in results):
         yield from _missing_rows(folder)
+    yield from _missing_reports(folder)
     for path in _missing_files(folder, paths):
         yield CheckedFile(path, "missing", "it is gone", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
@@ -155,7 +159,7 @@ _CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]],
         _COPY,
     ),
     (("experiment.yaml",), _check_experiment, _COPY),
-    (("metrics.jsonl", "population.jsonl", "trials.jsonl"), _check_lines, _COPY),
+    ((REPORTS, "population.jsonl", "trials.jsonl"), _check_lines, _COPY),
     (("stats.parquet", "hooks.parquet", "stats/*.arrow", "stats/*.parquet"), _check_rows, _ROWS),
 )
 """Patterns of paths with their check, and the advice for a damaged file that has none of its own."""
@@ -176,7 +180,7 @@ def _missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
     needed = ["run.json", "experiment.yaml", *(f"stats/{name}/attempt.json" for name in sorted(attempts))]
     if run and run.sweep is None and run.status in ENDED and count:
         has_rows = any(path.endswith((".parquet", ".arrow")) for path in paths if path.startswith("stats"))
-        needed += [*(["metrics.jsonl"] if run.reports else ()), *(() if has_rows else ["stats.parquet"])]
+        needed += [*([REPORTS] if run.reports else ()), *(() if has_rows else ["stats.parquet"])]
     yield from (path for path in needed if path not in paths)
 
 
@@ -189,6 +193,22 @@ def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
             return
         if missing := [*find_missing_rows(folder.storage, folder.attempts(), folder.reports())]:
             yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
+
+
+def _missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
+    """Yield a result if an epoch before a restored checkpoint has no report: lines without a trace have no checksum."""
+    with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
+        metadata, attempts = folder.metadata(), folder.attempts()
+        if metadata.evaluates or not all(attempt.order for attempt in attempts):  # a custom loop reports as it likes
+            return
+        if any("/" in (attempt.checkpoint or "") for attempt in attempts):  # of another trial, which has its reports
+            return
+        positions = [attempt.position for attempt in attempts]
+        first, *ends = (position.epoch - (position.stage in _UNREPORTED) for position in positions or [Position()])
+        reported = {report.get("epoch") for report in folder.reports()}
+        if missing := {*range(first, max(ends, default=0))} - reported:
+            epochs = ", ".join(map(str, sorted(missing)))
+            yield CheckedFile(REPORTS, "missing", f"no report of epoch {epochs}", _ADVICE[REPORTS])
 
 
 def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import RunError, run, sweep
+from orchestrator import RunError, resume, run, sweep
 from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.integrity import check_files
@@ -130,10 +130,12 @@ def test_what_was_killed_is_whole_and_what_a_later_part_follows_has_its_end(tmp_
 
 @dataclass
 class Fails(Hook):
-    """Fails in the second epoch."""
+    """Fails in an epoch."""
+
+    epoch: int = 1
 
     def on_batch(self, state: State) -> None:
-        if state.phase == "train" and state.epoch == 1:
+        if state.phase == "train" and state.epoch == self.epoch:
             raise ArithmeticError("broken on purpose")
 
 
@@ -145,6 +147,21 @@ def test_rows_cut_off_the_end_of_a_growing_file_are_missing(tmp_path: Path) -> N
     [rows] = folder.glob("stats/attempt=0/rank=0/rows-*")
     rows.write_bytes(rows.read_bytes()[: rows.stat().st_size // 2])
     assert wrong(folder) == {"stats/": "missing"}
+
+
+def test_reports_cut_off_the_end_of_their_file_are_missing(runs: Path, tmp_path: Path) -> None:
+    """At the end of a run, and before the end of a part that a later attempt continued."""
+    ended = shutil.copytree(runs / "alone", tmp_path / "ended")
+    lines = (ended / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (ended / "metrics.jsonl").write_text("".join(lines[:-1]))
+    assert wrong(ended) == {"metrics.jsonl": "damaged"}
+    fails = {"type": f"{__name__}:Fails", "epoch": 2}
+    with pytest.raises(RunError):
+        run(described(epochs=3, hooks={**HOOKS, "fails": fails}), tmp_path, "failed", local=True)
+    (tmp_path / "failed" / "metrics.jsonl").write_text("")
+    with pytest.raises(RunError):
+        resume(tmp_path / "failed")
+    assert wrong(tmp_path / "failed") == {"metrics.jsonl": "missing"}
 
 
 def test_files_of_no_run_are_a_usage_error(tmp_path: Path) -> None:
