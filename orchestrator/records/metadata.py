@@ -215,6 +215,11 @@ class DataOrder:
     sizes: Mapping[str, int]
     """Number of samples by phase, except streams."""
 
+    def __post_init__(self) -> None:
+        loader = self.values.get("loader")
+        if not isinstance(loader, Mapping) or not isinstance(loader.get("num_workers"), int):
+            raise ValueError("`order.values` has no `loader.num_workers`")
+
 
 @dataclass(frozen=True)
 class Attempt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import declared_modes, direction
@@ -115,7 +116,8 @@ def _explain_unused_rate(optimizer: Component, scheduler: Component | list[Compo
 def _momentum_problems(optimization: Optimization) -> Iterator[Problem]:
     """Yield a problem for each of torch's schedulers that varies a momentum which the optimizer does not have."""
     kind, scheduler, path = optimization.optimizer.type, optimization.scheduler, optimization.scheduler_path
-    if kind not in OPTIMIZERS or {"momentum", "betas"} & signature_model(OPTIMIZERS[kind]).model_fields.keys():
+    cls: Any = OPTIMIZERS.get(kind)
+    if not cls or {"momentum", "betas"} & signature_model(cls).model_fields.keys():
         return
     is_list = isinstance(scheduler, list)
     for index, entry in enumerate(scheduler if isinstance(scheduler, list) else [scheduler] if scheduler else []):
