@@ -14,7 +14,6 @@ from hooks.error_text import describe_error
 from orchestrator.cluster.checks import Finding, Node, check_nodes
 from orchestrator.cluster.probe import Facts, collect_facts, examine
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.engines.orphans import describe_orphans, find_orphans
 from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, environment_values
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
@@ -54,9 +53,6 @@ def check_this_machine(storage: str) -> Preflight:
     node = Node("this machine", answers, offered_gpus=answers.facts.gpus)
     shown = str(Storage(storage))
     findings = check_nodes(answers.facts, [node], shown, Resources({}), Resources({}))
-    if orphans := find_orphans():
-        advice = f"Nothing uses them: kill {' '.join(str(orphan.pid) for orphan in orphans)}"
-        findings.append(Finding("warning", node.name, describe_orphans(orphans), advice))
     return Preflight(answers.facts, [node], findings, shown, time.monotonic() - start)
 
 

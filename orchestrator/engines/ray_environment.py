@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.orphans import describe_orphans, find_orphans
 from orchestrator.errors import RunError, UsageError
 from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
 
@@ -89,8 +88,7 @@ def connection_line(address: str | None) -> str:
         return f"joining Ray at {address}"
     if not starts_ray(address):
         return "using the Ray that this process has joined"
-    orphans = find_orphans()
-    return f"starting Ray on this machine{f'; {describe_orphans(orphans)}' if orphans else ''}"
+    return "starting Ray on this machine"
 
 
 def environment_values(names: Iterable[str]) -> dict[str, str]:

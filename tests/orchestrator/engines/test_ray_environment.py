@@ -65,7 +65,6 @@ def test_variables_of_the_job_are_not_set_twice(monkeypatch: pytest.MonkeyPatch)
 def test_ray_starts_only_without_one_to_join(
     address: str | None, joined: bool | None, starts: bool, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.engines.ray_environment.find_orphans", list)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     if joined is not None:
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))
