@@ -23,24 +23,42 @@ PENDING = 100
 
 
 @dataclass
-class LayerMeasurement(Cleanup):
-    """The base of hooks that measure by layer, in Parquet files under `<artifacts>/<folder>/rank=R/`.
+class LayerMonitor(Cleanup):
+    """The base of hooks that watch leaf modules in the forward passes of some training iterations.
 
-    `pandas.read_parquet("<artifacts>/<folder>")` reads those of all ranks: a row for each measurement and layer, with
-    its position, `layer`, and a column for each statistic. Values stay on their device until a phase ends or a
-    checkpoint is saved, and are read in one transfer. A resumed run drops the rows after its checkpoint, also those of
-    ranks that no longer exist. The newest measurement is also `state.info[folder]`: `<layer>/<statistic>` to a tensor
-    of one element.
+    Each rank watches its own model, without communication. A hook implements `watch`, which puts module hooks on a
+    layer, and `read`, which takes the results. The module hooks exist only in measured iterations, which run a compiled
+    model uncompiled.
+
+    Results are in Parquet files under `<artifacts>/<folder>/rank=R/`. `pandas.read_parquet("<artifacts>/<folder>")`
+    reads those of all ranks: a row for each measurement and layer, with its position, `layer`, and a column for each
+    statistic. Values stay on their device until a phase ends or a checkpoint is saved, and are read in one transfer. A
+    resumed run drops the rows after its checkpoint, also those of ranks that no longer exist. The newest measurement is
+    also `state.info[folder]`: `<layer>/<statistic>` to a tensor of one element.
     """
 
     every: StepsOrNever = Interval(100, "steps")
-    """Optimizer steps between two measurements."""
+    """Optimizer steps between two measurements; each micro-batch of such a step is measured."""
 
+    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     folder: ClassVar[str]
 
     def __post_init__(self) -> None:
         self._files = Path()
         self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
+        self._watching = ExitStack()
+
+    @abstractmethod
+    def watch(self, name: str, layer: nn.Module, state: State) -> None:
+        """Put module hooks on a layer, each by `until_read`."""
+
+    @abstractmethod
+    def read(self, state: State) -> None:
+        """Take the results when the forward pass is over."""
+
+    def until_read(self, handle: RemovableHandle) -> None:
+        """Remove a module hook when the forward pass is over."""
+        self._watching.enter_context(handle)
 
     def on_start(self, state: State) -> None:
         import pyarrow.parquet  # noqa: F401  # takes a third of a second, here rather than during training
@@ -52,10 +70,21 @@ class LayerMeasurement(Cleanup):
             if int(file.stem) > state.iteration:
                 file.unlink()
 
-    def keep(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
+    @paced_by("every")
+    def on_batch(self, state: State) -> None:
+        self._watching.enter_context(run_uncompiled())
+        for name, layer in leaf_modules(state.module):
+            self.watch(name, layer, state)
+
+    @paced_by("every")
+    def on_forward(self, state: State) -> None:
+        self._watching.close()
+        self.read(state)
+
+    def keep(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor]) -> None:
         """Add a measurement in the current iteration: tensors of shape (layers,) and one dtype, by statistic."""
         values = torch.stack(list(statistics.values())).detach()
-        position = {"epoch": state.epoch, "iteration": state.iteration + 1, **position}
+        position = {"epoch": state.epoch, "iteration": state.iteration + 1}
         self._pending.append((position, layers, list(statistics), values))
         state.info[self.folder] = {
             f"{layer}/{statistic}": value
@@ -72,11 +101,8 @@ class LayerMeasurement(Cleanup):
         self._write()
 
     def close(self) -> None:
-        self.release()
+        self._watching.close()
         self._write()
-
-    def release(self) -> None:
-        """Drop a measurement that is not finished."""
 
     def _write(self) -> None:
         if not self._pending:
@@ -99,51 +125,6 @@ class LayerMeasurement(Cleanup):
         unfinished.replace(self._files / f"{last:010d}.parquet")
 
 
-@dataclass
-class LayerMonitor(LayerMeasurement):
-    """The base of hooks that watch leaf modules in the forward passes of some training iterations.
-
-    Each rank watches its own model, without communication. A hook implements `watch`, which puts module hooks on a
-    layer, and `read`, which takes the results. The module hooks exist only in measured iterations, which run a compiled
-    model uncompiled.
-    """
-
-    every: StepsOrNever = Interval(100, "steps")
-    """Optimizer steps between two measurements; each micro-batch of such a step is measured."""
-
-    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._watching = ExitStack()
-
-    @abstractmethod
-    def watch(self, name: str, layer: nn.Module, state: State) -> None:
-        """Put module hooks on a layer, each by `until_read`."""
-
-    @abstractmethod
-    def read(self, state: State) -> None:
-        """Take the results when the forward pass is over."""
-
-    def until_read(self, handle: RemovableHandle) -> None:
-        """Remove a module hook when the forward pass is over."""
-        self._watching.enter_context(handle)
-
-    @paced_by("every")
-    def on_batch(self, state: State) -> None:
-        self._watching.enter_context(run_uncompiled())
-        for name, layer in leaf_modules(state.module):
-            self.watch(name, layer, state)
-
-    @paced_by("every")
-    def on_forward(self, state: State) -> None:
-        self._watching.close()
-        self.read(state)
-
-    def release(self) -> None:
-        self._watching.close()
-
-
 def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules without children by name; a model without parts has the name of its type."""
     for name, module in model.named_modules():
@@ -152,7 +133,6 @@ def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """Return the tensors in a nested value, in order."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -46,9 +45,3 @@ class SwAV(SwappedPrediction, Hook):
 
     def on_update(self, state: State) -> None:
         prototypes.normalize(self._layer)
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return self._queue.state_dict()
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._queue.load_state_dict(state)

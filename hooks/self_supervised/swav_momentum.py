@@ -64,8 +64,8 @@ class SwAVMomentum(SwappedPrediction, Hook):
         self._teacher.load_state_dict(state["teacher"])
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return {"queue": self._queue.state_dict(), "buffers": self._teacher.rank_state_dict()}
+        return {**super().rank_state_dict(), "buffers": self._teacher.rank_state_dict()}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._queue.load_state_dict(state["queue"])
+        super().load_rank_state_dict(state)
         self._teacher.load_rank_state_dict(state["buffers"])

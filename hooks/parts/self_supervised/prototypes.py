@@ -54,52 +54,12 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
     )
 
 
-class Queue:
-    """The newest embeddings of each assigned view on this rank, which join small batches."""
-
-    def __init__(self) -> None:
-        self._embeddings: Tensor | None = None
-        self._next = 0
-        self._filled = 0
-
-    def join(self, scores: Tensor, prototypes: nn.Linear) -> Tensor:
-        """Append the scores of the queue, once it is full, to those of the assigned views (V, B, K)."""
-        if self._embeddings is None or self._filled < self._embeddings.shape[1]:
-            return scores
-        with torch.autocast(scores.device.type, enabled=False):
-            return torch.cat(
-                [scores.float(), self._embeddings.to(scores.device) @ prototypes.weight.float().t()], dim=1
-            )
-
-    def push(self, embeddings: Tensor, length: int) -> None:
-        """Add the embeddings of the assigned views (V, B, D); the newest `length` are kept."""
-        new = embeddings.detach().float()[:, -length:]
-        old = self._embeddings
-        if old is None or old.shape != (len(new), length, new.shape[2]):
-            self._embeddings, self._next, self._filled = new.new_zeros(len(new), length, new.shape[2]), 0, 0
-        else:
-            self._embeddings = old.to(new.device)
-        places = (self._next + torch.arange(new.shape[1], device=new.device)) % length
-        self._embeddings[:, places] = new
-        self._next = (self._next + new.shape[1]) % length
-        self._filled = min(self._filled + new.shape[1], length)
-
-    def state_dict(self) -> dict[str, Any]:
-        if self._embeddings is None:
-            return {}
-        return {"embeddings": self._embeddings, "next": self._next, "filled": self._filled}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            self._embeddings, self._next, self._filled = state["embeddings"], state["next"], state["filled"]
-
-
 @dataclass
 class SwappedPrediction:
     """The base of hooks that give the loss codes for some views, from the batches of all ranks and a queue.
 
     In training, one collective per Sinkhorn iteration, of K values for each assigned view. A hook implements
-    `on_forward`, and keeps the queue in its `rank_state_dict`.
+    `on_forward`.
     """
 
     prototypes: str = "prototypes"
@@ -119,7 +79,8 @@ class SwappedPrediction:
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._queue = Queue()
+        self._queue: Tensor | None = None
+        """The newest embeddings of the assigned views on this rank, (V, n, D), oldest first."""
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain_need_of_output()
@@ -132,13 +93,23 @@ class SwappedPrediction:
         In training, the queue joins the codes and then takes the embeddings.
         """
         training = state.phase == "train"
-        own = torch.stack(assigned).detach()
-        joined = self._queue.join(own, layer) if training else own
-        codes = assign_codes(joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1)
+        own = joined = torch.stack(assigned).detach()
         share = self.queue_length // state.world_size
+        queue = None if self._queue is None else self._queue.to(own.device)
+        if training and queue is not None and queue.shape[1] >= share:
+            with torch.autocast(own.device.type, enabled=False):
+                joined = torch.cat([own.float(), queue @ layer.weight.float().t()], dim=1)
+        codes = assign_codes(joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1)
         if training and share and self.queue_begin.reached(state):
-            self._queue.push(torch.stack(embeddings), share)
+            new = torch.stack(embeddings).detach().float()
+            self._queue = (new if queue is None else torch.cat([queue, new], dim=1))[:, -share:]
         return SwappedViews(scores, dict(zip(self.assigned_views, codes[:, : own.shape[1]], strict=True)))
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        return {"queue": self._queue}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self._queue = state["queue"]
 
 
 @torch.no_grad()

@@ -7,13 +7,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from hooks import State
-from hooks.parts.layers import LayerMeasurement
+from hooks.parts.layers import LayerMonitor
 
 
-class Sizes(LayerMeasurement):
+class Sizes(LayerMonitor):
     folder = "sizes"
+
+    def watch(self, name: str, layer: nn.Module, state: State) -> None:
+        pass
+
+    def read(self, state: State) -> None:
+        pass
 
 
 def started(state: State) -> Sizes:
@@ -30,19 +37,17 @@ def test_pandas_reads_a_row_for_each_measurement_and_layer_of_all_ranks(tmp_path
     for rank in (0, 1):
         state = State(artifacts=tmp_path, rank=rank, epoch=2, iteration=6)
         table = started(state)
-        table.keep(
-            state, ["a", "b"], {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])}, step=4
-        )
+        table.keep(state, ["a", "b"], {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])})
         state.iteration = 7
-        table.keep(state, ["b"], {"mean": torch.tensor([0.5])}, step=5)
+        table.keep(state, ["b"], {"mean": torch.tensor([0.5])})
         table.close()
     table_of_all = _read(tmp_path)
     assert (
-        table_of_all[["epoch", "iteration", "step", "layer", "mean"]].values.tolist()
+        table_of_all[["epoch", "iteration", "layer", "mean"]].values.tolist()
         == [
-            [2, 7, 4, "a", 1.0],
-            [2, 7, 4, "b", 2.0],
-            [2, 8, 5, "b", 0.5],
+            [2, 7, "a", 1.0],
+            [2, 7, "b", 2.0],
+            [2, 8, "b", 0.5],
         ]
         * 2
     )
