@@ -57,7 +57,6 @@ class Changes:
                 self._set(path, value)
 
     def current_settings(self, name: str) -> dict[str, Any]:
-        """Return an optimizer's present settings, for a checkpoint."""
         return self._optimizers[name].optimizer.model_dump()
 
     def refuse_another_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
@@ -69,21 +68,16 @@ class Changes:
             )
 
     def replay(self, name: str, position: Position, default: int) -> None:
-        """Move an optimizer's rates to a position, as if it had trained so far with its new scheduler and changes.
+        """Move an optimizer's rates to a position, as if it had trained so far with its new scheduler.
 
         A scheduler that a metric steps starts over. One that a hook of the user steps takes `default` steps.
         """
-        scheduler, timeline, done = self._state.schedulers[name], self._timeline, 0
-        ticks = timeline.ticks(position.step, position.epoch, default) if scheduler else 0
-        for change in [change for change in self.coming if _is_past(change, position)]:
-            place = timeline.steps(change.at)
-            due = timeline.ticks(place, place // (timeline.steps_per_epoch or 1), default)
-            done = _step(scheduler, done, min(due, ticks))
-            for path, value in change.set.items():
-                number = parse_optimizer_path(path)
-                if number and number[0] == name:
-                    self._bring_optimizer_to(with_number(self._optimizers[name], number[1], value))
-        _step(scheduler, done, ticks)
+        scheduler = self._state.schedulers[name]
+        ticks = self._timeline.ticks(position.step, position.epoch, default) if scheduler else 0
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            for _ in range(ticks):
+                scheduler.step()
 
     def restored(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Continue from a checkpoint with the optimizers' settings `saved`, and repeat the changes before it.
@@ -94,7 +88,7 @@ class Changes:
         for name, configured in in_force.items():
             if saved[name]:
                 self._optimizers[name] = replace(configured, optimizer=Component(**saved[name]))
-        for change in [change for change in self.coming if _is_past(change, self._state)]:
+        for change in [change for change in self.coming if self._is_past(change)]:
             self.coming.remove(change)
             for path, value in change.set.items():
                 number = parse_optimizer_path(path)
@@ -104,6 +98,13 @@ class Changes:
                     self._set(path, value)
         for after in in_force.values():
             self._bring_optimizer_to(after)
+
+    def _is_past(self, change: Change) -> bool:
+        """Return whether a checkpoint of this place holds a change. One that is due right here comes after it."""
+        state, count = self._state, change.at.count
+        if change.at.unit == "steps":
+            return count < state.step
+        return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
     def _set(self, path: str, value: Any) -> None:
         message = explain_unchangeable(path, self._experiment)
@@ -160,23 +161,6 @@ class Changes:
                     if scaled in group:
                         group[scaled] = _scaled(group[scaled], was.get(name), now[name])
         _scale_base_lrs(state.schedulers[optimizer], [group["lr"] for group in old], [group["lr"] for group in new])
-
-
-def _is_past(change: Change, at: State | Position) -> bool:
-    """Return whether a checkpoint of a place holds a change. One that is due right there comes after it."""
-    count = change.at.count
-    if change.at.unit == "steps":
-        return count < at.step
-    return count < at.epoch or (count == at.epoch and at.phase_iteration > 0)
-
-
-def _step(scheduler: Any, done: int, until: int) -> int:
-    """Step a scheduler until it has taken `until` steps; returns its number of steps."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-        for _ in range(done, until):
-            scheduler.step()
-    return max(done, until)
 
 
 def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
