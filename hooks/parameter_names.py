@@ -26,7 +26,6 @@ def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
 
 
 def list_patterns(patterns: str | Iterable[str]) -> list[str]:
-    """Return one pattern or several as a list."""
     return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
@@ -44,7 +43,6 @@ def matched(
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Return some names as text."""
     return f"{', '.join(names[:most])}{' ...' if len(names) > most else ''}"
 
 

@@ -51,7 +51,6 @@ class Call:
 
 
 def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
-    """Return whether a rank runs a hook."""
     return hook.ranks is Ranks.ALL or (rank if hook.ranks is Ranks.MASTER else local_rank) == 0
 
 

@@ -44,7 +44,6 @@ class KeptRows(Recent):
         self._total = 0
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a closed row."""
         self._rows.append(row)
         self._total += 1
 

@@ -133,7 +133,6 @@ class _Call:
     named: dict[str, Any]
 
     def run(self, program: Callable[..., Any]) -> Any:
-        """Call another program with these arguments."""
         return program(*self.arguments, **self.named)
 
     def on_cpu(self) -> _Call:
@@ -144,7 +143,6 @@ class _Call:
         return _Call(keep_activations(copy.deepcopy(self.module)).cpu(), arguments, named)
 
     def tensors(self) -> list[Tensor]:
-        """Return the tensors among the arguments."""
         return tensors((self.arguments, self.named))
 
 

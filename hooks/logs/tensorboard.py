@@ -160,7 +160,6 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
             self._writer.flush()
 
     def _add(self, points: Mapping[str, float], state: State) -> None:
-        """Write points at the current position."""
         if self._writer is None or not points:
             return
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -192,7 +191,6 @@ class Forward(nn.Module):
         self._leaves, self._structure = tree_flatten(batch)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors of the batch."""
         return tuple(leaf for leaf in self._leaves if isinstance(leaf, Tensor))
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:

@@ -23,7 +23,6 @@ class Snapshots:
         """Number of the snapshot being written; None if the checkpoint is no snapshot."""
 
     def request_if_due(self, state: State, owner: str) -> None:
-        """Request a checkpoint if a snapshot is due."""
         done = state.epoch if self.interval.unit == "epochs" else state.step
         if self.interval.due(state) and done // self.interval.count % self._stride(done) == 0:
             self._requested = done // self.interval.count

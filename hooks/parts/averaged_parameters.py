@@ -41,7 +41,6 @@ class AveragedParameters:
             average.lerp_(value.to(average), weight)
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each average by its parameter's name."""
         yield from zip(self.parameters, self.values, strict=True)
 
     def by_name(self) -> dict[str, Tensor]:

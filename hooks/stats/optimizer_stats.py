@@ -60,6 +60,5 @@ class OptimizerStats(Hook):
 
 
 def _trained_parameters(state: State) -> list[Tensor]:
-    """Return the parameters that the current optimizer trains."""
     assert state.optimizer is not None
     return [p for group in state.optimizer.param_groups for p in group["params"] if p.requires_grad]

@@ -81,5 +81,4 @@ class PerfStats(Hook):
 
 
 def _samples(state: State, rows: int) -> int:
-    """Return the number of samples in the last rows."""
     return sum(state.recent.columns(rows, names=("batch_size",)).get("batch_size", ()))

@@ -17,11 +17,11 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.gang_rank import AttemptEnd, GangRank, RankActor, Rendezvous, announce_end
+from orchestrator.engines.gang_rank import END, AttemptEnd, GangRank, RankActor, Rendezvous
 from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed, culprit
 from orchestrator.engines.session import Assignment
@@ -82,8 +82,9 @@ class Gang:
         """New spares, which have not yet imported rank 0's modules."""
         self._folder: RunFolder | None = None
         self._server: TCPStore | None = None
-        self._attempt = 0
-        self._is_attempt_over = True
+        self._attempts = 0
+        self._attempt_store: PrefixStore | None = None
+        """The store of the attempt, until its end is announced."""
         self._loss: _Loss | None = None
         if in_trial:
             self._start()
@@ -136,15 +137,16 @@ class Gang:
         """Return where the ranks of the next attempt meet: a store in this process, which outlives any rank."""
         if self._server is None:
             self._server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        self._attempt += 1
-        self._is_attempt_over = False
-        return Rendezvous(ray.util.get_node_ip_address(), self._server.port, self._attempt)
+        self._attempts += 1
+        rendezvous = Rendezvous(ray.util.get_node_ip_address(), self._server.port, self._attempts)
+        self._attempt_store = rendezvous.connect(self._server)
+        return rendezvous
 
     def _end_attempt(self, end: AttemptEnd) -> None:
         """Announce the end of the attempt to its ranks, once."""
-        if self._server is not None and not self._is_attempt_over:
-            self._is_attempt_over = True
-            announce_end(self._server, self._attempt, end)
+        store, self._attempt_store = self._attempt_store, None
+        if store is not None:
+            store.set(END, end)
 
     def _start_spares(self, assignment: Assignment) -> None:
         """Start the spare processes that are missing, in the bundles without a process."""
@@ -212,11 +214,9 @@ class Gang:
         return report
 
     def save(self) -> str:
-        """Write a checkpoint of all ranks between two reports; return its path."""
         return str(self._call_all("save"))
 
     def drop(self, member: int) -> None:
-        """End one run of a shared training, on all ranks."""
         self._call_all("drop", member)
 
     def end(self) -> None:

@@ -42,7 +42,7 @@ _DELIVERY_S = 0.5
 _ABORT_S = 5
 """Seconds that a rank waits for its process group to be aborted."""
 
-_END = "end"
+END = "end"
 """Key under which a store has the end of an attempt."""
 
 
@@ -65,25 +65,16 @@ class Rendezvous:
     port: int
     attempt: int
 
-    def connect(self) -> PrefixStore:
-        """Connect to the store of the attempt."""
-        return attempt_store(TCPStore(self.host, self.port, is_master=False, timeout=_COLLECTIVE_TIMEOUT), self.attempt)
+    def connect(self, server: TCPStore | None = None) -> PrefixStore:
+        """Return the attempt's part of the store; `server` is the store in its own process."""
+        server = server or TCPStore(self.host, self.port, is_master=False, timeout=_COLLECTIVE_TIMEOUT)
+        return PrefixStore(f"attempt-{self.attempt}", server)
 
     def wait_for_end(self) -> AttemptEnd:
         """Wait until the gang announces the end of the attempt. Raises RuntimeError if its process is gone."""
         store = self.connect()
-        store.wait([_END], _ATTEMPT_TIMEOUT)
-        return AttemptEnd(store.get(_END).decode())
-
-
-def attempt_store(server: TCPStore, attempt: int) -> PrefixStore:
-    """Return the part of a store that belongs to an attempt."""
-    return PrefixStore(f"attempt-{attempt}", server)
-
-
-def announce_end(server: TCPStore, attempt: int, end: AttemptEnd) -> None:
-    """Announce the end of an attempt to its ranks."""
-    attempt_store(server, attempt).set(_END, end)
+        store.wait([END], _ATTEMPT_TIMEOUT)
+        return AttemptEnd(store.get(END).decode())
 
 
 class GangRank(Rank):

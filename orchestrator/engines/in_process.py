@@ -59,12 +59,10 @@ class Rank:
         self._session, self._reports = session, session.reports()
 
     def next(self) -> Report | None:
-        """Train to the next report; None when the run is over."""
         assert self._reports is not None
         return next(self._reports, None)
 
     def save(self) -> str:
-        """Write a checkpoint between two reports; return its path."""
         assert self._session is not None
         return self._session.save()
 
@@ -100,7 +98,6 @@ class InProcess(Rank):
         self._display, self._stop_asked, self._end_hung = display, stop_asked, end_hung
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Take a run."""
         world = World(device=self.device)
         options = {"display": self._display, "stop_asked": self._stop_asked, "end_hung": self._end_hung}
         self.take(session_of(assignment, world, resolved, **options))

@@ -85,7 +85,6 @@ class Lifecycle:
                 self._show_line(loss_line(failure, self.folder.attempts()))
 
     def save(self) -> str:
-        """Write a checkpoint between two reports; return its path."""
         return self._engine.save()
 
     def drop(self, member: int) -> None:

@@ -52,7 +52,6 @@ class MailboxLink:
         self._stop = False
 
     def line(self, text: str) -> None:
-        """Show a line on the driver."""
         self._post(("line", text))
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
@@ -71,7 +70,6 @@ class MailboxLink:
         return self._stop
 
     def finish(self, timeout_s: float = 5.0) -> None:
-        """Wait for pending calls."""
         if self._in_flight:
             ray.wait(self._in_flight, num_returns=len(self._in_flight), timeout=timeout_s)
 

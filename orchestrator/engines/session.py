@@ -23,7 +23,7 @@ from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, HookedRun, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.report import Report
+from orchestrator.loop.report import Report, make_within
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.shared_training import SharedRun, SharedTraining
@@ -109,7 +109,8 @@ class Session:
         self._loop: Rounds | None = None
         self._store: CheckpointStore | None = None
         self._attempt: Attempt | None = None
-        self._followers: Sequence[Session] = ()
+        self.followers: Sequence[Session] = ()
+        """Sessions that share this training; set before `reports`."""
 
     def prepare(self) -> CheckpointStore:
         """Resolve the experiment; return its checkpoints, for an evaluation those of the run around it."""
@@ -122,25 +123,11 @@ class Session:
         self._store = CheckpointStore(self.folder.checkpoints(out_dir), self.folder.name, self.world.is_master)
         return self._store
 
-    def share_with(self, followers: Sequence[Session]) -> None:
-        """Have other runs share this training. Call it before `reports`."""
-        self._followers = followers
-
     def reports(self) -> Generator[Report, None, None]:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield each report after
         writing it down."""
         self._resolved = self._resolved or resolve(self.assignment.source)
-        threads, reports = thread_count(self._resolved.experiment), self._train()
-        try:
-            while True:
-                with torch_threads(threads):
-                    report = next(reports, None)
-                if report is None:
-                    return
-                yield report
-        finally:
-            with torch_threads(threads):
-                reports.close()
+        yield from make_within(partial(torch_threads, thread_count(self._resolved.experiment)), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
         attempt = self._attempt or self._begin()
@@ -199,7 +186,7 @@ class Session:
             )
         elif trains_itself(type(task)):
             loop = CustomLoop(task, experiment, hooks, context)
-        elif self._followers:
+        elif self.followers:
             training = SharedTraining(task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data)
             loop = SharedRun(training, experiment, hooks, context)
         else:
@@ -207,7 +194,7 @@ class Session:
         self._restore(loop, attempt)
         if isinstance(loop, SharedRun):
             leader = LeadingAttempt(self.folder.name, attempt.number)
-            for session in self._followers:
+            for session in self.followers:
                 session._follow(loop.training, leader)
         return loop
 
@@ -335,7 +322,6 @@ def _begin_attempt(
 
 
 def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
-    """Return the line that announces a later attempt."""
     begins = (
         f"resumes from {attempt.checkpoint}" if attempt.checkpoint else "starts from scratch, as there is no checkpoint"
     )

@@ -36,10 +36,9 @@ class SharedSession:
         self._dropped: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
-        """Yield the reports of all runs, round by round."""
         self._choose_checkpoints()
         leader, *followers = self.sessions
-        leader.share_with(followers)
+        leader.followers = followers
         reports = [session.reports() for session in self.sessions]
         active, member = set(range(len(reports))), 0
         try:
@@ -109,7 +108,6 @@ def member_of(error: BaseException, otherwise: int = 0) -> int:
 def session_of(
     assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
 ) -> Session | SharedSession:
-    """Return the session of an assignment on one rank."""
     return (SharedSession if assignment.followers else Session)(assignment, world, resolved, **options)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
 from numbers import Real
+from statistics import mean
 from time import perf_counter
 from typing import Any
 
@@ -165,7 +165,7 @@ class CustomLoop(Rounds):
             )
         if names[0] is None:
             return None
-        return {name: _mean([metrics[name] for metrics in ranks]) for name in ranks[0]}
+        return {name: mean(metrics[name] for metrics in ranks) for name in ranks[0]}
 
     def _checked(self, report: Any) -> dict[str, float]:
         """Return a report as plain numbers; raises RunError if it is not one."""
@@ -200,11 +200,6 @@ class CustomLoop(Rounds):
             )
         self._has_warned = True
         return None
-
-    def _agree_on_stop(self) -> None:
-        if self.parts.are_named:
-            return super()._agree_on_stop()
-        return self.stopping.agree()
 
     def _close(self) -> None:
         if self._training is not None:
@@ -274,11 +269,6 @@ class CustomLoop(Rounds):
             self._has_to_stop = self.stopping.is_asked()
             self._calls_to_check = self.stopping.next_check - state.iteration
         return self._has_to_stop
-
-
-def _mean(values: Collection[float]) -> float:
-    first = next(iter(values))
-    return first if all(value == first for value in values) else math.fsum(values) / len(values)
 
 
 class KeptParts:

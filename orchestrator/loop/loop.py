@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hooks.hook import Hook
@@ -18,7 +19,7 @@ from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.data.phases import DataOf, data_from_task
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.model.torch_settings import torch_settings
-from orchestrator.loop.report import Report
+from orchestrator.loop.report import Report, make_within
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import RunCursor
@@ -55,18 +56,8 @@ class HookedRun(Rounds):
         training.runs.append(self)
 
     def run(self) -> Generator[Report, None, None]:
-        reports = super().run()
-        try:
-            while True:
-                # Not while a report is looked at: another run of this process may be under way meanwhile.
-                with torch_settings(self.experiment):
-                    report = next(reports, None)
-                if report is None:
-                    return
-                yield report
-        finally:
-            with torch_settings(self.experiment):
-                reports.close()
+        # Between reports another run of this process may be under way, with settings of its own.
+        return make_within(partial(torch_settings, self.experiment), super().run())
 
     def _begin(self) -> None:
         self.check_data()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,3 +28,19 @@ class Report:
     """All phases of the run."""
     member: int = 0
     """Number of the run among those that share a training, from 0."""
+
+
+def make_within(
+    context: Callable[[], AbstractContextManager[Any]], reports: Generator[Report, None, None]
+) -> Generator[Report, None, None]:
+    """Yield reports, each made within a context that is left while the caller has the report."""
+    try:
+        while True:
+            with context():
+                report = next(reports, None)
+            if report is None:
+                return
+            yield report
+    finally:
+        with context():
+            reports.close()

@@ -21,7 +21,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.state.saving import Contents, Saving
-from orchestrator.loop.stopping import Stopping
+from orchestrator.loop.stopping import INTERRUPTED, Stopping
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -205,7 +205,8 @@ class Rounds(ABC):
         """Agree over ranks whether the run ends with this round; an interrupted run is saved."""
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
-            self.save_now()
+            self.state.request_checkpoint(INTERRUPTED)
+            self.save_if_asked()
 
     # What differs
 

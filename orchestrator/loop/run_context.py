@@ -35,7 +35,6 @@ class RunContext:
     """Returns whether somebody outside asks this rank to stop."""
 
     def process_fields(self) -> dict[str, Any]:
-        """Return the fields of a state about this process."""
         world = self.world
         return {
             "rank": world.rank,
@@ -46,7 +45,6 @@ class RunContext:
         }
 
     def run_fields(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the fields of a state about this run."""
         return {
             "artifacts": self.artifacts,
             "display": self.display,

@@ -12,6 +12,7 @@ import torch
 from hooks.hook import WITHIN_ITERATION, Hook
 from hooks.metrics.names import kind_of
 from hooks.plan import Call, Plan
+from hooks.private_torch import tree_leaves
 from hooks.state import State, Weights
 from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.config.sections.experiment import Experiment
@@ -321,11 +322,7 @@ def _with_shared_metrics(call: Call, hook_metrics: dict[str, Any]) -> Call:
     return replace(call, run=run)
 
 
-def _is_equal(first: Any, second: Any) -> bool:
-    if isinstance(first, dict):
-        return all(_is_equal(value, second[name]) for name, value in first.items())
-    if isinstance(first, list):
-        return all(map(_is_equal, first, second))
-    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        return torch.equal(first, second)
-    return bool(first == second)
+def _is_equal(state: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two random states are equal."""
+    pairs = zip(tree_leaves(state), tree_leaves(other), strict=True)
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)

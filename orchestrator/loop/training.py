@@ -151,12 +151,10 @@ class Training:
         )
 
     def for_each_run(self, act: Callable[[Rounds], None]) -> None:
-        """Call a function with each run."""
         for run in self.runs:
             act(run)
 
     def begin(self) -> None:
-        """Fire `on_start`."""
         self.plan.fire("on_start", self.state)
 
     def train_phase(self) -> None:
@@ -253,7 +251,6 @@ class Training:
         self.stage, self.after_phase = Stage.TRAINED, random_state()
 
     def close(self) -> None:
-        """Release the data and the model."""
         hide_progress(self.task)
         self.runs.clear()
         self._batches = None

@@ -31,7 +31,6 @@ class Controller(TuneController):
     """
 
     def on_step_end(self) -> None:
-        """Forget the trials that have ended and released their process."""
         super().on_step_end()
         over = {trial for trial in self._stopped_trials | self._failed_trials if trial not in self._trial_to_actor}
         if not over:
@@ -102,12 +101,10 @@ class Median(MedianStoppingRule):
     """Median rule that can replay earlier results, and counts a repeated result once."""
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Decide on a result."""
         self._forget_repeated(trial, result)
         return str(super().on_trial_result(tune_controller, trial, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Keep the last result of a trial."""
         self._forget_repeated(trial, result)
         super().on_trial_complete(tune_controller, trial, result)
 

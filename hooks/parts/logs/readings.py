@@ -41,7 +41,6 @@ def learning_rates(state: State) -> dict[str, float]:
 
 
 def phase_metrics(state: State) -> dict[str, float]:
-    """Return the metrics of the current phase."""
     return {name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")}
 
 

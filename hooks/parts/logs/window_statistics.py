@@ -280,7 +280,6 @@ class CurveLogger(WindowLogger):
         return self._values_at(state, {}) if state.phase == "train" and self._windows.has_changed() else {}
 
     def metrics(self, state: State) -> dict[str, float]:
-        """Return the metrics of the phase that ended."""
         return _rename_metrics(phase_metrics(state))
 
     def added_metrics(self, state: State, metrics: Mapping[str, Any]) -> dict[str, float]:

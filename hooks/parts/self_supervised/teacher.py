@@ -193,7 +193,6 @@ class Centre:
         self.value = self.like(outputs).lerp((total[:-1] / total[-1]).unsqueeze(0), 1 - self.momentum)
 
     def state_dict(self, name: str) -> dict[str, Tensor]:
-        """Return the centre under a name, if there is one."""
         return {} if self.value is None else {name: self.value}
 
 

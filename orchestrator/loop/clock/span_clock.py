@@ -131,7 +131,6 @@ class DeviceSpan:
         """Sum of the pairs that were read."""
 
     def add(self, start: Mark, end: Mark) -> None:
-        """Add the time between two marks."""
         self._pairs.append((start, end))
 
     def ready(self) -> bool:
@@ -246,5 +245,4 @@ SPAN_COLUMNS: Mapping[str, Column] = {
 
 
 def clock_for(device: torch.device) -> Clock:
-    """Return the clock for a device."""
     return CudaClock() if device.type == "cuda" else Clock()

@@ -107,7 +107,6 @@ class Indexed(PhaseData):
         return next(self._with_own_generators(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Yield this rank's batches once, in the order of the dataset or shuffled."""
         return self._with_own_generators(self._loader(self._whole(shuffled)))
 
     def _whole(self, is_shuffled: bool) -> ShardedSampler:

@@ -55,7 +55,6 @@ class PhaseData(ABC):
         """Return the batches of an evaluation, and an iterable with an item for each of them."""
 
     def close(self) -> None:
-        """Release the loader."""
         self.loader = None
 
     @abstractmethod

@@ -17,7 +17,6 @@ Order = Callable[[int], list[int]]
 
 
 def sequential(length: int) -> Order:
-    """Return the order of the dataset."""
     return lambda epoch: list(range(length))
 
 

@@ -115,7 +115,6 @@ class _Position:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a state."""
         if "iterator" in state:
             self._items = iter(self._dataset)
             self._items.load_state_dict(state["iterator"])

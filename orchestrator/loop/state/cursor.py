@@ -79,7 +79,6 @@ class RunCursor:
             self.eval_iterations = {}
 
     def position(self) -> Position:
-        """Return the run's position, for a checkpoint."""
         return Position(
             **{name: getattr(self._state, name) for name in _COUNTERS},
             offset=self.epoch.consumed(),
@@ -90,7 +89,6 @@ class RunCursor:
         )
 
     def restore(self, position: Position) -> None:
-        """Continue at a position."""
         state = self._state
         for name in _COUNTERS:
             setattr(state, name, getattr(position, name))

@@ -29,7 +29,6 @@ class Means:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, total: float | Tensor, count: int) -> None:
-        """Add the sum of a value over `count` samples."""
         self._totals[name] = self._totals.get(name, 0.0) + total
         self._counts[name] = self._counts.get(name, 0) + count
 
@@ -42,7 +41,6 @@ class Means:
         self._totals, self._counts = snapshot
 
     def state_dict(self) -> dict[str, list[float]]:
-        """Return this rank's sums and counts."""
         return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
 
     def include(self, state: dict[str, list[float]]) -> None:

@@ -58,7 +58,6 @@ def checked_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> M
 
 
 def wrong_batch_size(method: Callable[..., Any], size: Any) -> RunError:
-    """Return the error for an invalid number of samples."""
     return unexpected(method, "", size, "the number of the batch's samples, a non-negative int")
 
 
@@ -68,7 +67,6 @@ def missing_batch(collate: Callable[..., Any]) -> RunError:
 
 
 def wrong_sample(phase: str, index: Any, error: Exception) -> RunError:
-    """Return the error for a sample that the dataset cannot fetch."""
     return RunError(f"sample {index} of the {phase} data cannot be fetched: {type(error).__name__}: {error}")
 
 

@@ -104,5 +104,4 @@ class Copies:
 
 
 def mover(device: torch.device) -> Callable[[Any], Any]:
-    """Return a function that moves batches to a device."""
     return Copies(device) if device.type == "cuda" else partial(to_device, device=device)
