@@ -1,12 +1,16 @@
 """`python -m orchestrator`, the same as `hookyard`."""
 
+import os
+
 from orchestrator.cli import app
-from orchestrator.cli.errors import open_standard_streams
 
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    open_standard_streams()
+    # A daemon may have closed its standard streams; the next files would get their numbers.
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
     app(prog_name="hookyard")
 
 

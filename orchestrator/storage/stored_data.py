@@ -40,8 +40,9 @@ def has_valid_seal(data: bytes) -> bool | None:
 
 
 @cache
-def _warn_changed(place: str) -> None:
-    _log.warning("%s was changed after it was written: its checksum does not match. It is read as it is", place)
+def _warn_once(message: str) -> None:
+    """Log a message once: several readers meet the same damaged file."""
+    _log.warning("%s", message)
 
 
 def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
@@ -60,7 +61,8 @@ def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str
     except ValueError as error:
         raise DamagedFile(str(storage / name), str(error), advice) from error
     if has_valid_seal(data) is False:
-        _warn_changed(str(storage / name))
+        place = storage / name
+        _warn_once(f"{place} was changed after it was written: its checksum does not match. It is read as it is")
     return content
 
 
@@ -84,7 +86,7 @@ def log_omission(place: object, what: str) -> None:
     """Log what is left out of a damaged file."""
     omissions = _omissions.get()
     if omissions is None:
-        _log.warning("%s is damaged: %s", place, what)
+        _warn_once(f"{place} is damaged: {what}")
     else:
         omissions.append(what)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.errors import StorageError
@@ -14,7 +16,7 @@ from orchestrator.storage import Storage
 from orchestrator.terminal.breakpoints import breakpoints, has_other_debugger
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.live import Live
 
 PLAIN_EVERY_S = 30.0
@@ -63,9 +65,11 @@ class TerminalDisplay:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._console = _console()
+        stderr: Any = PipeSafe(sys.stderr)
+        self._console = Console(file=stderr, highlight=False, soft_wrap=True)
         self._log, self._clock = DriverLog(log), clock
         self._last_plain: dict[str, float] = {}
         self._bars: dict[str, Any] = {}
@@ -122,10 +126,7 @@ class TerminalDisplay:
 
     def line(self, text: str) -> None:
         """Write one line to stderr and to the log."""
-        try:
-            self._console.print(text, markup=False)
-        except (OSError, ValueError):  # stderr was closed
-            self._console.quiet = True
+        self._console.print(text, markup=False)
         self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
@@ -143,20 +144,39 @@ class TerminalDisplay:
                 self._progress.remove_task(self._bars.pop(label))
 
 
-def _console() -> Console:
-    """Return a console on stderr that falls silent when its reader goes; rich would end the process."""
-    from rich.console import Console
+class PipeSafe:
+    """A text stream that drops text once its reader has gone, so that training continues."""
 
-    class PipeSafeConsole(Console):
-        def on_broken_pipe(self) -> None:
-            self.quiet = True
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115  # until the process ends
 
-    quiet = sys.stderr is None or sys.stderr.closed
-    return PipeSafeConsole(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            self._stream.flush()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EBADF):
+                raise
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
+        except ValueError:
+            if not self._stream.closed:
+                raise
 
 
 def say(text: str) -> None:
-    """Write one line to stderr if it is open."""
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
+    """Write one line to stderr."""
+    print(text, file=PipeSafe(sys.stderr), flush=True)
