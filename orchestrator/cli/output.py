@@ -36,7 +36,6 @@ def format_json(data: Any) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Print data as `format_json` does."""
     typer.echo(printable_json(format_json(data)))
 
 

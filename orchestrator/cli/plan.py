@@ -29,7 +29,6 @@ def show_plan(
 
 
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
-    """Return the plan as plain data."""
     from orchestrator.config.load import to_dict
     from orchestrator.config.sections.experiment import check_run_name
 

@@ -48,7 +48,6 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
 
 
 def _intervals(experiment: Experiment) -> Iterator[tuple[str, Interval]]:
-    """Yield the path and value of each interval."""
     from hooks import Interval
     from orchestrator.config.resolve import resolve
 

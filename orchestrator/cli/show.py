@@ -180,7 +180,6 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
 
 
 def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """Print the metric of each configuration over its repeats."""
     from orchestrator.sweeps.results.analysis import CONFIG
 
     columns = [name for name in rows[0] if name not in ("failed", "stopped") or any(row[name] for row in rows)]

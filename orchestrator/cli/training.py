@@ -156,7 +156,6 @@ def _experiment(config: str, overrides: list[str]) -> Experiment:
 
 
 def run_or_best_trial(folder: RunFolder) -> Run:
-    """Open a run, or the best trial of a sweep."""
     from orchestrator.runs.result import Run
     from orchestrator.sweeps.results.result import Sweep
 
@@ -170,10 +169,7 @@ def finish_run(done: Run, as_json: bool) -> None:
     else:
         show_brief(done.folder)
         path = shlex.quote(done.path)
-        hints = [f"hookyard stats {path} --by rank", f"hookyard report {path}"]
-        if "tensorboard" in done.folder.storage.names():
-            hints.append(f"tensorboard --logdir {path}")
-        _print_next(hints)
+        _print_next(f"hookyard stats {path} --by rank", f"hookyard report {path}")
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
 
@@ -183,16 +179,12 @@ def finish_sweep(done: Sweep, as_json: bool) -> None:
     from orchestrator.sweeps import driver
 
     show_sweep(done, as_json)
-    hints = [f"hookyard report {shlex.quote(done.path)}"]
-    # Looking into thousands of folders on a remote storage would take longer than the hint is worth.
-    if any("tensorboard" in trial.folder.storage.names() for trial in done.runs[:1]):
-        hints.append(f"tensorboard --logdir {done.path}/trials")
-    _print_next(hints)
+    _print_next(f"hookyard report {shlex.quote(done.path)}")
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if driver.failed_trials(done):
         raise typer.Exit(SOME_FAILED)
 
 
-def _print_next(commands: list[str]) -> None:
+def _print_next(*commands: str) -> None:
     echo("\n".join(["Next:", *(f"  {command}" for command in commands)]), err=True)

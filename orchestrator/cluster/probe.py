@@ -56,7 +56,6 @@ def examine(
 
 
 def collect_facts() -> Facts:
-    """Return the versions and resources of this machine."""
     shared = Path("/dev/shm")
     return Facts(
         {

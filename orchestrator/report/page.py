@@ -58,7 +58,6 @@ def _section(section: Section) -> Markup:
 
 
 def empty_note(words: str) -> Markup:
-    """Return a note in place of content."""
     return element("p", words, class_="nothing")
 
 
@@ -94,7 +93,6 @@ def status(word: str) -> Markup:
 
 
 def failure(label: str, words: object) -> Markup | None:
-    """Return an error, if any."""
     return element("pre", str(words), class_="failed", tabindex=0, aria_label=label) if words else None
 
 

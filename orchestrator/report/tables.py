@@ -72,7 +72,6 @@ def _row(cells: Sequence[Cell]) -> Iterable[Markup]:
 
 
 def cell(name: str, value: Any) -> Cell:
-    """Return the content and the title of a value."""
     if isinstance(value, Markup):
         return value, None
     if isinstance(value, Share):

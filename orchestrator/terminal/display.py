@@ -42,7 +42,6 @@ class DriverLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending lines."""
         lines, self._pending = self._pending, []
         if self._storage is None or not lines:
             return

@@ -132,7 +132,6 @@ class LiveRun:
         return counted_reports(self._lines, self.folder.attempts())
 
     def look(self) -> RunView:
-        """Read new data, and return the present state."""
         metadata, attempts = self.metadata(), self.folder.attempts()
         status, attempt = status_of(self.folder, metadata), attempts[-1] if attempts else None
         reports = counted_reports(self._lines, attempts)

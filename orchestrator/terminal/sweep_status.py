@@ -91,7 +91,6 @@ class LiveSweep:
         self._attempts = 0
 
     def look(self) -> SweepView:
-        """Read new data, and return the present state."""
         metadata = self._own.metadata()
         starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep

@@ -41,7 +41,6 @@ class Situation:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Keys of the experiment."""
         is_sharded = self.strategy == "fsdp"
         return {
             "epochs": 1 if is_sharded else 2,

@@ -20,7 +20,6 @@ from orchestrator.task import Task, has_turns, trains_itself
 
 
 def conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
-    """Yield the conflicts between the sections of a resolved experiment."""
     cls = type(task)
     data = experiment.model_dump(mode="json")
     yield from contradicting_modes(data)

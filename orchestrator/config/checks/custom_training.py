@@ -31,7 +31,6 @@ def train_parameters(task: type[Task]) -> dict[str, inspect.Parameter]:
 
 
 def train_defaults(task: type[Task]) -> dict[str, Any]:
-    """Return the defaults of the keys that `train` declares."""
     declared = train_parameters(task).items()
     return {name: value.default for name, value in declared if name in _DECLARABLE and value.default is not value.empty}
 

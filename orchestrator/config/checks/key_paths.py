@@ -23,22 +23,17 @@ _MAX_SUGGESTIONS = 3
 
 
 def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
-    """Suggest where an unknown key belongs: below its own parent, else anywhere, unless a near name is beside it."""
-    parent, _, key = problem.path.rpartition(".")
-    is_hook = parent == "hooks" and key not in HOOKS and ":" not in key
-    is_vague = problem.suggestion is None or problem.suggestion.startswith(("did you mean", "known:"))
-    if (problem.message != UNKNOWN_KEY and not is_hook) or not is_vague:
+    """Suggest the keys of this name deeper below the parent of an unknown key, unless there is better advice."""
+    parent, dot, key = problem.path.rpartition(".")
+    if problem.message != UNKNOWN_KEY or not (problem.suggestion or "").startswith(("did you mean", "known:")):
         return problem
     task_arguments = [f"task_args.{name}" for name in (parameters(task) if task else ())]
-    paths = [path for path in (*task_arguments, *_key_paths()) if path.rpartition(".")[2] == key]
-    below = [path for path in paths if parent and path.startswith(f"{parent}.") and path != problem.path]
-    has_near_name = parent and (problem.suggestion or "").startswith("did you mean")
-    is_component = parent.partition(".")[0] in ("hooks", "optimizer", "scheduler")
-    elsewhere = [] if has_near_name or is_component else paths
-    suggestions = sorted(below or elsewhere, key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
-    if not suggestions:
+    deeper = [path for path in (*task_arguments, *_key_paths()) if path.startswith(f"{parent}{dot}")]
+    same_name = (path for path in deeper if path.endswith(f".{key}") and path != problem.path)
+    meant = sorted(same_name, key=lambda path: path.count("."))
+    if not meant:
         return problem
-    return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, suggestions))}?")
+    return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, meant[:_MAX_SUGGESTIONS]))}?")
 
 
 @cache

@@ -39,7 +39,6 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
 
 
 def with_inferred_modes(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of an experiment with its inferred modes."""
     for path, mode in inferred_modes(data).items():
         data = with_value(data, path, mode)
     return data

@@ -73,7 +73,6 @@ def _settings_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
 
 
 def _contradictions(sweep: Sweep) -> Iterator[Problem]:
-    """Yield the settings that contradict each other."""
     for statistic in sweep.row_stats:
         try:
             column_and_statistic(statistic)

@@ -84,7 +84,6 @@ class PhaseBounds(Model):
     """Interval of its steps; by default one optimizer step where begin or end is in steps, else one epoch."""
 
     def interval(self) -> Interval:
-        """Return the interval of its steps."""
         in_steps = any(bound is not None and bound.unit == "steps" for bound in (self.begin, self.end))
         return self.every or Interval(1, "steps" if in_steps else "epochs")
 
@@ -105,7 +104,6 @@ class Timeline:
     def of(
         cls, hooks: Mapping[str, Hook], epochs: int | None, steps: int | None, steps_per_epoch: int | None = None
     ) -> Self:
-        """Return the timeline of a run."""
         hook = stepping_hook(hooks)
         length = Interval(epochs or 0) if steps is None else Interval(steps, "steps")
         if hook is None:
@@ -306,7 +304,6 @@ def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Mode
 
 
 def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
-    """Return the hook that steps the scheduler."""
     return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
 
 
@@ -359,7 +356,6 @@ class LRPhase:
 
 
 def argument_names(kind: str, task: type[Task], path: str) -> set[str]:
-    """Return the arguments of the scheduler at `path`."""
     if kind == FROM_TASK:
         return set(own_method_model(task, "scheduler").model_fields)
     if not kind:

@@ -65,8 +65,7 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
     if not _IMPORT_PATH.match(name):
         names = f"one of {', '.join(sorted(table))}, or " if table else ""
         message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {names}module:Class"
-        near = did_you_mean(name, {*table, *others} - {name})
-        raise ConfigError.at(path, message, near or _suggest_import_path(name))
+        raise ConfigError.at(path, message, did_you_mean(name, {*table, *others} - {name}))
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
@@ -81,9 +80,3 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
         hint = "only the process of a script or a notebook knows its classes: continue there"
     message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
     raise ConfigError.at(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or hint)
-
-
-def _suggest_import_path(name: str) -> str | None:
-    """Suggest the import path that `pack.module.Class` probably means."""
-    module, _, last = name.rpartition(".")
-    return f"write it as '{module}:{last}'" if _IMPORT_PATH.match(f"{module}:{last}") else None

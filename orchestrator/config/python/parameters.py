@@ -86,6 +86,7 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
+@cache
 def _own_field_docs(cls: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))

@@ -99,17 +99,14 @@ class Optimization:
 
     @property
     def path(self) -> str:
-        """Dotted path of the optimizer."""
         return f"optimizers.{self.name}" if self.name else "optimizer"
 
     @property
     def scheduler_path(self) -> str:
-        """Dotted path of its scheduler."""
         return f"optimizers.{self.name}.scheduler" if self.name else "scheduler"
 
     @classmethod
     def from_entry(cls, name: str, entry: NamedOptimizer) -> Self:
-        """Return one of several optimizers."""
         optimizer = Component(**{"type": entry.type, **entry.arguments})
         return cls(name, optimizer, entry.scheduler, tuple(list_patterns(entry.params or ())))
 

@@ -39,7 +39,6 @@ class Init(Model):
 
     @property
     def excluded(self) -> list[str]:
-        """The patterns of `except`."""
         return list_patterns(self.except_ or ())
 
     @model_validator(mode="after")

@@ -211,7 +211,6 @@ class Sweep(Model):
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics as a list."""
         return [self.metric] if isinstance(self.metric, str) else self.metric
 
     def has_metrics(self, report: Mapping[str, Any]) -> bool:

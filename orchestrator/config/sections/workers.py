@@ -87,12 +87,10 @@ class Workers(Model):
 
     @property
     def min_count(self) -> int:
-        """Fewest ranks that the run trains with."""
         return self.count if isinstance(self.count, int) else self.count[0]
 
     @property
     def max_count(self) -> int:
-        """Most ranks that the run trains with."""
         return self.count if isinstance(self.count, int) else self.count[1]
 
     def describe(self, noun: str) -> str:

@@ -90,7 +90,6 @@ class ExperimentSource:
         return replace(self, values=(*self.values, *to_plain_data(values).items()))
 
     def without_sweep(self) -> Self:
-        """Return the source of the experiment without its sweep."""
         written = {key: value for key, value in self.written.items() if key != "sweep"}
         values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
         return replace(self, written=written, values=values)

@@ -62,12 +62,10 @@ def best(name: str, reports: Reports, modes: Mapping[str, str]) -> Mapping[str, 
 
 
 def last(name: str, reports: Reports) -> Mapping[str, Any] | None:
-    """Return the last report that has a metric."""
     return next((report for report in reversed(reports) if is_number(report.get(name))), None)
 
 
 def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
-    """Return the steps and values of a metric."""
     pairs = [(report["step"], report[name]) for report in reports if is_number(report.get(name)) and "step" in report]
     steps, values = np.array(pairs, dtype=float).reshape(-1, 2).T
     return steps, values

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from orchestrator.cli.debug import post_mortem, require_terminal
-from orchestrator.engines.rank_failures import first_of_the_experiment, frames_behind_experiment
 from orchestrator.errors import UsageError
 
 
@@ -59,11 +58,3 @@ def test_pdb_needs_a_terminal_and_a_local_run(monkeypatch: pytest.MonkeyPatch) -
         require_terminal(True)
     monkeypatch.setattr(sys, "stdin", Terminal())
     require_terminal(True)
-
-
-def test_debugger_skips_frames_of_libraries() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        fails()
-    first = first_of_the_experiment(caught.value)
-    assert first is caught.value.__cause__
-    assert frames_behind_experiment(first) == 3  # loads, decode and raw_decode of the json module

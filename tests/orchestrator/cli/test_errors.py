@@ -10,9 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.cli.errors import PipeSafe, Verbs
+from orchestrator.cli.errors import Verbs
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
-from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.display import PipeSafe, TerminalDisplay, say
 
 PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
 
@@ -70,7 +70,7 @@ def test_display_survives_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> No
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(os.dup(writes), "w", buffering=1) as stream:
-        monkeypatch.setattr(sys, "stderr", PipeSafe(stream))
+        monkeypatch.setattr(sys, "stderr", stream)
         with TerminalDisplay() as display:
             display.line("one")
             display.line("two")

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 import torch
 from typer.testing import CliRunner
 
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
-from orchestrator.cli.compare import format_entry as compared
 from orchestrator.cli.show import brief
 from orchestrator.stats.insight import diagnose
 from orchestrator.task import Task
@@ -57,12 +55,6 @@ def test_show_has_the_last_metrics_of_each_phase(tmp_path: Path) -> None:
     for name in ("train/loss", "val/loss", "val/accuracy", "test/loss"):
         assert shown[name] == last[name]
         assert name in out
-
-
-@pytest.mark.parametrize(("first", "other", "said"), [(0.5, 0.5, "0.5 (equal)"), (2.0, 1.0, "1 (-50.0%, unknown)")])
-def test_compare_marks_equal_numbers(first: float, other: float, said: str) -> None:
-    entry = {"values": [first, other], "findings": [None, "unknown"]}
-    assert compared("val/loss", entry)[1] == said
 
 
 def test_advice_on_one_time_costs_does_not_suggest_an_interval() -> None:

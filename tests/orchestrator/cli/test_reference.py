@@ -158,14 +158,10 @@ def test_types_are_formatted_for_people() -> None:
     assert not [text for text in said.values() if "typing" in text or "Annotated" in text or "NoneType" in text]
 
 
-def test_every_hook_is_listed_with_one_line() -> None:
+def test_every_hook_is_listed_with_its_docs() -> None:
     lines = CliRunner().invoke(app, ["hooks"]).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["hook", *sorted(hooks.HOOKS)]
-
-
-def test_every_hook_can_be_shown() -> None:
     listed = json.loads(CliRunner().invoke(app, ["hooks", "--json"]).stdout)
-    assert {one["name"] for one in listed} == set(hooks.HOOKS)
     for one in listed:
         assert one["doc"]
         assert one["events"]

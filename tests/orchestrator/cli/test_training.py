@@ -120,20 +120,6 @@ def test_show_lists_checkpoints_in_any_folder(study: Path, out_dir: str) -> None
     assert shown[-1] == "epoch-0002"
 
 
-def test_hints_fit_the_files_of_the_run(study: Path) -> None:
-    plain = call("run", "line.yaml", "--local", "--name", "plain").stderr
-    assert "hookyard stats" in plain
-    assert "tensorboard" not in plain
-    assert (
-        "tensorboard --logdir" in call("run", "line.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn").stderr
-    )
-    assert "tensorboard" not in call("sweep", "lines.yaml", "--local", "--name", "plain-ones").stderr
-    assert (
-        "tensorboard --logdir"
-        in call("sweep", "lines.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn-ones").stderr
-    )
-
-
 def test_existing_name_is_refused_with_the_resume_command(study: Path) -> None:
     assert call("run", "line.yaml", "--local").exit_code == 0
     again = call("run", "line.yaml", "--local")

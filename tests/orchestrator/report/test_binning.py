@@ -31,16 +31,6 @@ def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: 
     assert found.mean.tolist() == pytest.approx(table.mean().tolist())
 
 
-def test_few_positions_keep_their_values() -> None:
-    found = envelope(rows_of(step=[3, 1, 1], value=[5.0, 1.0, 3.0]), "step", "value", 10)
-    assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == (
-        [1, 3],
-        [1, 5],
-        [2, 5],
-        [3, 5],
-    )
-
-
 def test_envelope_ignores_values_that_are_not_finite() -> None:
     found = envelope(rows_of(step=[1, 2, 3], value=[1.0, float("nan"), float("inf")]), "step", "value", 10)
     assert (found.at.tolist(), found.count) == ([1], 1)

@@ -46,12 +46,6 @@ def test_first_signal_requests_the_end_and_second_exits(
     assert "Exiting at once. To resume from the last checkpoint: hookyard resume runs/digits" in capsys.readouterr().err
 
 
-def test_message_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
-    with Interrupts("", "Each trial ends."):
-        signal.raise_signal(signal.SIGINT)
-    assert "Each trial ends. Press Ctrl-C again to exit at once." in capsys.readouterr().err
-
-
 def test_previous_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Interrupts(""):

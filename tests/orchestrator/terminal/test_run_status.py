@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,21 +75,6 @@ def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
         None,
         None,
     )
-
-
-def test_ranks_are_compared_at_intervals(tmp_path: Path) -> None:
-    folder, now = written_run(tmp_path), [time.time()]
-    live = LiveRun(folder, lambda: now[0], diagnosed=False)
-    rows_of(folder, training(2, 100, slower("forward_s", 1, 0.02), samples=0))
-    assert slow_ranks(live.look()) == [1]
-    begun(folder)
-    rows_of(folder, training(2, 100, slower("forward_s", 0, 0.02), samples=0), attempt=1)
-    assert slow_ranks(live.look()) == [0], "the ranks of another attempt are others"
-    rows_of(folder, training(3, 100, slower("forward_s", 2, 0.05), samples=0).query("rank == 2"), attempt=1)
-    assert slow_ranks(live.look()) == [0]
-    now[0] += 60
-    assert slow_ranks(live.look()) == [2]
-    assert live.look().findings == (), "the doctor was not asked"
 
 
 def slow_ranks(view: RunView) -> list[int]:

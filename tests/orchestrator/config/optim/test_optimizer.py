@@ -69,18 +69,6 @@ def test_hooks_unsuitable_for_lbfgs_are_refused(hook: Any) -> None:
         resolve(experiment(optimizer={"type": "LBFGS"}, hooks=hook).source)
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        {"type": "SGD", "lr": 1, "momentum": 0.9, "nesterov": True},
-        {"type": "Adam", "betas": [0.9, 0.99]},
-        {"type": f"{HERE}:Wide", "lr": 0.1, "anything": "goes"},
-    ],
-)
-def test_valid_optimizers_are_accepted(optimizer: Any) -> None:
-    check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
-
-
 # The task's own
 
 

@@ -49,11 +49,6 @@ def test_broken_entry_point_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused("x", group="g")
 
 
-def test_dotted_path_is_suggested_as_an_import_path() -> None:
-    assert "'pack.module:Thing'" in refused("pack.module.Thing", Task)
-    assert "None" in refused("a b", Task)
-
-
 def test_names_are_never_evaluated() -> None:
     for name in ("os:system('echo')", "__import__('os'):x", "os;sys:path", "tests.orchestrator.config.samples:Band()"):
         assert "there is no hook" in refused(name)

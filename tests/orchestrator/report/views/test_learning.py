@@ -45,23 +45,6 @@ def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
     assert best("val/f1", REPORTS, {}) is None
 
 
-def test_the_best_is_the_smallest_perplexity() -> None:
-    reports = [
-        {"step": 1, "val/ppl": 9.0},
-        {"step": 2, "val/ppl": 7.0},
-    ]
-    found = tables_of(learning(EMPTY, reports, {}).content)["Each metric at its best and as last reported"]
-    assert [row[:2] for row in found[1:]] == [["val/ppl", "7"]]
-
-
-def test_direction_of_the_run_comes_before_the_name() -> None:
-    reports = [{"step": step, "val/accuracy": value, "val/score": value} for step, value in ((1, 0.5), (2, 0.25))]
-    found = tables_of(learning(EMPTY, reports, {"val/accuracy": "min", "val/score": "max"}).content)[
-        "Each metric at its best and as last reported"
-    ]
-    assert found[1:] == [["val/accuracy", "0.25", "", "2", "0.25"], ["val/score", "0.5", "", "1", "0.25"]]
-
-
 def test_metric_without_direction_has_no_best() -> None:
     drawn = learning(
         EMPTY, [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}], {}
