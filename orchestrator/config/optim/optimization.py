@@ -47,7 +47,7 @@ def optimization_with_defaults(experiment: Experiment, task: type[Task]) -> Expe
     scheduler = collect_problems(problems, scheduler_with_defaults, scheduler, task)
     if problems or optimizer is None:
         raise ConfigError(problems)
-    if not written.type and optimizer.type != FROM_TASK and _explain_unused_rate(optimizer, scheduler):
+    if not written.type and _explain_unused_rate(Optimization("", optimizer, scheduler)):
         rest = {key: value for key, value in optimizer.model_dump().items() if key != "lr"}
         optimizer = Component.model_validate({**rest, **written.arguments})
     update = {"optimizer": optimizer, **({} if scheduler is experiment.scheduler else {"scheduler": scheduler})}
@@ -94,7 +94,7 @@ def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mappi
         optimizer, path = optimization.optimizer, optimization.path
         if optimizer.type in OPTIMIZERS:
             yield from closure_problems(OPTIMIZERS[optimizer.type], experiment)
-        message = _explain_unused_rate(optimizer, optimization.scheduler)
+        message = _explain_unused_rate(optimization)
         if message and "lr" in optimizer.arguments:
             yield Problem(f"{path}.lr", message, suggestion="remove one of them")
         yield from _momentum_problems(optimization)
@@ -103,10 +103,10 @@ def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mappi
         yield from _stepping_problems(experiment, hooks, task)
 
 
-def _explain_unused_rate(optimizer: Component, scheduler: Component | list[Component] | None) -> str | None:
+def _explain_unused_rate(optimization: Optimization) -> str | None:
     """Return why the rate of one of torch's optimizers has no effect, if all its schedulers set the rate."""
-    entries = scheduler if isinstance(scheduler, list) else [scheduler] if scheduler else []
-    if not entries or optimizer.type in ("", FROM_TASK):
+    entries = list(optimization.schedulers.values())
+    if not entries or optimization.optimizer.type in ("", FROM_TASK):
         return None
     if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
         return None
@@ -115,16 +115,13 @@ def _explain_unused_rate(optimizer: Component, scheduler: Component | list[Compo
 
 def _momentum_problems(optimization: Optimization) -> Iterator[Problem]:
     """Yield a problem for each of torch's schedulers that varies a momentum which the optimizer does not have."""
-    kind, scheduler, path = optimization.optimizer.type, optimization.scheduler, optimization.scheduler_path
+    kind = optimization.optimizer.type
     cls: Any = OPTIMIZERS.get(kind)
-    if not cls or {"momentum", "betas"} & signature_model(cls).model_fields.keys():
+    if cls is None or {"momentum", "betas"} & signature_model(cls).model_fields.keys():
         return
-    is_list = isinstance(scheduler, list)
-    for index, entry in enumerate(scheduler if isinstance(scheduler, list) else [scheduler] if scheduler else []):
+    for path, entry in optimization.schedulers.items():
         if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
-            entry_path = f"{path}.{index}" if is_list else path
-            message = f"must be false: {kind} has no momentum for {entry.type} to vary"
-            yield Problem(f"{entry_path}.cycle_momentum", message)
+            yield Problem(f"{path}.cycle_momentum", f"must be false: {kind} has no momentum for {entry.type} to vary")
 
 
 def _is_stepped(hooks: Mapping[str, Hook]) -> bool:

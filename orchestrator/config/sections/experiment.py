@@ -105,6 +105,13 @@ class Optimization:
     def scheduler_path(self) -> str:
         return f"optimizers.{self.name}.scheduler" if self.name else "scheduler"
 
+    @property
+    def schedulers(self) -> dict[str, Component]:
+        """Schedulers by dotted path: none, one, or those of a list."""
+        if isinstance(self.scheduler, list):
+            return {f"{self.scheduler_path}.{index}": entry for index, entry in enumerate(self.scheduler)}
+        return {self.scheduler_path: self.scheduler} if self.scheduler else {}
+
     @classmethod
     def from_entry(cls, name: str, entry: NamedOptimizer) -> Self:
         optimizer = Component(**{"type": entry.type, **entry.arguments})
