@@ -69,14 +69,13 @@ def ls(
 
 
 def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
-    from orchestrator.records.run_driver import status_of
 
     folder, run = listed
     row: dict[str, Any] = {"name": folder.name, "path": str(folder), "best": None, "tags": []}
     row |= dict.fromkeys(("kind", "driver", "diverged", "notes", "started", "ended"), "")
     if isinstance(run, DamagedFile):
         return row | {"status": "damaged"}
-    status = status_of(folder, run)
+    status = folder.status(run)
     return row | {
         "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",
         "status": status,
@@ -123,13 +122,12 @@ def note(
 
     A run starts with the `notes` and `tags` of its experiment.
     """
-    from orchestrator.records.run_driver import make_lease
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
     if text is None and not tag and not untag:
         raise UsageError("nothing to note: give a text, --tag or --untag")
-    with make_lease(folder):
+    with folder.lease():
         metadata = folder.metadata()
         if missing := [name for name in untag or () if name not in metadata.tags]:
             raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")

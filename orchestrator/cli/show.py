@@ -61,7 +61,6 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
     from orchestrator.records.reports import counted_reports
-    from orchestrator.records.run_driver import status_of
     from orchestrator.records.run_folder import EVALUATIONS
     from orchestrator.runs.best import Use, best_and_divergence
 
@@ -73,7 +72,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     return {
         "name": folder.name,
         "path": str(folder),
-        "status": (status := status_of(folder, run)),
+        "status": (status := folder.status(run)),
         "driver": run.driver_in_words(status),
         "started": run.started,
         "ended": run.ended,

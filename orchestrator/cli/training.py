@@ -114,7 +114,6 @@ def resume(
     as_json: options.AsJson = False,
 ) -> None:
     """Resume a run or sweep that was interrupted, failed or lost its driver."""
-    from orchestrator.records.run_driver import make_lease
     from orchestrator.records.run_folder import RunFolder, errors_before_start
 
     with errors_before_start():
@@ -124,7 +123,7 @@ def resume(
         raise UsageError(f"{run} is a single run; --failed is for sweeps")
     if metadata.sweep and (workers is not None or from_start):
         raise UsageError(f"{run} is a sweep; --workers and --from-start are for single runs")
-    with make_lease(folder, force=force_lease) as lease:
+    with folder.lease(force=force_lease) as lease:
         from orchestrator.cluster.preflight import preflight
         from orchestrator.runs import driver as runs
 

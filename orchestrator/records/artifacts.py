@@ -56,7 +56,6 @@ class Artifacts:
         self._sent = states
 
     def close(self) -> None:
-        """Remove the temporary folder."""
         if not self._run.local:
             shutil.rmtree(self.folder, ignore_errors=True)
 

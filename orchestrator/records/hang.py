@@ -50,7 +50,6 @@ class RankStack:
 
     @property
     def is_over_limit(self) -> bool:
-        """True without progress for longer than allowed."""
         return self.idle_s >= self.limit_s
 
     def __str__(self) -> str:
@@ -163,7 +162,6 @@ class HangReports:
         return None
 
     def hung_ranks(self) -> HungRanks | None:
-        """Return the ranks that hang by their reports."""
         return find_hung_ranks(self.read(), self._world_size)
 
 

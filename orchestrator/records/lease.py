@@ -65,7 +65,6 @@ class Claim:
 
 
 def read_claims(run: Storage) -> list[Claim]:
-    """Return all claims on a run or a sweep."""
     folder = run / FOLDER
     names = [name for name in folder.names() if name.endswith(".json")]
     return [claim for name in names if (claim := _read_claim(folder, name))]

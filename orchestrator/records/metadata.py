@@ -153,7 +153,6 @@ class RunMetadata:
 
     @property
     def driver(self) -> Process | None:
-        """Last driver."""
         return (
             None
             if self.pid is None or self.host is None

@@ -23,7 +23,6 @@ class Process:
 
     @classmethod
     def this(cls) -> Self:
-        """Return this process."""
         return cls(os.getpid(), socket.gethostname(), _boot(), _start_time(os.getpid()))
 
     def __str__(self) -> str:
@@ -34,7 +33,6 @@ class Process:
         return (self.host, self.boot) == (socket.gethostname(), _boot())
 
     def is_this(self) -> bool:
-        """Return whether it is this process."""
         return self == Process.this()
 
     def is_alive(self) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
-from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.records.run_list import run_folders
 from orchestrator.storage import Storage
@@ -82,7 +81,7 @@ class Removal:
 
 def _status(folder: RunFolder) -> str:
     try:
-        return status_of(folder)
+        return folder.status()
     except DamagedFile as error:
         _log.warning("%s", error)
         return "damaged"

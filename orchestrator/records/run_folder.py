@@ -17,7 +17,7 @@ from orchestrator.checkpoint.position import Position
 from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, DamagedFile, StorageError, UsageError
-from orchestrator.records.lease import check_lease
+from orchestrator.records.lease import Lease, check_lease, is_driven
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.reports import FILE as REPORTS
@@ -129,11 +129,9 @@ class RunFolder:
         return not all(name.startswith((*FIRST_FILES, ".")) for name in self.storage.names())
 
     def lost_metadata(self) -> DamagedFile:
-        """Return the error for a lost `run.json`."""
         return DamagedFile(str(self.storage / "run.json"), "it is gone", ADVICE["run.json"])
 
     def metadata(self) -> RunMetadata:
-        """Return the content of `run.json`."""
         return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
 
     def update(self, **changes: Any) -> None:
@@ -177,12 +175,26 @@ class RunFolder:
         sweep = RunFolder(self.storage.parent.parent)
         return sweep.metadata() if metadata.trial and sweep.exists() else metadata
 
-    def lease_place(self, metadata: RunMetadata) -> Storage:
-        """Return the folder with the lease: for a trial its sweep's."""
+    def status(self, run: RunMetadata | None = None) -> str:
+        """Return the status of `run.json`, or `lost` if the driver is gone."""
+        run = run or self.metadata()
+        driver = run.driver
+        if run.status == "running" and driver is not None:
+            is_alive = driver.is_alive() if driver.is_visible() else is_driven(self._lease_place(run))
+            return "lost" if is_alive is False else "running"
+        # A resume takes the lease seconds before it trains. A trial's lease is its sweep's.
+        can_resume = run.status not in ("running", *ENDED) and not run.trial and self.storage.local is not None
+        return "running" if can_resume and is_driven(self.storage, other_process=True) else run.status
+
+    def lease(self, *, force: bool = False) -> Lease:
+        """Return the lease to drive the run, or a trial's sweep."""
+        with errors_before_start():
+            return Lease(self._lease_place(self.metadata()), force=force)
+
+    def _lease_place(self, metadata: RunMetadata) -> Storage:
         return self.storage.parent.parent if metadata.trial else self.storage
 
     def evaluated_run(self) -> RunFolder:
-        """Return the run whose checkpoint this evaluation measures."""
         return RunFolder(self.storage.parent.parent)
 
     # The experiment
@@ -240,7 +252,6 @@ class RunFolder:
             return None
 
     def lost_attempt(self, number: int) -> DamagedFile:
-        """Return the error for a lost `attempt.json`."""
         file = self.storage / f"stats/attempt={number}/attempt.json"
         return DamagedFile(str(file), "it is gone", ADVICE["attempt.json"])
 
@@ -264,7 +275,6 @@ class RunFolder:
 
     @staticmethod
     def rank_folder(attempt: int, rank: int) -> str:
-        """Return the folder of a rank's rows."""
         return f"stats/attempt={attempt}/rank={rank}"
 
     # The rest
@@ -284,7 +294,6 @@ class RunFolder:
         return list_checkpoints(self.checkpoint_storage())
 
     def log(self, text: str) -> None:
-        """Append to `log.txt`."""
         if text:
             self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
 

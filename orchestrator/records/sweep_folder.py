@@ -14,22 +14,18 @@ SCRATCH = ".tune"
 
 
 def trial_name(number: int) -> str:
-    """Return the name of a trial."""
     return f"trial-{number:04d}"
 
 
 def trial_number(name: str) -> int:
-    """Return the number in the name of a trial."""
     return int(name.removeprefix("trial-"))
 
 
 def trial_folder(location: str, number: int) -> RunFolder:
-    """Return the run of a trial."""
     return RunFolder(Storage(location) / "trials", trial_name(number))
 
 
 def trial_folders(sweep: RunFolder) -> list[RunFolder]:
-    """Return the trials of a sweep, in order."""
     return run_folders(sweep.storage / "trials")
 
 

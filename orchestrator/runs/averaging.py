@@ -73,7 +73,6 @@ class Average:
         return buffer.getvalue()
 
     def summary(self) -> dict[str, Any]:
-        """Return all but the weights, as plain data."""
         terms = [asdict(term) for term in self.terms]
         return {"std": self.std, "checkpoint": self.checkpoint, "step": self.step, "error": self.error, "terms": terms}
 

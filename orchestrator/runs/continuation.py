@@ -19,7 +19,6 @@ from orchestrator.storage.location import is_url, split_options
 
 
 def open_checkpoints(folder: RunFolder, *, master: bool = True) -> CheckpointStore:
-    """Return the store with a run's checkpoints."""
     return CheckpointStore(folder.checkpoint_storage(), folder.name, master=master)
 
 

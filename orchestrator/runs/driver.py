@@ -17,7 +17,6 @@ from orchestrator.records.metadata import EngineName
 from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
 from orchestrator.runs.continuation import open_checkpoints, parent_run, refuse_other_optimizers, refuse_other_ranks
 from orchestrator.runs.launch import choose_engine, drive, launch_metadata, refuse_what_cannot_run
@@ -86,7 +85,7 @@ def resume(
         metadata = folder.metadata()
     if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; resume it with resume_sweep (hookyard resume)")
-    with make_lease(folder, force=force_lease) as lease:
+    with folder.lease(force=force_lease) as lease:
         return resume_with_lease(folder, lease, workers=workers, address=address, from_start=from_start)
 
 
@@ -168,5 +167,4 @@ def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Exper
 
 
 def resume_command(folder: RunFolder) -> str:
-    """Return the command that resumes a run."""
     return f"hookyard resume {shlex.quote(str(folder))}"

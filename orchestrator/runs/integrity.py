@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -62,7 +63,6 @@ class CheckedFile:
 
     @property
     def is_wrong(self) -> bool:
-        """True if something is lost."""
         return self.status in ("damaged", "missing")
 
 
@@ -186,12 +186,10 @@ def _missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
 
 def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
     """Yield a result if ranks have fewer rows than they must have: the end of a growing file has no checksum."""
-    from orchestrator.stats.read.missing_rows import find_missing_rows
-
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
         if folder.metadata().evaluates:  # its reports carry the iteration of the evaluated checkpoint
             return
-        if missing := [*find_missing_rows(folder.storage, folder.attempts(), folder.reports())]:
+        if missing := [*_ranks_with_missing_rows(folder)]:
             yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
 
 
@@ -209,6 +207,28 @@ def _missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
         if missing := {*range(first, max(ends, default=0))} - reported:
             epochs = ", ".join(map(str, sorted(missing)))
             yield CheckedFile(REPORTS, "missing", f"no report of epoch {epochs}", _ADVICE[REPORTS])
+
+
+def _ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
+    """Yield each rank that has fewer training rows than iterations up to the last report or restored checkpoint."""
+    import pyarrow.compute as pc
+
+    from orchestrator.stats.read.counted_rows import counted_rows
+
+    attempts = folder.attempts()
+    if not attempts or not all(attempt.has_own_rows for attempt in attempts):
+        return
+    last, starts = attempts[-1], [attempt.position.iteration for attempt in attempts]
+    reported = [report["iteration"] for report in folder.reports() if report.get("attempt") == last.number]
+    ends = [*(min(starts[number:]) for number in range(1, len(starts))), max([starts[-1], *filter(None, reported)])]
+    counts: Counter[int] = Counter()
+    for batch in counted_rows(folder.storage, attempts).batches(["rank"], pc.field("phase") == "train"):
+        counts.update(batch["rank"].to_pylist())
+    for rank in range(max(attempt.world_size for attempt in attempts)):
+        spans = zip(attempts, starts, ends, strict=True)
+        needed = sum(max(end - start, 0) for attempt, start, end in spans if rank < attempt.world_size)
+        if counts[rank] < needed:
+            yield f"rank {rank} has {counts[rank]:,} of {needed:,} training rows"
 
 
 def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:

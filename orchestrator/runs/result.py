@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.metrics.direction import declared_modes
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.runs.best import Best, best_and_divergence
 
@@ -51,7 +50,7 @@ class Result:
     @property
     def status(self) -> str:
         """running, finished, stopped (by a hook), interrupted (can be resumed), failed, or lost (its driver died)."""
-        return status_of(self.folder)
+        return self.folder.status()
 
     @property
     def config(self) -> dict[str, Any]:

@@ -135,15 +135,12 @@ class Remote:
         return self.request(read)
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield a file's bytes in pieces."""
         start = 0
         while piece := self.read(path, start, _PIECE_BYTES):
             start += len(piece)
             yield piece
 
     def send(self, file: IO[bytes], path: str) -> None:
-        """Upload a local file."""
-
         def put(filesystem: Any) -> None:
             file.seek(0)
             with filesystem.open_output_stream(path) as stream:

@@ -111,12 +111,10 @@ class Storage:
 
     @property
     def name(self) -> str:
-        """Last part of the path."""
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
     def parent(self) -> Storage:
-        """Folder around it."""
         folder, options = split_options(self.location)
         around = copy.copy(self)
         around.location, around.root = f"{posixpath.dirname(folder.rstrip('/'))}{options}", posixpath.dirname(self.root)
@@ -144,7 +142,6 @@ class Storage:
     # Listing
 
     def exists(self, name: str = "") -> bool:
-        """Return whether a file or folder exists."""
         if self.local:
             with raising_storage_errors(self.local / name):
                 return (self.local / name).exists()
@@ -273,7 +270,6 @@ class Storage:
                 raise
 
     def write(self, name: str, data: bytes | str) -> None:
-        """Write a file, or replace it."""
         with self.create(name) as file:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
@@ -323,7 +319,6 @@ class Storage:
             self._remote.send(stream, self._path(name))
 
     def rename(self, name: str, to: str) -> None:
-        """Move a file or folder within a local storage."""
         folder = cast(Path, self.local)
         with raising_storage_errors(folder / to):
             os.replace(folder / name, folder / to)

@@ -103,7 +103,6 @@ def collecting_omissions() -> Iterator[list[str]]:
 
 
 def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
-    """Append a sealed line to a JSON Lines file."""
     storage.append(name, seal(json.dumps(entries)) + "\n")
 
 

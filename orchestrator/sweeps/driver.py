@@ -33,7 +33,6 @@ from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
-from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name, trial_number
 from orchestrator.runs.driver import experiment_to_resume, resume_command
@@ -117,7 +116,7 @@ def resume_sweep(
     `force_lease`).
     """
     folder = open_sweep_folder(path)
-    with make_lease(folder, force=force_lease) as lease:
+    with folder.lease(force=force_lease) as lease:
         return resume(folder, lease, failed=failed, address=address)
 
 

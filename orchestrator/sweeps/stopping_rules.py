@@ -119,7 +119,6 @@ class StoppingRules:
             self._failed_trial = trial
 
     def sweep_is_over(self) -> bool:
-        """Return whether all trials must end."""
         self._used_budget = self._used_budget or self.budget_used()
         return self._used_budget is not None or self._failed_trial is not None or self.stop_requested()
 

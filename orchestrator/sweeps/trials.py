@@ -106,7 +106,6 @@ class ActiveTrial:
     def begin(
         cls, location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
     ) -> ActiveTrial:
-        """Begin or resume a trial, as `begin_trial` does."""
         resolved, folder = begin_trial(location, number, source, settings, values)
         reports = reports_with_metrics(folder, settings)
         watch = MetricWatch(settings, resolved, folder, seen=bool(reports))
@@ -115,7 +114,6 @@ class ActiveTrial:
 
     @property
     def seconds(self) -> float:
-        """Training time so far."""
         return monotonic() - self.started_at
 
 

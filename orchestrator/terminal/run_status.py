@@ -12,7 +12,6 @@ import pandas as pd
 from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.quantities import duration
 from orchestrator.stats.insight import Finding, diagnose
@@ -133,7 +132,7 @@ class LiveRun:
 
     def look(self) -> RunView:
         metadata, attempts = self.metadata(), self.folder.attempts()
-        status, attempt = status_of(self.folder, metadata), attempts[-1] if attempts else None
+        status, attempt = self.folder.status(metadata), attempts[-1] if attempts else None
         reports = counted_reports(self._lines, attempts)
         tails, rows = self._read_rows(attempts, status in ENDED, reports)
         self._compare(rows)

@@ -10,7 +10,6 @@ from time import time
 from typing import Any
 
 from orchestrator.records.metadata import RunMetadata, seconds_at
-from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report
 from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
@@ -116,7 +115,7 @@ class LiveSweep:
             and (leader is None or trial.name in leader.trials[:1])
         ]
         best = min(candidates, key=lambda trial: (_cost(trial, mode), trial.name), default=None)
-        status, total = status_of(self.folder, metadata), max(sweep.trials, len(trials))
+        status, total = self.folder.status(metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
         return SweepView(
             name=self.folder.name,
@@ -158,7 +157,7 @@ class LiveSweep:
         view = _view(
             metadata,
             name=name,
-            status=status_of(run.folder, metadata),
+            status=run.folder.status(metadata),
             best=best[metric] if best else None,
             last=next((report[metric] for report in reversed(reports) if is_number(report.get(metric))), None),
             run=run.look() if metadata.status == "running" else None,

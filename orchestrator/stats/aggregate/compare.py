@@ -24,9 +24,8 @@ from orchestrator.stats.aggregate.usage import train_s
 from orchestrator.stats.read.query import TRAINING, Rows
 
 BLOCKS = 10
-DEALS = 4999
-LARGE, FEWER_DEALS = 2000, 999
-DEALT_AT_ONCE = 2**22
+ROUNDS, DEALS = 10, 200
+"""Random deals are made in rounds, which bounds their memory."""
 LEVEL = 0.01
 """Rate of false differences between equal runs, for each number compared."""
 SHORTEST = 40
@@ -180,26 +179,18 @@ def compare_costs(difference: float, first: Series, other: Series) -> str:
 
 
 def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
-    """Return whether `summary`, which takes an `axis`, differs by more than between samples dealt at random."""
+    """Return whether `summary`, which takes an `axis`, differs by more than between samples dealt at random.
+
+    Fewer than LEVEL of the random deals may differ as much.
+    """
     random, both = np.random.default_rng(0), np.concatenate([first, other])
-    by_chance = []
-    for count in deals_of(len(both)):
-        deals = random.permuted(np.tile(both, (count, 1)), axis=1)
-        by_chance.append(np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1)))
-    return is_rare(np.concatenate(by_chance), summary(first, axis=0) - summary(other, axis=0))
-
-
-def deals_of(size: int) -> list[int]:
-    """Return the number of random deals of `size` numbers, split so that each part fits in memory."""
-    deals = DEALS if size <= LARGE else FEWER_DEALS
-    turn = max(1, DEALT_AT_ONCE // size)
-    return [turn] * (deals // turn) + [deals % turn] * (deals % turn > 0)
-
-
-def is_rare(by_chance: Series, difference: float) -> bool:
-    """Return whether fewer than LEVEL of the differences by chance are as large."""
-    as_large = np.count_nonzero(by_chance >= abs(difference) * (1 - 1e-9))
-    return bool((as_large + 1) / (len(by_chance) + 1) < LEVEL)
+    difference = abs(summary(first, axis=0) - summary(other, axis=0)) * (1 - 1e-9)
+    as_large = 0
+    for _ in range(ROUNDS):
+        deals = random.permuted(np.tile(both, (DEALS, 1)), axis=1)
+        by_chance = np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1))
+        as_large += np.count_nonzero(by_chance >= difference)
+    return bool((as_large + 1) / (ROUNDS * DEALS + 1) < LEVEL)
 
 
 def _peaks(rows: Rows, name: str) -> Series:

@@ -18,7 +18,6 @@ from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.records.lease import check_lease
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report, divergence
 from orchestrator.stats.aggregate.usage import stored_usage, usage
@@ -91,7 +90,7 @@ class TrialRecord:
             warn_lost_rows(folder.storage, attempts)
         return cls(
             name=folder.name,
-            status=status_of(folder, metadata),
+            status=folder.status(metadata),
             started=metadata.started,
             ended=metadata.ended,
             wall_s=metadata.wall_s,

@@ -46,7 +46,6 @@ class GradientSyncs:
 
     @cached_property
     def work(self) -> Floats:
-        """All own work."""
         return self.sum_spans(self.local)
 
     def sum_spans(self, spans: Iterable[str]) -> Floats:
@@ -126,5 +125,4 @@ def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
 
 
 def rank_of_most(values: pd.Series[Any]) -> int:
-    """Return the index of the largest value."""
     return int(values.index[int(np.nanargmax(values.to_numpy(dtype=float)))])

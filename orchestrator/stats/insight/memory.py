@@ -33,7 +33,6 @@ LEAST_ROOM = 0.1
 
 
 def memory(rows: Rows) -> Iterator[Finding]:
-    """Yield findings on memory."""
     for column in GROWING:
         if column in rows.columns:
             yield from _leaks(rows, column)

@@ -29,7 +29,6 @@ def beyond_others(values: Floats) -> Floats:
 
 
 def block_medians(values: Floats, most: int = 20, least_length: int = 4) -> Floats:
-    """Return the medians of consecutive blocks of rows."""
     count = max(1, min(most, len(values) // least_length))
     return np.array([np.median(block, axis=0) for block in np.array_split(values, count)])
 

@@ -183,7 +183,6 @@ def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[s
 
 
 def _beyond_level(seconds: Floats) -> Floats:
-    """Subtract from values the median of their block."""
     blocks = block_medians(seconds)
     levels = [
         np.broadcast_to(level, part.shape)

@@ -157,7 +157,6 @@ class AttemptTail:
 
     @property
     def ranks(self) -> dict[int, RankTail]:
-        """The ranks with rows, by number."""
         return {rank: tail for rank, tail in sorted(self._ranks.items()) if tail.newest}
 
     def look(self) -> None:
@@ -182,7 +181,6 @@ class AttemptTail:
             tail.take(pa.RecordBatch.from_pandas(own, preserve_index=False))
 
     def training_rows(self) -> pd.DataFrame:
-        """Return the last WINDOW training rows of every rank."""
         batches = [pa.Table.from_batches([batch]) for tail in self.ranks.values() for batch in tail.window]
         if not batches:
             return pd.DataFrame()

@@ -61,7 +61,6 @@ class Rows:
 
     @classmethod
     def of(cls, table: pd.DataFrame | pa.Table) -> Self:
-        """Return the rows of a table in memory."""
         table = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)
         return cls(Source(ds.dataset(table)))
 
@@ -110,7 +109,6 @@ class Rows:
 
     @cached_property
     def total(self) -> int:
-        """The number of rows."""
         if self._where:
             return int(self.ask("select count(*) as n from rows")["n"].iloc[0])
         with self.source.naming_damage():

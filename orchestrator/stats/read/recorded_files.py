@@ -39,7 +39,6 @@ class Recorded(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Folder of the rank's files of the attempt."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -63,7 +62,6 @@ class RecordedFiles:
 
     @property
     def tails(self) -> list[list[Recorded]]:
-        """The parts of each rank."""
         return [[*parts] for _, parts in groupby(self.parts, key=lambda part: part.folder)]
 
 

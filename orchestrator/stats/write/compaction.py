@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
 from orchestrator.stats.read.reading import described, narrow, source_of
@@ -70,7 +69,6 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
 
 
 def is_compacted(storage: Storage) -> bool:
-    """Return whether all rows are compacted."""
     files = recorded_files(storage, "rows")
     return not (files.parts or files.left)
 
@@ -79,5 +77,5 @@ def compact_ended(folder: RunFolder) -> None:
     """Compact a run that has ended, if a kill or failure prevented that. Any reader may call this."""
     if is_compacted(folder.storage) or folder.metadata().status not in ENDED:
         return
-    with suppress(Exception), make_lease(folder):  # no permission, or no memory: it can be read as it is
+    with suppress(Exception), folder.lease():  # no permission, or no memory: it can be read as it is
         compact(folder.storage, folder.attempts())

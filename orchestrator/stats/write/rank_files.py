@@ -107,7 +107,6 @@ class _Table:
 
     @property
     def open_rows(self) -> int:
-        """Rows outside of segments."""
         return sum(part.rows for _, part in self.parts)
 
     @property

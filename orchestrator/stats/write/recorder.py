@@ -70,7 +70,6 @@ class Recorder:
             self._flushed_at = now
 
     def append_costs(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows of hook costs."""
         if self._files:
             self._cost_rows.extend(rows)
 

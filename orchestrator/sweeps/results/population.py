@@ -49,11 +49,9 @@ class History:
         self._storage = sweep.storage
 
     def append(self, **fields: Any) -> None:
-        """Add an exploit."""
         append_line(self._storage, FILE, asdict(Exploit(time=now(), **fields)))
 
     def read(self) -> list[Exploit]:
-        """Return all exploits, oldest first."""
         return read_lines(self._storage, FILE, Exploit)
 
     def drop_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:

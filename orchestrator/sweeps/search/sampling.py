@@ -77,7 +77,6 @@ def _fill(sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str
 
 
 def draw(domain: Domain, random: np.random.RandomState) -> Any:
-    """Return a random value of a domain."""
     if domain.is_list:
         return domain.values[random.randint(len(domain.values))]
     if domain.kind == "normal":
@@ -134,5 +133,4 @@ def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounds(sweep: Sweep) -> dict[str, list[float]]:
-    """Return the ends of each mutated range."""
     return {name: list(sweep.space[name].ends) for name in mutated_paths(sweep)}

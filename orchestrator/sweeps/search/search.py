@@ -19,7 +19,6 @@ TrialConfig = dict[str, Any]
 
 
 def trial_config(number: int, values: Mapping[str, Any], followers: Sequence[Mapping[str, Any]] = ()) -> TrialConfig:
-    """Return the config of a trial and its followers."""
     return {"number": number, "values": dict(values), "followers": [*followers]}
 
 

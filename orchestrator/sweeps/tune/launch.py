@@ -151,14 +151,12 @@ class _Searcher(_Unsaved, Searcher):
             return {TRIAL: chosen}
         return Searcher.FINISHED if self._search.is_finished else None
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Do nothing."""
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None: ...
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: a sweep resumes from its trials' folders."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Do nothing."""
+    def restore(self, checkpoint_path: str) -> None: ...
 
 
 class _TrialEvents(_Unsaved, tune.Callback):
@@ -239,8 +237,6 @@ def _error_of(trial: RunFolder) -> str:
 class _Silence(_Unsaved, TrialProgressCallback):
     """Replaces Tune's progress output, as the running sweep shows the trials."""
 
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Do nothing."""
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None: ...
 
-    def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None:
-        """Do nothing."""
+    def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None: ...

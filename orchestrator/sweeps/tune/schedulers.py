@@ -39,7 +39,6 @@ _OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
 
 
 def tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a trial without followers."""
     return {TRIAL: trial_config(number, values)}
 
 
@@ -93,7 +92,6 @@ class _TrialStandIn:
         self.last: dict[str, Any] = {}
 
     def get_live_trials(self) -> list[Any]:
-        """Return no trials."""
         return []
 
 
@@ -158,13 +156,11 @@ class _SweepScheduler(FIFOScheduler):
         return str(super().on_trial_result(tune_controller, trial, self._aggregated(trial, result)))
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Remove a trial that is over."""
         for member in self._members(trial):
             last = result if member is trial else member.last
             super().on_trial_complete(tune_controller, member, self._aggregated(member, last))
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """Remove a trial that waits."""
         for member in self._members(trial):
             super().on_trial_remove(tune_controller, member)
 
@@ -244,7 +240,6 @@ class SequentialScheduler:
         self._seed = settings.seed
 
     def add(self, number: int) -> None:
-        """Add a trial."""
         trial = self._trials[number] = _TrialStandIn(number)
         with seeded(self._seed + number):
             self._scheduler.on_trial_add(trial, trial)
@@ -255,7 +250,6 @@ class SequentialScheduler:
         return bool(self._scheduler.on_trial_result(trial, trial, result) == TrialScheduler.STOP)
 
     def remove(self, number: int, last: Mapping[str, Any] | None, count: int) -> None:
-        """Remove a trial that is over."""
         trial = self._trials.pop(number)
         self._scheduler.on_trial_complete(trial, trial, {**(last or {}), TRAINING_ITERATION: count})
 

@@ -170,5 +170,4 @@ class Trial(tune.Trainable):
         self._checkpoint, self._metrics = pointer["checkpoint"], pointer["metrics"]
 
     def cleanup(self) -> None:
-        """Leave the trial when Tune takes the process away."""
         self._leave_trial()

@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
 from orchestrator.records.process import Process
-from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
 from tests.orchestrator.records.test_lease import put
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
@@ -123,7 +122,7 @@ def test_ctrl_c_leaves_the_run_running(run: RunFolder, monkeypatch: pytest.Monke
     monkeypatch.setattr(watch.time, "sleep", sleep)
     result = on_a_terminal(monkeypatch, str(run))
     assert (result.exit_code, result.stderr.strip()) == (130, f"Stopped watching. {run} is still running.")
-    assert status_of(run) == "running"
+    assert run.status() == "running"
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:

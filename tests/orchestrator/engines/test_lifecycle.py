@@ -21,7 +21,6 @@ from orchestrator.errors import ConfigError, Problem, RunError, StorageError, Us
 from orchestrator.loop.report import Report
 from orchestrator.loop.stopping import INTERRUPTED
 from orchestrator.records.new_run import create_run
-from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import open_run
 from orchestrator.stats.write import compaction
@@ -117,7 +116,7 @@ def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
         if isinstance(error, Exception):
             assert "could not compact the rows" in caplog.text
             assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
-    with make_lease(folder):  # somebody goes on with it
+    with folder.lease():  # somebody goes on with it
         assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
         assert not folder.storage.exists("stats.parquet")
     assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]

@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.ray_environment import Ray
-from orchestrator.records.run_driver import make_lease
 from orchestrator.runs.result import Run
 from tests.orchestrator.records.test_lease import elsewhere, put
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
@@ -165,7 +164,7 @@ def test_resume_changes_the_number_of_workers(tmp_path: Path, interrupted: Calla
 def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     with (
-        make_lease(cut.folder),
+        cut.folder.lease(),
         pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); stop it first"),
     ):
         resume(cut.path, force_lease=True)

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
-from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.checksums import END, sealed
 from orchestrator.sweeps.driver import failed_trials
@@ -183,7 +182,7 @@ def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
 
 def test_a_running_sweep_cannot_be_resumed(outside: Path) -> None:
     folder = interrupted_after_one(outside)
-    with make_lease(RunFolder(folder)):
+    with RunFolder(folder).lease():
         with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}, since"):
             resume_sweep(folder)
         with pytest.raises(UsageError, match=f"{folder} is still running"):

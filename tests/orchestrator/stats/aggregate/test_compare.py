@@ -8,16 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.aggregate import compare as comparing
 from orchestrator.stats.aggregate.compare import (
     Side,
-    beyond_chance,
     blocks,
     compare,
     compare_costs,
     compare_metrics,
     config_differences,
-    deals_of,
 )
 from orchestrator.stats.aggregate.usage import usage
 from orchestrator.stats.read.query import Rows
@@ -181,17 +178,3 @@ def test_configs_differ_by_dotted_path() -> None:
         "tags": [[1, 2], [1, 3]],
     }
     assert config_differences([one, one]) == {}
-
-
-def test_however_large_samples_are_dealt_in_turns_that_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    random = np.random.default_rng(0)
-    first, other, shifted = random.normal(size=60), random.normal(size=60), random.normal(loc=0.6, size=60)
-    assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)
-    whole = deals_of(120)
-    monkeypatch.setattr(comparing, "DEALT_AT_ONCE", 1000)
-    assert (sum(deals_of(120)), max(deals_of(120)) * 120 <= 1000, sum(deals_of(10**5))) == (
-        sum(whole),
-        True,
-        comparing.FEWER_DEALS,
-    )
-    assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)
