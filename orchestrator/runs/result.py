@@ -147,18 +147,13 @@ class Run(Result):
             if columns is not None or where is not None:
                 raise UsageError("hook costs are not recorded by row: by='hook' takes neither columns nor where")
             return summaries.summarize_hooks(self.hook_costs, summaries.all_seconds(self.rows()))
-        makers = {
-            None: summaries.summarize,
-            "rank": summaries.summarize_ranks,
-            "node": summaries.summarize_nodes,
-            "phase": summaries.summarize_phases,
-            "span": summaries.summarize_spans,
-        }
-        if by not in makers:
-            raise UsageError(f"by must be one of {', '.join([*filter(None, makers), 'hook'])}, got {by!r}")
+        if by not in (None, "rank", "node", "phase", "span"):
+            raise UsageError(f"by must be one of rank, node, phase, span, hook, got {by!r}")
         rows = self.rows(where if by == "phase" else self._restrict_to_training(where))
         check_columns(columns or (), rows.columns)
-        return makers[by](rows, columns)
+        if by is None:
+            return summaries.summarize(rows, columns)
+        return summaries.summarize_spans(rows, columns) if by == "span" else summaries.summarize_by(by, rows, columns)
 
     def query(self, sql: str) -> pd.DataFrame:
         """Return the result of an SQL query, such as `select rank, avg(step_s) from rows group by rank`.

@@ -59,55 +59,38 @@ def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame
     return pd.DataFrame(summary, index=table.index).rename_axis("column")
 
 
-def summarize_ranks(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
-    """Summarize each rank: its node, number of rows, medians, and maxima of memory."""
-    return _summarize_groups(
-        rows, "rank", {"node": f"arg_min(node, {MOMENT})"}, _numeric_columns(rows, selected, "rank", "node"), selected
-    )
+_FIRST: Mapping[str, Mapping[str, str]] = {
+    "rank": {"node": f"arg_min(node, {MOMENT})"},
+    "node": {"ranks": "count(distinct rank)"},
+    "trial": {"ranks": "count(distinct rank)"},
+    "phase": {},
+}
+"""First columns of the table by each key, as SQL aggregates."""
 
 
-def summarize_nodes(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
-    """Summarize each node: its ranks, number of rows, medians, and maxima of memory."""
-    table = _summarize_groups(
-        rows,
-        "node",
-        {"first": "min(rank)", "ranks": "count(distinct rank)"},
-        _numeric_columns(rows, selected, "node"),
-        selected,
-    )
-    return table.sort_values("first", kind="stable").drop(columns="first")
+def summarize_by(key: str, rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
+    """Summarize each rank, node, trial or phase: its number of rows, medians, and maxima of memory.
 
-
-def summarize_trials(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
-    """Summarize each trial: its ranks, number of rows, medians, and maxima of memory."""
-    return _summarize_groups(
-        rows, "trial", {"ranks": "count(distinct rank)"}, _numeric_columns(rows, selected, "trial"), selected
-    )
+    Nodes are in the order of their ranks.
+    """
+    first = _FIRST[key]
+    columns = _numeric_columns(rows, selected, key, *first)
+    # Ranks and nodes differ in their loss by chance.
+    shown = {name: value for name, value in columns.items() if selected or name != "loss" or key == "phase"}
+    peaks = {name: f"max({value})" for name, value in shown.items() if name.endswith("_bytes")}
+    medians = {name: value for name, value in shown.items() if name not in peaks}
+    groups = rows.aggregate({**first, "rows": "count(*)", **peaks}, [key])
+    table = groups.join(rows.medians(medians, key))
+    if key == "phase":
+        table = table.loc[sort_phases(table.index)]
+    elif key == "node":
+        table = table.loc[rows.aggregate({"first": "min(rank)"}, [key])["first"].sort_values().index]
+    return table[[*first, "rows", *(name for name in shown if selected or table[name].notna().any())]]
 
 
 def all_seconds(rows: Rows) -> float:
     """Return the time of all iterations of all ranks; NaN if none was timed."""
     return float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0]) if "step_s" in rows.columns else np.nan
-
-
-def _summarize_groups(
-    rows: Rows, key: str, first: Mapping[str, str], columns: Mapping[str, str], selected: Sequence[str] | None
-) -> pd.DataFrame:
-    # Ranks differ in their loss by chance.
-    shown = {name: expression for name, expression in columns.items() if selected or name != "loss"}
-    peaks = {name: f"max({expression})" for name, expression in shown.items() if name.endswith("_bytes")}
-    medians = {name: expression for name, expression in shown.items() if name not in peaks}
-    table = rows.aggregate({**first, "rows": "count(*)", **peaks}, [key]).join(rows.medians(medians, key))
-    return table[[*first, "rows", *(name for name in shown if selected or table[name].notna().any())]]
-
-
-def summarize_phases(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
-    """Summarize each phase: number of rows, and medians over all ranks."""
-    medians = rows.medians(_numeric_columns(rows, selected, "phase"), "phase")
-    table = rows.aggregate({"rows": "count(*)"}, ["phase"]).join(
-        medians if selected else medians.dropna(axis=1, how="all")
-    )
-    return table.loc[sort_phases(table.index)]
 
 
 def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:

@@ -49,7 +49,6 @@ class TrialRecord:
     """The trial whose training it shared in its last attempt."""
     stopped: Sequence[str]
     error: str | None
-    mistake: bool
     best: Mapping[str, Any]
     """Metrics and epoch of the best report by the sweep's first metric; empty without one."""
     diverged: str
@@ -99,7 +98,6 @@ class TrialRecord:
             leader=attempts[-1].leader.trial if attempts and attempts[-1].leader else None,
             stopped=metadata.stopped,
             error=metadata.error,
-            mistake=metadata.mistake,
             best={name: value for name, value in best.items() if "/" in name or name in (metrics[0], "epoch")},
             diverged=str(divergence(reports, metrics[0]) or ""),
             last={

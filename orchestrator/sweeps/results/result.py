@@ -213,11 +213,11 @@ class Sweep(Result):
         `columns` and `where` are as there. Raises UsageError as `load_stats` does.
         """
         if by == "trial":
-            from orchestrator.stats.aggregate.summaries import summarize_trials
+            from orchestrator.stats.aggregate.summaries import summarize_by
             from orchestrator.stats.read.query import Rows
 
             rows = _trial_tables(self.runs, columns, lambda run, own: _training_rows(run, own, where))
-            tables = [summarize_trials(Rows.of(table), columns) for _, table in rows]
+            tables = [summarize_by("trial", Rows.of(table), columns) for _, table in rows]
             return pd.concat(tables) if tables else pd.DataFrame()
         per_trial = _trial_tables(self.runs, columns, lambda run, own: run.summary(by, own, where))
         summaries = {run.name: table for run, table in per_trial}

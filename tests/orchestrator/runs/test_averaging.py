@@ -152,7 +152,7 @@ def _train(rank: int, world_size: int, assignments: list[Assignment]) -> None:
 def test_ranks_and_shards_give_the_same_average(tmp_path: Path) -> None:
     assignments = []
     for strategy in ("ddp", "fsdp"):
-        experiment = averaging(epochs=5, task_args={}, workers={"count": 2, "strategy": strategy})
+        experiment = averaging(epochs=3, task_args={}, workers={"count": 2, "strategy": strategy})
         folder = create_run(tmp_path, strategy, to_yaml(experiment), source=experiment.source)
         assignments.append(Assignment(experiment.source, folder.location))
     on_ranks(_train, 2, assignments)

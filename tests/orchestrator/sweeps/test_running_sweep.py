@@ -42,15 +42,3 @@ def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureF
     ]
     assert sweep.active_trials() == []
     assert sweep.rules.metric_missing == "rank 0: broken"
-
-
-def test_reports_of_an_earlier_attempt_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    previous = {
-        0: PreviousTrial({"optimizer.lr": 0.1}, is_over=True, reports=({"val/accuracy": 0.7},)),
-        1: PreviousTrial({"optimizer.lr": 0.2}, is_over=False, reports=({"val/accuracy": 0.6},)),
-    }
-    sweep = running(tmp_path, previous, stop={"max_reports": 2})
-    sweep.reported(1, {"val/accuracy": 0.5})
-    sweep.ended(1, {"optimizer.lr": 0.2}, None)
-    assert capsys.readouterr().err.splitlines() == ["trial-0001 [2/3] optimizer.lr=0.2: val/accuracy 0.6"]
-    assert sweep.rules.should_stop("trial-0001", {"val/accuracy": 0.5}, 0)

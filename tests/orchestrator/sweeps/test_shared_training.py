@@ -131,13 +131,13 @@ def test_followers_link_common_files_or_copy_them_where_links_fail(
     def refuse(*paths: Any, **options: Any) -> None:
         raise PermissionError("no links here")
 
-    experiment = searching({"hooks.ema.decay": {"grid": [0.5, 0.9, 0.99]}}, epochs=2)
+    experiment = searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=2)
     linked = sweep(experiment, tmp_path / "linked", local=True)
     monkeypatch.setattr("orchestrator.storage.storage.os.link", refuse)
     written = sweep(experiment, tmp_path / "written", local=True)
-    for file, expected in {"model.pt": 1, "optimizer.pt": 1, "ema.pt": 3, "rank-0000.pt": 3}.items():
+    for file, expected in {"model.pt": 1, "optimizer.pt": 1, "ema.pt": 2, "rank-0000.pt": 2}.items():
         assert len({*inodes(linked, file)}) == expected, file
-        assert len({*inodes(written, file)}) == 3, file
+        assert len({*inodes(written, file)}) == 2, file
     assert_the_same(linked, written)
 
 
@@ -390,9 +390,7 @@ for _event in EVENTS:
 FAILURES = [
     ("on_start", 0),
     ("on_update train 8", 0),
-    ("on_phase_end train", 1),
     ("on_loss val", 0),
-    ("on_save train 9", 0),
     ("on_report val 14", 1),
 ]
 """Where a trial fails, and its number (0 is the leader). An epoch has 7 steps, and each third step a checkpoint."""

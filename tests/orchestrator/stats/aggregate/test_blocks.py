@@ -3,50 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from orchestrator.stats.aggregate import blocks
-from orchestrator.stats.aggregate.blocks import high, known, low, total
 from orchestrator.stats.insight import diagnose, iteration_sample
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
-from tests.orchestrator.stats.read.test_query import drawn
 
 
 def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
     """From now on so many iterations are a block, in a table of so many rows and columns of numbers."""
     monkeypatch.setattr(blocks, "ROWS", 0)
     monkeypatch.setattr(blocks, "NUMBERS", 4 * rows * numbers // together)
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("together", [1, 50])
-def test_sums_and_extremes_are_those_of_the_rows(seed: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = drawn(seed).assign(**{"stall": 2.0, "own work": 3.0})
-    rows = Rows.of(table)
-    if together > 1:
-        of_several(monkeypatch, together, len(table), len(rows.numbers) + 1)
-    of_each = {f"{name} {how.__name__}": how(name) for name in rows.numbers for how in (low, high, total, known)}
-    found = rows.aggregate(
-        {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)", **of_each},
-        ["rank", "phase"],
-        of=rows.blocks,
-    )
-    finite = table.replace(np.inf, np.nan).groupby(["rank", "phase"])
-    expected = {"rows": finite.size(), "first": finite["iteration"].min(), "last": finite["iteration"].max()}
-    for name in rows.numbers:
-        sums = finite[name].sum(min_count=1)
-        expected |= {
-            f"{name} low": finite[name].min(),
-            f"{name} high": finite[name].max(),
-            f"{name} total": sums,
-            f"{name} known": finite[name].count(),
-        }
-    pd.testing.assert_frame_equal(found, pd.DataFrame(expected), check_dtype=False)
-    assert rows.ask(f"select max(iteration // {together} - first // {together}) as apart from {rows.blocks}")[
-        "apart"
-    ].tolist() == [0]
 
 
 def test_a_diagnosis_does_not_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:

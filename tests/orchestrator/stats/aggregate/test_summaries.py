@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import pytest
 
 from orchestrator.stats.aggregate.summaries import (
     all_seconds,
     summarize,
+    summarize_by,
     summarize_hooks,
-    summarize_nodes,
-    summarize_phases,
-    summarize_ranks,
     summarize_spans,
 )
 from orchestrator.stats.read.query import Rows
@@ -58,24 +58,11 @@ def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:
     assert set(summary.index) == {"loss", "step_s", "data_wait_s", "rss_bytes"}
 
 
-def test_the_table_by_rank() -> None:
-    ranks = summarize_ranks(Rows.of(two_ranks()))
-    assert ranks.loc[0].to_dict() == {"node": "here", "rows": 3, "step_s": 2.0, "data_wait_s": 0.5, "rss_bytes": 300}
-    assert ranks.loc[1].to_dict() == {"node": "here", "rows": 3, "step_s": 4.0, "data_wait_s": 1.0, "rss_bytes": 301}
-
-
 def test_the_table_by_node() -> None:
     three = pd.concat([two_ranks(), two_ranks().query("rank == 1").assign(rank=2, node="there", rss_bytes=7)])
-    nodes = summarize_nodes(Rows.of(three))
+    nodes = summarize_by("node", Rows.of(three))
     assert nodes.loc["here"].to_dict() == {"ranks": 2, "rows": 6, "step_s": 2.5, "data_wait_s": 0.75, "rss_bytes": 301}
     assert nodes.loc["there"].to_dict() == {"ranks": 1, "rows": 3, "step_s": 4.0, "data_wait_s": 1.0, "rss_bytes": 7}
-
-
-def test_the_table_by_phase() -> None:
-    rows = pd.concat([two_ranks(), two_ranks()[:1].assign(phase="val", step_s=100.0)])
-    phases = summarize_phases(Rows.of(rows))
-    assert phases["rows"].to_dict() == {"train": 6, "val": 1}
-    assert phases["step_s"].to_dict() == {"train": 2.5, "val": 100.0}
 
 
 def test_the_table_by_span_is_the_costliest_first() -> None:
@@ -90,7 +77,7 @@ def test_the_table_by_span_is_the_costliest_first() -> None:
 
 
 def test_summaries_of_nothing_are_empty() -> None:
-    for summary in (summarize, summarize_ranks, summarize_nodes, summarize_phases, summarize_spans):
+    for summary in (summarize, summarize_spans, *(partial(summarize_by, key) for key in ("rank", "node", "phase"))):
         assert len(summary(Rows.of(EMPTY))) == 0
 
 
@@ -140,14 +127,14 @@ def test_tables_are_what_pandas_makes_of_the_rows(seed: int) -> None:
     rows = drawn(seed)
     numbers = [name for name in NUMBERS if name != "empty"]
     kept = {"rank": numbers, "node": numbers, "phase": [*numbers, "loss"]}
-    for key, make in (("rank", summarize_ranks), ("node", summarize_nodes), ("phase", summarize_phases)):
-        made, grouped = make(Rows.of(rows)), rows.groupby(key)
+    for key in ("rank", "node", "phase"):
+        made, grouped = summarize_by(key, Rows.of(rows)), rows.groupby(key)
         assert set(NUMBERS) - set(made.columns) == ({"empty"} if key == "phase" else {"empty", "loss"})
         shown = [name for name in kept[key] if name in made]
         pd.testing.assert_frame_equal(made[shown].sort_index(), grouped[shown].median(), check_exact=True)
         assert made["rows"].to_dict() == grouped.size().to_dict()
     first = rows.sort_values("phase", kind="stable").groupby("rank")
-    assert summarize_ranks(Rows.of(rows))["node"].to_dict() == {
+    assert summarize_by("rank", Rows.of(rows))["node"].to_dict() == {
         rank: own.sort_values(["phase", "epoch", "iteration"])["node"].iloc[0] for rank, own in first
     }
     summary = summarize(Rows.of(rows))

@@ -9,9 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from orchestrator.errors import StorageError
 from orchestrator.records.metadata import Attempt, LeadingAttempt
@@ -30,16 +28,6 @@ OBJECTIVES = [("val/loss", "min"), ("val/accuracy", "max")]
 STATUSES = ("finished", "stopped", "failed", "interrupted")
 
 
-class KeptFiles(LocalFileSystem):
-    """Files of this machine as those of a store: they have times, and a location that is no folder."""
-
-    protocol = "kept"
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return super()._strip_protocol(str(path).removeprefix("kept://"))
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
@@ -50,19 +38,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def disk(made: Path, tmp_path: Path) -> RunFolder:
+def sweep(made: Path, tmp_path: Path) -> RunFolder:
+    """A sweep in which each fourth trial ended in the same way."""
     shutil.copytree(made, tmp_path / "sweep")
     return RunFolder(tmp_path, "sweep")
-
-
-@pytest.fixture(params=["disk", "store"])
-def sweep(request: pytest.FixtureRequest, disk: RunFolder, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """A sweep of which each fourth trial ended in the same way: on a disk, and in a store."""
-    if request.param == "disk":
-        return disk
-    fsspec.register_implementation("kept", KeptFiles, clobber=True)
-    monkeypatch.setitem(fsspec.config.conf, "kept", {"auto_mkdir": True})
-    return RunFolder(f"kept://{Path(disk.storage.root).parent}", "sweep")
 
 
 def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0.5) -> RunFolder:
@@ -99,7 +78,7 @@ def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0
 
 def describe(sweep: RunFolder) -> str:
     """Everything that is known of the trials: their table, a resume and the display are made of it."""
-    return "\n".join(map(str, TrialIndex(sweep, OBJECTIVES).records().values())).replace("kept://", "")
+    return "\n".join(map(str, TrialIndex(sweep, OBJECTIVES).records().values()))
 
 
 def check_against_folders(sweep: RunFolder) -> None:
@@ -244,14 +223,14 @@ def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_
         compact(folders[1].storage, [follower])
 
 
-def test_index_that_cannot_be_written_fails_no_trial(disk: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_that_cannot_be_written_fails_no_trial(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(storage: Storage, name: str, data: Any) -> None:
         raise StorageError("No space left on device")
 
     monkeypatch.setattr(Storage, "write", fail)
     monkeypatch.setattr(trial_index, "_BATCH", 3)
-    index = TrialIndex(disk, OBJECTIVES)
+    index = TrialIndex(sweep, OBJECTIVES)
     for number in range(8):
         index.keep(trial_name(number))
-    assert len(Sweep(disk).trials) == 8
-    assert not Path(disk.storage.root, INDEX).exists()
+    assert len(Sweep(sweep).trials) == 8
+    assert not Path(sweep.storage.root, INDEX).exists()

@@ -5,10 +5,8 @@ import pytest
 
 from orchestrator.stats.insight.robust_statistics import (
     beyond_others,
-    block_medians,
     lower_spread,
     median_error,
-    significant_errors,
     step_error,
 )
 
@@ -18,12 +16,6 @@ def test_the_median_of_the_others_leaves_each_column_out_in_turn(columns: int) -
     values = np.random.default_rng(0).integers(0, 5, (30, columns)).astype(float)
     others = [np.median(np.delete(values, column, axis=1), axis=1) for column in range(columns)]
     assert beyond_others(values).tolist() == (values - np.array(others).T).tolist()
-
-
-def test_blocks_cover_everything_in_order() -> None:
-    assert block_medians(np.arange(12.0), most=3).tolist() == [1.5, 5.5, 9.5]
-    assert len(block_medians(np.arange(1000.0))) == 20
-    assert block_medians(np.arange(3.0)).tolist() == [1.0]
 
 
 def test_the_error_of_a_median_is_that_of_repeated_draws() -> None:
@@ -39,8 +31,3 @@ def test_the_spread_of_ranks_takes_no_notice_of_those_that_stand_out_above() -> 
     alike = [0.0, 1.0, 2.0, 3.0, 4.0]
     assert lower_spread(np.array(alike)) == pytest.approx(1.4826, rel=1e-4)
     assert lower_spread(np.array([*alike[:3], 90.0, 95.0])) == pytest.approx(1.4826, rel=1e-4)
-
-
-def test_more_tests_ask_for_more() -> None:
-    assert significant_errors(1000, 20) > significant_errors(1, 20) > 3
-    assert significant_errors(1, 5) > significant_errors(1, 20)

@@ -256,10 +256,6 @@ def test_parts_that_become_a_segment_while_they_are_read_are_followed(
     assert [one.path for one in recorded_files(storage, "rows").parts] == []
 
 
-def test_a_part_of_nothing(tmp_path: Path) -> None:
-    assert list(load(Storage(tmp_path), [], ["loss"], "rank == 0").columns) == ["loss"]
-
-
 def test_columns_are_as_small_as_is_safe(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
     narrow = {"rank": "int32", "epoch": "int32", "iteration": "int32", "step": "int32", "attempt": "int16"}
@@ -273,15 +269,6 @@ def test_columns_are_as_small_as_is_safe(tmp_path: Path) -> None:
     (tmp_path / "long").mkdir()
     record(Storage(tmp_path / "long"), [row(0, "train", 0, 2**31, 1)])
     assert load(Storage(tmp_path / "long"), [FRESH])["iteration"].tolist() == [2**31]
-
-
-def test_nan_and_an_empty_cell_are_null_in_a_condition(tmp_path: Path) -> None:
-    record(Storage(tmp_path), [row(0, "train", 0, 1, 1, loss=float("nan")), row(0, "train", 0, 2, 2, grad_norm=1.0)])
-    for _ in range(2):
-        for where in ("loss is null", "grad_norm is null"):
-            assert load(Storage(tmp_path), [FRESH], ["iteration"], where)["iteration"].tolist() == [1]
-        assert len(load(Storage(tmp_path), [FRESH], None, "loss > 5 or not loss > 5 or grad_norm < 0")) == 1
-        compact(Storage(tmp_path), [FRESH])
 
 
 # Costs of hooks

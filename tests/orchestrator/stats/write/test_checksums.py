@@ -114,13 +114,6 @@ def test_damaged_batch_ends_the_stream_with_a_warning(data: bytes, caplog: pytes
         assert f"a stream is damaged: the rows after byte {begin} are left out" in caplog.text
 
 
-def test_damaged_schema_is_reported(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    for place in (0, 4, 6, 20, data.index(END[:4], 1) - 2):
-        caplog.clear()
-        assert losses(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]) == []
-        assert "all of its rows are left out" in caplog.text
-
-
 def test_ended_stream_without_its_end_is_reported(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     for cut in (data, data[:-8], data[:-9]):
         read_stream(cut, "rows", is_over=True)

@@ -261,30 +261,3 @@ def test_costs_have_a_file_of_their_own(tmp_path: Path) -> None:
     taken.close()
     assert read(tmp_path, "costs") == [{"rank": 0, "hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}]
     assert read(tmp_path) == [{"rank": 0, "n": 1}]
-
-
-def test_no_span_is_dropped_however_many_the_device_has_yet_to_measure(tmp_path: Path) -> None:
-    """VISSL drops the oldest of a thousand pending timers."""
-    written = recorder(tmp_path, flush_rows=100)
-    for n in range(1500):
-        written.append({"forward_s": Span(n / 8)})
-    written.sync()
-    assert [row["forward_s"] for row in read(tmp_path)] == [n / 8 for n in range(1500)]
-    written.close()
-
-
-def test_a_file_cut_at_any_byte_is_read_up_to_its_last_complete_batch(tmp_path: Path) -> None:
-    written, sizes = recorder(tmp_path), []
-    for n in range(4):
-        written.append({"n": n, "text": "abc" * n, "loss": n / 3})
-        written.sync()
-        sizes.append(files(tmp_path)[0].stat().st_size)
-    written.close()
-    data = files(tmp_path)[0].read_bytes()
-    for length in range(len(data) + 1):
-        values = [row["n"] for batch in read_stream(data[:length], "").batches for row in batch.to_pylist()]
-        complete = sum(size <= length for size in sizes)
-        # The last bytes of a batch are padding, so a batch may be complete a little earlier.
-        assert values in ([*range(complete)], [*range(complete + 1)])
-        if length in sizes:
-            assert values == [*range(complete)]
