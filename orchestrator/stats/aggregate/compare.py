@@ -189,7 +189,7 @@ def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> 
     for _ in range(ROUNDS):
         deals = random.permuted(np.tile(both, (DEALS, 1)), axis=1)
         by_chance = np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1))
-        as_large += np.count_nonzero(by_chance >= difference)
+        as_large += int(np.count_nonzero(by_chance >= difference))
     return bool((as_large + 1) / (ROUNDS * DEALS + 1) < LEVEL)
 
 
