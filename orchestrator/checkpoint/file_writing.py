@@ -36,6 +36,7 @@ class HashingWriter:
         self._file.flush()
 
     def entry(self) -> dict[str, Any]:
+        """Return the manifest's entry for the file."""
         return {"sha256": self._sha256.hexdigest(), "bytes": self._size}
 
 

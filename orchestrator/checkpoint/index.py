@@ -117,6 +117,7 @@ def read_position(storage: Storage, name: str, *, warn: bool = True) -> Position
 
 
 def warn_lost_index(storage: Storage) -> None:
+    """Warn if there are checkpoints without their index."""
     if storage.exists(INDEX):
         return
     if any(storage.exists(f"{name}/{MANIFEST}") for name in storage.names()):

@@ -1,8 +1,8 @@
-"""Values that a checkpoint can hold, and placeholders for sharded tensors."""
+"""Values that a checkpoint can hold, and placeholders for those that torch cannot load and for sharded tensors."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any
@@ -18,9 +18,11 @@ from orchestrator.errors import RunError
 INDEX = "shards.pt"
 """File that describes the shards."""
 _SHARDED = "hookyard.sharded"
+_ENCODED = "hookyard.encoded"
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
 _VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype, torch.device)
 """Types that `weights_only=True` reads; subclasses are other types."""
+_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
 _NUMPY_SCALARS = tuple(numpy.dtype(kind).type for kind in "?bhilqBHILQefdFD")
 
 # numpy's scalars, which metrics often are.
@@ -29,6 +31,7 @@ add_safe_globals([_make_scalar, numpy.dtype, *{type(numpy.dtype(kind)) for kind 
 
 
 def shard_file(rank: int) -> str:
+    """Return the name of the file with a rank's shards."""
     return f"shards-{rank:04d}.pt"
 
 
@@ -53,7 +56,7 @@ class Sharded:
 
 
 def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
-    """Return nested containers with placeholders for sharded tensors, which are collected in `sharded`.
+    """Return nested containers with placeholders. Sharded tensors are collected in `sharded`.
 
     Unchanged containers are returned as they are. Raises RunError for a value that could not be loaded; `place` is its
     path in the message.
@@ -69,6 +72,9 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     if kind in _CONTAINERS:
         _check_keys(tree, place)
         return _replace(tree, lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)))
+    if (parts := _parts(tree)) is not None:
+        name, *values = parts
+        return {_ENCODED: name, "parts": encode(values, sharded, place)}
     what = "a tensor that is sharded over ranks" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
     raise RunError(
         f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
@@ -82,6 +88,13 @@ def _check_keys(tree: Any, place: str) -> None:
             raise RunError(
                 f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
             )
+
+
+def decode(tree: Any) -> Any:
+    """Return the values that were encoded; only sharded tensors remain placeholders."""
+    if isinstance(tree, dict) and _ENCODED in tree:
+        return _rebuild(tree[_ENCODED], *decode(tree["parts"]))
+    return _replace(tree, lambda _, value: decode(value))
 
 
 def keys_in(tree: Any) -> Iterator[str]:
@@ -101,6 +114,7 @@ def fill(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested containers, in order."""
     if isinstance(tree, Tensor):
         yield tree
     for value in _values(tree):
@@ -111,10 +125,29 @@ def _registered() -> list[Any]:
     return [entry[0] if isinstance(entry, tuple) else entry for entry in get_safe_globals()]
 
 
+def _parts(value: Any) -> list[Any] | None:
+    """Return the name of a type that `weights_only=True` cannot read, and the arguments to rebuild the value."""
+    if type(value) is deque:
+        return ["deque", [*value], value.maxlen]
+    if type(value) is frozenset:
+        return ["frozenset", [*value]]
+    if type(value) is defaultdict:
+        factory = value.default_factory
+        name = None if factory is None else factory.__name__ if factory in _FACTORIES.values() else factory
+        return ["defaultdict", name, {**value}]
+    return None
+
+
+def _rebuild(name: str, *parts: Any) -> Any:
+    if name == "defaultdict":
+        return defaultdict(_FACTORIES[parts[0]] if parts[0] else None, parts[1])
+    return deque(*parts) if name == "deque" else frozenset(*parts)
+
+
 def _values(tree: Any) -> Any:
     if isinstance(tree, dict):
         return tree.values()
-    return tree if isinstance(tree, list | tuple | set) else ()
+    return tree if isinstance(tree, list | tuple | set | frozenset | deque) else ()
 
 
 def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
@@ -127,7 +160,9 @@ def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
         for key, value in changed.items():
             result[key] = value  # a Counter's update() would add
         return result
-    if type(tree) in (list, tuple, set):
+    if type(tree) in (list, tuple, set, frozenset, deque):
         values = [replace(index, value) for index, value in enumerate(tree)]
-        return tree if all(new is value for new, value in zip(values, tree, strict=True)) else type(tree)(values)
+        if all(new is value for new, value in zip(values, tree, strict=True)):
+            return tree
+        return deque(values, tree.maxlen) if type(tree) is deque else type(tree)(values)
     return tree

@@ -87,6 +87,7 @@ class CheckpointStore:
         return next(candidate for candidate in names if MANIFEST not in self.storage.names(candidate))
 
     def discard_unfinished(self, name: str) -> None:
+        """Delete the files of an interrupted save."""
         if self.master:
             self.storage.delete(self.staging(name))
 
@@ -283,16 +284,18 @@ class CheckpointStore:
             raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
 
     def files(self, name: str) -> list[str]:
+        """Return the files of a checkpoint."""
         return list(self.manifest(name)["files"])
 
     def position(self, name: str) -> Position:
+        """Return the position of the run at a checkpoint."""
         return position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
         """Load a file of a checkpoint on the CPU: tensors and plain data. Raises CheckpointError for anything else."""
         try:
             with self.storage.fetched(f"{name}/{file}") as content:
-                return torch.load(content, map_location="cpu", weights_only=True)
+                return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 

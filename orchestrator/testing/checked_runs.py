@@ -201,7 +201,7 @@ def _read_back(method: str, state: Any) -> Any:
     )
     try:
         torch.save(placeholders.encode(tree, place=method), file)
-        loaded = torch.load(BytesIO(file.getvalue()), weights_only=True)
+        loaded = placeholders.decode(torch.load(BytesIO(file.getvalue()), weights_only=True))
     except Exception as error:  # the pickler may raise anything for the user's own types
         reason = str(error).strip().partition("\n")[0]
         what = f"{method}() returns what a checkpoint cannot hold: {type(error).__name__}: {reason}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,9 +131,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.dtype, value.stride(), value.tolist()
     if isinstance(value, dict):
-        return type(value), [(key, plain(inner)) for key, inner in value.items()]
-    if isinstance(value, list | tuple):
-        return type(value), [plain(inner) for inner in value]
+        factory = getattr(value, "default_factory", None)
+        return type(value), factory, [(key, plain(inner)) for key, inner in value.items()]
+    if isinstance(value, list | tuple | deque):
+        return type(value), getattr(value, "maxlen", None), [plain(inner) for inner in value]
     return type(value), value
 
 
@@ -161,7 +162,11 @@ def kept() -> dict[str, Any]:
     values: dict[str, Any] = {
         "counter": Counter({2: 1, 4: 3}),
         "ordered": OrderedDict(b=1, a=2),
+        "defaultdict": defaultdict(list, a=[1]),
+        "without a factory": defaultdict(None, a=1),
+        "deque": deque([1, 2], maxlen=3),
         "set": {1, "a"},
+        "frozenset": frozenset({1, 2}),
         "tuple": (1, (2, [3])),
         "size": torch.Size([2, 3]),
         "scalar": np.float64(0.1),
@@ -184,8 +189,9 @@ def kept() -> dict[str, Any]:
         "half tensor": torch.ones(2, dtype=torch.bfloat16),
         "number": torch.tensor(True),
     }
-    empty = {f"empty {kind.__name__}": kind() for kind in (dict, list, tuple, set, Counter, OrderedDict)}
-    return {**values, **empty, "inner": Counter(a=[Counter(b={"c": OrderedDict(values)})])}
+    empty = {f"empty {kind.__name__}": kind() for kind in (dict, list, tuple, set, Counter, OrderedDict, deque)}
+    values |= empty | {"empty defaultdict": defaultdict(int)}
+    return {**values, "inner": Counter(a=deque([Counter(b=defaultdict(tuple, c=OrderedDict(values)))]))}
 
 
 class Keeps(Hook):
@@ -267,8 +273,8 @@ class Numbers(dict[str, int]):
         ([Counter(a=Point(1))], "['value'][0]['a']", f"{__name__}.Point"),
         (torch.ones(2).max(0), "['value']", "torch.return_types.max"),
         (Numbers(a=1), "['value']", f"{__name__}.Numbers"),
-        (deque([1]), "['value']", "collections.deque"),
-        ([range(3)], "['value'][0]", "builtins.range"),
+        (defaultdict(lambda: 1), "['value'][0]", "builtins.function"),
+        (deque([range(3)]), "['value'][0][0]", "builtins.range"),
         (np.ones(2), "['value']", "numpy.ndarray"),
         ({Point(1): 2}, "the key Point(x=1) of {}['value']", f"{__name__}.Point"),
     ],
