@@ -39,7 +39,7 @@ def replay(
 
     Nothing is written into the run.
     """
-    from orchestrator.engines.rank_failures import RankFailed, first_of_the_experiment
+    from orchestrator.engines.rank_failures import RankFailed, find_root_cause_in_user_code
     from orchestrator.runs.replay import replay as repeat
     from orchestrator.runs.result import open_run
 
@@ -53,7 +53,7 @@ def replay(
         with nullcontext() if pdb else stdout_to_stderr(), post_mortem(pdb):
             done = repeat(open_run(run), iteration, rank, hooks)
     except RankFailed as error:
-        if isinstance(first_of_the_experiment(error), BdbQuit):  # the user left the debugger
+        if isinstance(find_root_cause_in_user_code(error), BdbQuit):  # the user left the debugger
             return None
         raise
     if as_json:
@@ -122,7 +122,7 @@ def require_terminal(in_process: bool) -> None:
 
 @contextmanager
 def post_mortem(enabled: bool) -> Iterator[None]:
-    """Open Python's debugger in the frame of the experiment's own code if the block fails."""
+    """Open Python's debugger in the frame of user code if the block fails."""
     try:
         yield
     except Exception as error:
@@ -132,15 +132,15 @@ def post_mortem(enabled: bool) -> Iterator[None]:
 
 
 def _debug(error: Exception) -> None:
-    from orchestrator.engines.rank_failures import first_of_the_experiment, frames_behind_experiment
+    from orchestrator.engines.rank_failures import count_frames_below_user_code, find_root_cause_in_user_code
     from orchestrator.terminal.breakpoints import Debugger
 
-    first = first_of_the_experiment(error)
+    first = find_root_cause_in_user_code(error)
     if isinstance(first, BdbQuit):
         return
     print(*traceback.format_exception_only(first), sep="", end="", file=sys.stderr)
     debugger = Debugger(nullcontext)
-    if frames := frames_behind_experiment(first):
+    if frames := count_frames_below_user_code(first):
         debugger.cmdqueue.append(f"up {frames}")
     debugger.reset()
     debugger.interaction(None, first.__traceback__)

@@ -23,7 +23,7 @@ from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.gang_rank import END, AttemptEnd, GangRank, RankActor, Rendezvous
 from orchestrator.engines.preemption import nodes_of
-from orchestrator.engines.rank_failures import RankFailed, culprit
+from orchestrator.engines.rank_failures import RankFailed, find_root_failure
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
@@ -260,7 +260,7 @@ class Gang:
                 failures[rank] = self._failure(rank, error)
         if not failures:
             return results[0]
-        first = culprit(failures)
+        first = find_root_failure(failures)
         self._end_attempt(_end_after(first))
         self._loss = _Loss({rank for rank, failure in failures.items() if not failure.is_possible_echo}, calls)
         raise first

@@ -21,7 +21,7 @@ import torch
 
 from hooks.state import State
 from orchestrator.config.sections.experiment import Hang
-from orchestrator.engines.rank_failures import is_own_file
+from orchestrator.engines.rank_failures import is_user_file
 from orchestrator.errors import HookyardError
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.world import World
@@ -198,7 +198,7 @@ def _position(state: State | None) -> str:
 
 
 def _line(frames: list[FrameType]) -> str:
-    """Return the innermost line of the experiment's own code, or of all code."""
-    own = (frame for frame in frames if is_own_file(frame.f_code.co_filename))
+    """Return the innermost line of user code, or of all code."""
+    own = (frame for frame in frames if is_user_file(frame.f_code.co_filename))
     frame = next(own, frames[0] if frames else None)
     return f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})" if frame else ""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.engines.rank_failures import (
     RankFailed,
-    as_own_error,
-    encodable,
+    escape_surrogates,
+    format_failure_line,
     is_mistake,
-    keep_traceback,
-    loss_line,
+    log_traceback,
+    to_hookyard_error,
 )
 from orchestrator.errors import HookyardError, MetricMissing
 from orchestrator.records.run_folder import ENDED, RunFolder
@@ -82,7 +82,7 @@ class Lifecycle:
                     raise
                 self._restarts -= 1
                 self._begun = False
-                self._show_line(loss_line(failure, self.folder.attempts()))
+                self._show_line(format_failure_line(failure, self.folder.attempts()))
 
     def save(self) -> str:
         return self._engine.save()
@@ -130,16 +130,16 @@ def failing(folder: RunFolder) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and folder.metadata().status in ENDED:
             raise
-        own = as_own_error(error)
+        own = to_hookyard_error(error)
         try:
             folder.end(
                 "failed",
                 stopped=[],
-                error=encodable(str(own)),
+                error=escape_surrogates(str(own)),
                 mistake=is_mistake(error),
                 metric_missing=isinstance(error, MetricMissing),
             )
-            keep_traceback(folder, error)
+            log_traceback(folder, error)
         except (HookyardError, OSError) as later:  # the first failure is the one to raise
             say(f"Could not record the failure of {folder}: {later}")
         if own is error or isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,7 @@
-"""Failures of a Ray Train job: which rank failed first, and whether to restart. Driver, and Ray Train's controller."""
+"""Failures of a Ray Train job: find the rank that failed first, and decide whether to restart.
+
+Runs in the driver and in Ray Train's controller.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,25 @@ from typing import Any
 import ray
 from ray.train import UserCallback
 
-from orchestrator.engines.rank_failures import RankFailed, culprit, loss_line
+from orchestrator.engines.rank_failures import RankFailed, find_root_failure, format_failure_line
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.private_api.ray_core import unwrap
 from orchestrator.records.run_folder import RunFolder
 
 _ORPHANED_S = 2.0
-"""Seconds before a controller replaces workers. Ray ends a controller whose trial is gone in that time; else nobody
-would free the resources that it reserves, and the trial's next attempt would wait for them."""
+"""Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has died; otherwise its
+resources would stay reserved, and the trial's next attempt would wait for them."""
 
 
 class OnFailure(UserCallback):
-    """Ends a run that failed by a mistake in the experiment. Tells the driver of any other loss, after which Ray Train
-    starts another attempt."""
+    """Callback that ends a run after a user error. It reports any other failure to the driver, and Ray Train starts
+    another attempt."""
 
     def __init__(self, mailbox: str | None, location: str) -> None:
         self._mailbox, self._location = mailbox, location
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raise the rank's failure if it is a mistake."""
+        """Raise the rank's failure if it is a user error."""
         failure = first_of(worker_exceptions, RunFolder(self._location))
         if failure.mistake:
             raise failure
@@ -39,7 +42,7 @@ class OnFailure(UserCallback):
         if self._mailbox is None:
             return
         with suppress(HookyardError, OSError, ValueError):
-            line = loss_line(failure, RunFolder(self._location).attempts())
+            line = format_failure_line(failure, RunFolder(self._location).attempts())
             ray.get_actor(self._mailbox).post.remote(("line", line))
 
 
@@ -48,16 +51,18 @@ def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunE
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
         return first_of(failures, folder)
-    return _words(error) or RunError(_innermost_line(error))
+    return _find_rank_failure(error) or RunError(_innermost_line(error))
 
 
 def first_of(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
-    """Return the failure that the others followed from."""
-    return culprit({rank: _words(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()})
+    """Return the failure that caused the others."""
+    return find_root_failure(
+        {rank: _find_rank_failure(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()}
+    )
 
 
-def _words(error: BaseException) -> RankFailed | None:
-    """Return a rank's account of its failure, if it gave one."""
+def _find_rank_failure(error: BaseException) -> RankFailed | None:
+    """Return the failure that a rank described, if it did."""
     return next((link for link in unwrap(error) if isinstance(link, RankFailed)), None)
 
 

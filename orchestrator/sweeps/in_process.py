@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.config.sections.sweep import Fifo, Race
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import failing
-from orchestrator.engines.rank_failures import lost_gpu
+from orchestrator.engines.rank_failures import is_gpu_failure
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.sweep_folder import end_trial
@@ -81,7 +81,7 @@ class SequentialTrials:
                 with failing(trial.folder):
                     raise
             except Exception as failure:
-                if lost_gpu(failure):
+                if is_gpu_failure(failure):
                     raise RunError(
                         f"{failure}\nThis process can no longer use its GPU, so the sweep ends here; `hookyard resume`"
                         " continues it in a new process"

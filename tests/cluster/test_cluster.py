@@ -129,7 +129,7 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
     # step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
     checkpoint = run.folder.attempts()[1].checkpoint
-    assert re.fullmatch(f"attempt 0 lost: rank [012] on {victim}: died without an error message: .*", told[0])
+    assert re.fullmatch(f"Attempt 0 failed: rank [012] on {victim}: died without an error message: .*", told[0])
     assert re.fullmatch(f"attempt 1 resumes from {checkpoint}: 3 ranks on .*{victim}.*", told[1])
 
 
@@ -161,7 +161,7 @@ def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> 
     attempts = run.folder.attempts()
     assert [attempt.world_size for attempt in attempts] == [3, 2]
     assert sorted(host.node for host in attempts[1].hosts) == left
-    assert told[0].startswith("attempt 0 lost: rank ")
+    assert told[0].startswith("Attempt 0 failed: rank ")
     assert re.fullmatch(f"attempt 1 resumes from {attempts[1].checkpoint}: 2 ranks on .*", told[1])
     # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as many each.
     samples = run.stats.groupby(["phase", "epoch"], observed=True)["batch_size"].sum().unstack()
@@ -195,7 +195,7 @@ def disturbed(
     said = []
     for line in driver.stdout:
         said.append(line)
-        if line.startswith("attempt 0 lost"):
+        if line.startswith("Attempt 0 failed"):
             mend(victim)
     assert driver.wait() == 0, "".join(said)
     driver.stdout.close()

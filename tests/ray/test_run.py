@@ -84,7 +84,7 @@ def test_killed_ranks_and_a_killed_driver_change_no_result(
     code, stderr = Driver("run", *flags, "points.yaml", *settings).wait()
     assert code == -signal.SIGKILL, stderr
     for attempt, rank in enumerate(kills):
-        assert f"attempt {attempt} lost: rank {rank} on " in stderr
+        assert f"Attempt {attempt} failed: rank {rank} on " in stderr
         if engine == "gang":
             by_spare = ", 1 with a spare one" if spares else ""
             assert f"replaced the process of rank {rank}{by_spare}; kept 1 of 2" in stderr

@@ -231,7 +231,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
 
 def _error_of(trial: RunFolder) -> str:
     error = trial.metadata().error if trial.exists() else None
-    return error or f"the trial's process {RankFailed.died(0, trial).words}"
+    return error or f"the trial's process {RankFailed.died(0, trial).message}"
 
 
 class _Silence(_Unsaved, TrialProgressCallback):

@@ -44,7 +44,7 @@ class FakeRay:
         answer = self.answers.get(call)
         if isinstance(answer, RankFailed):
             gone = OutOfMemoryError("Ray's memory monitor") if call == 2 else RayActorError()
-            raise gone if answer.words == DIED.words else gang.RayTaskError("next", "", answer)
+            raise gone if answer.message == DIED.message else gang.RayTaskError("next", "", answer)
         return answer
 
     def kill(self, actor: Any) -> None:
@@ -96,7 +96,7 @@ def test_first_failure_is_raised_and_survivors_keep_their_processes(
     found, lines = gang_of(monkeypatch, ray)
     with pytest.raises(RankFailed) as raised:
         found.next()
-    assert (raised.value.rank, raised.value.words) == (culprit.rank, culprit.words)
+    assert (raised.value.rank, raised.value.message) == (culprit.rank, culprit.message)
     assert ray.order == []
     assert found._loss is not None
     found._replace_lost(found._loss)
@@ -142,4 +142,4 @@ def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     found._own_rank, found._actors = own_rank, {rank: ray.process(rank, rank, "other")}
     with pytest.raises(RankFailed) as raised:
         found.next()
-    assert (raised.value.rank, raised.value.words) == (rank, failure.words)
+    assert (raised.value.rank, raised.value.message) == (rank, failure.message)

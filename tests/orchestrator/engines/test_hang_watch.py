@@ -54,7 +54,7 @@ def watching(tmp_path: Path, **limits: Any) -> HangWatch:
 
 
 def train_with(call: Any, watch: HangWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hang_watch, "is_own_file", lambda file: file.endswith(HERE))
+    monkeypatch.setattr(hang_watch, "is_user_file", lambda file: file.endswith(HERE))
     wanted = experiment(task=f"{__name__}:Calls", epochs=1)
     loop = Loop(Calls(), wanted, {"between": CallsBetween()})
     watch.follow(loop.state)

@@ -148,7 +148,7 @@ def test_lost_run_restarts_and_shows_a_line(folder: RunFolder, live: Callable[..
     engine, said = Scripted((SCRIPT[0], RankFailed.died(1)), (RankFailed.died(0),), SCRIPT), []
     live(engine, restarts=2, show_line=said.append).train()
     assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "end"]
-    assert said == [f"lost before it began: rank {rank}: {DIED}" for rank in (1, 0)]
+    assert said == [f"Failed before it started: rank {rank}: {DIED}" for rank in (1, 0)]
     assert folder.metadata().status == "finished"
 
 

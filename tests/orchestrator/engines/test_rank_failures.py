@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hooks.plan import HookError
-from orchestrator.engines.rank_failures import RankFailed, culprit, is_possible_echo, is_repeatable
+from orchestrator.engines.rank_failures import RankFailed, find_root_failure, is_possible_echo, is_user_error
 from tests.ranks import on_ranks
 
 
@@ -66,7 +66,7 @@ def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
         try:
             lose()
         except Exception as error:
-            found.append(is_possible_echo(error) and not is_repeatable(error))
+            found.append(is_possible_echo(error) and not is_user_error(error))
     return found
 
 
@@ -99,7 +99,7 @@ ORDERS = [
 @pytest.mark.parametrize(("failures", "blamed"), [order[1:] for order in ORDERS], ids=[order[0] for order in ORDERS])
 def test_culprit_among_failures(failures: list[RankFailed], blamed: int) -> None:
     random.Random(0).shuffle(failures)
-    assert culprit({failure.rank: failure for failure in failures}).rank == blamed
+    assert find_root_failure({failure.rank: failure for failure in failures}).rank == blamed
 
 
 def test_rank_failure_can_be_pickled() -> None:
@@ -114,9 +114,9 @@ def test_failure_names_the_line_in_the_experiment() -> None:
     """Here, torch raises: what is told is the line that called it, and the traceback has the rest."""
     told = RankFailed.from_error(0, out_of_cpp())
     line = 1 + Path(__file__).read_text().splitlines().index("        torch.zeros(2) @ torch.zeros(3)")
-    assert told.words.endswith(f" ({__file__}:{line}, in out_of_cpp)")
+    assert told.message.endswith(f" ({__file__}:{line}, in out_of_cpp)")
     assert told.trace.startswith("Traceback (most recent call last)")
-    assert told.words.startswith(told.trace.strip().splitlines()[-1])
+    assert told.message.startswith(told.trace.strip().splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_gpu_failure_is_reported_as_one(words: str, again: bool) -> None:
     cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
     told = RankFailed.from_error(1, raised(HookError("console", "on_step", 1, "x"), cause))
     assert (told.mistake, told.is_possible_echo) == (again, False)
-    assert told.words.startswith(f"the GPU failed: {words}. Noticed by hook 'console' in on_step, which need not be")
-    assert ("a label, or a token" in told.words) is again
-    assert "CUDA_LAUNCH_BLOCKING=1" in told.words
+    assert told.message.startswith(f"the GPU failed: {words}. It surfaced in hook 'console' (on_step), but may have")
+    assert ("a label or a token ID" in told.message) is again
+    assert "CUDA_LAUNCH_BLOCKING=1" in told.message

@@ -6,7 +6,7 @@ import pytest
 import ray
 from ray.train import ControllerError
 
-from orchestrator.engines.rank_failures import DIED, RankFailed, loss_line
+from orchestrator.engines.rank_failures import DIED, RankFailed, format_failure_line
 from orchestrator.engines.train_failures import OnFailure, first_failure
 from orchestrator.records.metadata import Attempt, Host
 
@@ -41,11 +41,11 @@ def test_other_failures_are_left_to_ray_train(waited: list[float]) -> None:
 
 
 def test_loss_line_names_attempt_rank_and_node() -> None:
-    assert loss_line(GONE, []) == f"lost before it began: rank 1: {DIED}"
-    assert loss_line(GONE, ATTEMPTS) == f"attempt 1 lost: rank 1 on gamma: {DIED}"
+    assert format_failure_line(GONE, []) == f"Failed before it started: rank 1: {DIED}"
+    assert format_failure_line(GONE, ATTEMPTS) == f"Attempt 1 failed: rank 1 on gamma: {DIED}"
     assert (
-        loss_line(RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1])
-        == "attempt 0 lost: rank 0 on alpha: RuntimeError: closed by peer"
+        format_failure_line(RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1])
+        == "Attempt 0 failed: rank 0 on alpha: RuntimeError: closed by peer"
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from orchestrator.engines.rank_failures import RankFailed, is_repeatable
+from orchestrator.engines.rank_failures import RankFailed, is_user_error
 from orchestrator.errors import RunError
 from orchestrator.loop.data.indexed import batches_of
 from orchestrator.loop.loop import Loop
@@ -94,8 +94,8 @@ def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: in
         RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png"
     ) as caught:
         next(batches)
-    assert is_repeatable(caught.value)
-    assert f"{__file__}:" in RankFailed.from_error(0, caught.value).words
+    assert is_user_error(caught.value)
+    assert f"{__file__}:" in RankFailed.from_error(0, caught.value).message
 
 
 @pytest.mark.parametrize("processes", [0, 2])
@@ -119,7 +119,7 @@ def test_a_process_of_a_loader_that_is_killed_is_no_mistake() -> None:
 
     with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
         next(batches_of(DataLoader(Killed(), 4, num_workers=1), "train"))
-    assert not is_repeatable(caught.value)
+    assert not is_user_error(caught.value)
 
 
 # What a task's methods give
@@ -151,7 +151,7 @@ class Gives(Task):
 def failure_of(**fields: Any) -> str:
     with pytest.raises(RunError) as caught:
         list(Loop(Gives(**fields), experiment(batch_size=4), {}).run())
-    assert is_repeatable(caught.value)
+    assert is_user_error(caught.value)
     return str(caught.value)
 
 
