@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ def _enter(
 ) -> None:
     try:
         torch.set_num_threads(1)
+        os.fsync = lambda file: None  # as in the process of the tests
         dist.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
         )

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +27,6 @@ def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     """One clock for everything that measures time in a run; slow calls without a lasting effect do nothing."""
     ticks = Ticks()
     monkeypatch.setattr(gc, "collect", lambda: 0)
-    monkeypatch.setattr(os, "fsync", lambda file: None)
     for name, module in list(sys.modules.items()):
         if (
             name.startswith(("hooks.", "orchestrator.loop", "orchestrator.stats.write.recorder", "orchestrator.sweeps"))

@@ -150,7 +150,6 @@ def _train(rank: int, world_size: int, given: dict[str, Assignment]) -> dict[str
     multiprocessing.set_start_method(
         "fork", force=True
     )  # as runs have it: those of a forkserver outlive a rank that is killed
-    os.fsync = lambda file: None
     ends = {}
     for kind, assigned in given.items():
         for report in Session(assigned, World(rank, world_size, rank)).reports():

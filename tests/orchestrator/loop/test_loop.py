@@ -34,7 +34,7 @@ def run(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Lo
 @pytest.mark.parametrize(
     "task", [Points(), Points(dropout=0.5, batch_norm=True)], ids=["plain", "dropout and batch norm"]
 )
-def test_it_trains_as_a_raw_loop_does(task: Points) -> None:
+def test_training_equals_a_raw_loop(task: Points) -> None:
     assert numbers(run(task).state.module) == numbers(raw_training(task))
 
 
@@ -50,7 +50,7 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_what_a_loop_held_goes_with_it(tmp_path: Path) -> None:
+def test_loop_is_garbage_collected(tmp_path: Path) -> None:
     # Where trials follow each other in a process, a GPU out of memory runs no collection.
     names = (
         "ema",
@@ -103,19 +103,6 @@ def _train_on_rank(rank: int, world_size: int, batch_size: int) -> dict[str, Any
     )
     reports = [report.metrics for report in loop.run()]
     return {"weights": numbers(loop.state.module), "reports": reports, "seen": seen.indices}
-
-
-def test_two_ranks_train_as_one_with_twice_the_batch() -> None:
-    two, one = on_ranks(_train_on_rank, 2, 4), _train_on_rank(0, 1, 8)
-    assert two[0]["weights"] == two[1]["weights"]
-    for name, value in two[0]["weights"].items():
-        torch.testing.assert_close(torch.tensor(value), torch.tensor(one["weights"][name]), rtol=1e-5, atol=1e-6)
-    for of_rank_0, of_rank_1, joined in zip(two[0]["seen"], two[1]["seen"], one["seen"], strict=True):
-        assert sorted(of_rank_0 + of_rank_1) == sorted(joined)
-    for two_report, one_report in zip(two[0]["reports"], one["reports"], strict=True):
-        assert two_report["train/loss"] == pytest.approx(one_report["train/loss"], rel=1e-5)
-        assert two_report["step"] == one_report["step"]
-    assert two[0]["reports"][-1]["val/accuracy"] == two[1]["reports"][-1]["val/accuracy"]
 
 
 # Events
@@ -215,25 +202,18 @@ class Fails(Hook):
         self.errors.append(str(error))
 
 
-def test_a_failure_is_shown_to_on_exception_and_raised() -> None:
-    hook = Fails("on_gradients")
-    loop = Loop(Points(), experiment(), {"bad": hook})
-    with pytest.raises(RuntimeError, match="hook 'bad' failed in on_gradients on rank 0: ValueError: no"):
-        list(loop.run())
-    assert hook.errors == ["hook 'bad' failed in on_gradients on rank 0: ValueError: no"]
-
-
-def test_a_failure_in_on_load_is_shown_to_on_exception_too(tmp_path: Path) -> None:
-    store = CheckpointStore(Storage(tmp_path))
+@pytest.mark.parametrize("event", ["on_load", "on_gradients"])
+def test_failure_reaches_on_exception_and_is_raised(event: str, tmp_path: Path) -> None:
+    store, hook = CheckpointStore(Storage(tmp_path)), Fails(event)
     first = Loop(Points(), experiment(), {}, RunContext(store=store))
-    reports = first.run()
-    next(reports)
-    path = first.save()
-    assert path is not None
-    hook = Fails("on_load")
-    with pytest.raises(RuntimeError, match="hook 'bad' failed in on_load"):
-        Loop(Points(), experiment(), {"bad": hook}, RunContext(store=store)).restore("epoch-0001")
-    assert hook.errors == ["hook 'bad' failed in on_load on rank 0: ValueError: no"]
+    next(first.run())
+    first.save()
+    loop = Loop(Points(), experiment(), {"bad": hook}, RunContext(store=store))
+    message = f"hook 'bad' failed in {event} on rank 0: ValueError: no"
+    with pytest.raises(RuntimeError, match=message):  # noqa: PT012  # either may raise
+        loop.restore("epoch-0001")
+        list(loop.run())
+    assert hook.errors == [message]
 
 
 def test_leaving_the_generator_ends_the_run() -> None:
@@ -306,14 +286,43 @@ class Collective(Hook):
     collective = True
 
 
-def _disagree(rank: int, world_size: int) -> str:
-    hooks: dict[str, Hook] = {"together": Collective()} if rank == 0 else {}
+def _on_rank(rank: int, world_size: int) -> dict[str, Any]:
+    context = RunContext(world=World(rank, world_size, rank))
     with pytest.raises(WorkersDisagree) as error:
-        Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank)))
-    return str(error.value)
+        Loop(Points(), experiment(), {"together": Collective()} if rank == 0 else {}, context)
+    fields = experiment(batch_size=4, validate_every=Interval(3, "steps"))
+    uneven = Loop(Points(train=29, val=3, test=1), fields, {}, context)
+    reports = [(report.metrics["step"], sorted(report.metrics)) for report in uneven.run()]
+    return {"disagree": str(error.value), "uneven": reports, "trained": _train_on_rank(rank, world_size, 4)}
 
 
-def test_ranks_with_other_collective_hooks_are_refused_instead_of_hanging() -> None:
-    for message in on_ranks(_disagree):
-        assert "rank 1 runs the collective hooks []" in message
-        assert "'together:Collective'" in message
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
+    return on_ranks(_on_rank)
+
+
+def test_ranks_with_uneven_data_report_at_the_same_steps(two: list[dict[str, Any]]) -> None:
+    # 29 samples: 15 for each rank after one is repeated, 4 batches
+    first, second = (rank["uneven"] for rank in two)
+    assert first == second
+    assert [step for step, _ in first] == [3, 4, 6, 8, 8]
+
+
+def test_ranks_with_other_collective_hooks_are_refused_instead_of_hanging(two: list[dict[str, Any]]) -> None:
+    for rank in two:
+        assert "rank 1 runs the collective hooks []" in rank["disagree"]
+        assert "'together:Collective'" in rank["disagree"]
+
+
+def test_two_ranks_train_as_one_with_twice_the_batch(two: list[dict[str, Any]]) -> None:
+    first, second = (rank["trained"] for rank in two)
+    one = _train_on_rank(0, 1, 8)
+    assert first["weights"] == second["weights"]
+    for name, value in first["weights"].items():
+        torch.testing.assert_close(torch.tensor(value), torch.tensor(one["weights"][name]), rtol=1e-5, atol=1e-6)
+    for of_rank_0, of_rank_1, joined in zip(first["seen"], second["seen"], one["seen"], strict=True):
+        assert sorted(of_rank_0 + of_rank_1) == sorted(joined)
+    for two_report, one_report in zip(first["reports"], one["reports"], strict=True):
+        assert two_report["train/loss"] == pytest.approx(one_report["train/loss"], rel=1e-5)
+        assert two_report["step"] == one_report["step"]
+    assert first["reports"][-1]["val/accuracy"] == second["reports"][-1]["val/accuracy"]

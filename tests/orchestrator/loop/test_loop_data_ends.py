@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +128,7 @@ for _event in EVENTS:
 
 KINDS: dict[str, dict[str, Any]] = {
     "map-style": {},
-    "map-style, in processes": {"loader.num_workers": 2},
+    "map-style, in processes": {"loader.num_workers": 1},
     "own sampler": {"task_args.weighted": True, "loader.drop_last": True},
     "torchdata": {"task_args.own": "torchdata"},
     "own, sized": {"task_args.own": "own, sized"},
@@ -211,21 +209,14 @@ def undisturbed(kind: str, root: Path) -> tuple[list[str], tuple[Any, Any, Any]]
     return run_loop(calm), left(calm.location)
 
 
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """A folder in memory where there is a place for it, as a disk is slow to promise that nothing is lost."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        yield Path(folder)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_killed_anywhere_and_resumed_is_the_undisturbed_run(kind: str, root: Path) -> None:
-    events, expected = undisturbed(kind, root / "calm")
+def test_killed_run_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    events, expected = undisturbed(kind, tmp_path / "calm")
     told = [(report["epoch"], report["iteration"]) for report in expected[0]]
     assert len(told) == len(set(told)) + 1, "one of val and one of test at the end"
     # Each kind dies at other events, so that all kinds together die at each.
     for at in places(events)[list(KINDS).index(kind) % 4 :: 8 if "processes" in kind else 4]:
-        killed = written(root / str(at), kind)
+        killed = written(tmp_path / str(at), kind)
         assert len(run_loop(killed, at)) == at
         run_loop(killed)
         assert left(killed.location) == expected, f"killed at {at}, {events[at - 1]}"
@@ -295,11 +286,11 @@ def expect_the_rest_once(kind: str, change: dict[str, Any], ranks: Sequence[Chan
 
 @pytest.mark.parametrize("kind", CHANGED)
 @pytest.mark.parametrize("number", range(len(CHANGES)))
-def test_whatever_a_resume_changes_it_gives_what_is_left_once(kind: str, number: int, root: Path) -> None:
+def test_resume_with_other_settings_sees_the_remaining_samples_once(kind: str, number: int, tmp_path: Path) -> None:
     change = CHANGES[number]
     # The first, in the middle of an epoch, its last, and the first of the next: each change and each kind meets all.
     iteration = (1, 6, 7, 8)[(number + list(CHANGED).index(kind)) % 4]
-    run = changed(root, kind, iteration, change, World(), World())
+    run = changed(tmp_path, kind, iteration, change, World(), World())
     assert run.before[-1].iteration == iteration
     expect_the_rest_once(kind, change, [run], 1)
 
@@ -325,6 +316,6 @@ def _on_ranks(rank: int, world_size: int, root: str) -> list[Changed]:
     return runs
 
 
-def test_on_other_ranks_a_resume_gives_what_is_left_once(root: Path) -> None:
-    for case, *ranks in zip(ON_RANKS, *on_ranks(_on_ranks, 2, str(root)), strict=True):
+def test_resume_on_other_ranks_sees_the_remaining_samples_once(tmp_path: Path) -> None:
+    for case, *ranks in zip(ON_RANKS, *on_ranks(_on_ranks, 2, str(tmp_path)), strict=True):
         expect_the_rest_once(case[0], case[2], ranks, case[3][1])

@@ -51,7 +51,7 @@ def test_iterations_of_the_run_are_counted_each_phases_apart() -> None:
 )
 def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
-        hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None)}
+        hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
         loop = Loop(TASK, experiment(epochs=4, **fields), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
         if restore:
             loop.restore(restore)

@@ -90,11 +90,6 @@ def test_where_asking_takes_long_it_takes_no_more_than_its_share(monkeypatch: py
     assert asked_at(Two(waited_s=0.001), 12, 0.05) == [1, 6, 11], "what costs little is asked as often as ever"
 
 
-def test_what_another_rank_was_asked_is_heard() -> None:
-    assert stopping_of(Two(asked=True), clock_after(1.0)).is_asked()
-    assert not stopping_of(Two(), clock_after(1.0)).is_asked()
-
-
 def test_what_a_rank_waits_for_the_answer_is_told_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rank answers after three seconds, each of the two times it is asked."""
     now = iter([100.0, 103.0, 200.0, 203.0])
@@ -212,29 +207,23 @@ def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, pha
     assert numbers(resumed.state.module) == numbers(whole.state.module)
 
 
-def _stop_on_rank_1(rank: int, world_size: int, root: str, check_every_s: float) -> tuple[list[Any], list[str]]:
-    stopping_module.CHECK_EVERY_S = check_every_s
+def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
+    """Reports and checkpoints of two ranks that check at each step, or rarely, whether the other was asked to stop."""
 
-    def stop_asked() -> bool:
-        return rank == 1 and loop.state.step >= 3
+    def train(check_every_s: float) -> tuple[list[Any], list[str]]:
+        stopping_module.CHECK_EVERY_S = check_every_s
+        store = CheckpointStore(Storage(f"{root}/{check_every_s}"), master=rank == 0)
+        context = RunContext(
+            world=World(rank, world_size, rank), store=store, stop_asked=lambda: rank == 1 and loop.state.step >= 3
+        )
+        loop = Loop(Points(), experiment(batch_size=4), {}, context)
+        return [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in loop.run()], store.names()
 
-    store = CheckpointStore(Storage(root), master=rank == 0)
-    loop = Loop(
-        Points(),
-        experiment(batch_size=4),
-        {},
-        RunContext(world=World(rank, world_size, rank), store=store, stop_asked=stop_asked),
-    )
-    reports = [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in loop.run()]
-    return reports, store.names()
+    return [train(0.0), train(1e9)]
 
 
-def test_a_stop_asked_on_one_rank_ends_all_at_the_same_step(tmp_path: Path) -> None:
-    first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path), 0.0)
-    assert first == second == ([(3, ("interrupted",), True, True)], ["step-00000003"])
-
-
-def test_ranks_that_ask_each_other_rarely_stop_at_the_end_of_the_round_at_the_latest(tmp_path: Path) -> None:
-    # asked once in a thousand iterations: within this epoch they do not hear of each other
-    first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path), 1e9)
-    assert first == second == ([(7, ("interrupted",), True, True)], ["epoch-0001"])
+def test_stop_requested_on_one_rank_ends_all_ranks_at_the_same_step(tmp_path: Path) -> None:
+    first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path))
+    assert first == second
+    assert first[0] == ([(3, ("interrupted",), True, True)], ["step-00000003"])
+    assert first[1] == ([(7, ("interrupted",), True, True)], ["epoch-0001"]), "at the end of the round at the latest"

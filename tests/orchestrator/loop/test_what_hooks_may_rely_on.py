@@ -3,7 +3,6 @@ a gradient, an end."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,20 +64,6 @@ def test_the_batch_is_there_from_on_batch_on() -> None:
     batches = Batches()
     list(Loop(Points(train=16, val=8), experiment(epochs=1), {"batches": batches}).run())
     assert batches.there == [("train", False), ("train", True)] * 2 + [("val", False), ("val", True)]
-
-
-class Keeps(Hook):
-    """Keeps the state it is given at the start."""
-
-    def on_start(self, state: State) -> None:
-        self.state = state
-
-
-def test_the_state_that_a_hook_keeps_outlives_the_loop() -> None:
-    keeps = Keeps()
-    list(Loop(Points(val=0), experiment(epochs=1), {"keeps": keeps}).run())
-    gc.collect()
-    assert (keeps.state.step, keeps.state.samples) == (7, 52)
 
 
 class Notes(Hook):

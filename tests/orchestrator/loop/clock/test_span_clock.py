@@ -73,18 +73,6 @@ def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
     assert columns(clock, first, second)["other_s"] == [1.0, 6.0]
 
 
-def test_saving_is_no_work_of_the_loop_and_counts_once(time: Time) -> None:
-    clock = Clock()
-    clock.recording = True
-    ended = clock.restart()
-    time.now += 3.0
-    clock.checkpoint_s += 3.0
-    first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
-    second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
-    found = columns(clock, first, second)
-    assert (found["checkpoint_s"], found["other_s"], found["step_s"]) == ([3.0, 0.0], [0.5, 0.5], [12.0, 9.0])
-
-
 def test_waiting_between_iterations_is_added_to_that_in_them_and_counts_once(time: Time) -> None:
     clock = Clock()
     clock.recording = True
@@ -106,18 +94,6 @@ def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> N
     assert clock.mark() == 0.0
     assert columns(clock, clock.close({}, began, [0.0] * 17)) == {"step_s": [3.0]}
     assert clock.iteration_s == 3.0
-
-
-def test_spans_add_up_to_the_wall_time_on_a_real_clock() -> None:
-    clock = Clock()
-    clock.recording = True
-    ended, rows = clock.restart(), []
-    for _ in range(50):
-        rows.append(clock.close({}, ended, [clock.mark() for _ in INTERVALS[1:]]))
-        ended = rows[-1][-1]
-    found = {name: made(np.array(rows)) for name, made in clock.columns.items()}
-    assert sum(found[name] for name in SPANS) == pytest.approx(found["step_s"], rel=1e-6, abs=1e-9)
-    assert min(values.min() for values in found.values()) >= 0
 
 
 @pytest.fixture

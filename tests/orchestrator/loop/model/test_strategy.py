@@ -159,7 +159,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         shutil.copytree(Path(root, "whole"), again)
     world.barrier()
     return {
-        "losses": [losses(strategy, world, steps=50) for strategy in ("ddp", "fsdp")],
+        "losses": [losses(strategy, world, steps=20) for strategy in ("ddp", "fsdp")],
         "checkpointed": [
             losses(strategy, world, steps=6, activation_checkpointing=["0", "4"]) for strategy in ("ddp", "fsdp")
         ],
@@ -192,7 +192,7 @@ def test_two_sharded_ranks_train_as_two_replicas(two: list[dict[str, Any]]) -> N
     """Losses, norms of clipped gradients, and validation with raw and averaged weights."""
     for rank, found in enumerate(two):
         ddp, fsdp = found["losses"]
-        assert len(ddp["loss"]) == 50
+        assert len(ddp["loss"]) == 20
         assert (ddp["rows of 4.weight here"], fsdp["rows of 4.weight here"]) == (3, (2, 1)[rank])
         check_alike(ddp, fsdp)
         check_alike(*found["accumulated"])

@@ -121,7 +121,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("every", "ema", "fields"), CASES)
-def test_from_each_checkpoint_a_run_goes_on_as_if_undisturbed(
+def test_resume_from_each_checkpoint_is_bit_for_bit(
     tmp_path: Path, every: str, ema: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every stored
@@ -158,9 +158,7 @@ def outcomes(of_two: Path) -> list[Outcome]:
     return on_ranks(_run_on_rank, 2, str(of_two / "whole"), None)
 
 
-def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(
-    outcomes: list[Outcome], of_two: Path
-) -> None:
+def test_two_ranks_resume_with_their_own_buffers_and_random_states(outcomes: list[Outcome], of_two: Path) -> None:
     store = CheckpointStore(Storage(of_two / "whole"))
     of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
     assert not torch.equal(*of_ranks)
@@ -171,7 +169,7 @@ def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness
             check_resumed(of_two / "whole", outcomes[rank], name, resumed[rank])
 
 
-def test_one_rank_goes_on_where_two_were(outcomes: list[Outcome], of_two: Path) -> None:
+def test_one_rank_resumes_a_run_of_two(outcomes: list[Outcome], of_two: Path) -> None:
     """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost
     rank's."""
     shutil.copytree(of_two / "whole", of_two / "alone")
@@ -214,40 +212,6 @@ def test_rows_are_on_disk_before_a_checkpoint_is_announced(tmp_path: Path) -> No
     assert hook.found == [(3, 3), (6, 6)]
 
 
-class Adds(Hook):
-    """Adds a part of its own to each checkpoint."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-        self.loaded: dict[str, Any] = {}
-
-    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        checkpoint["extra"] = {"value": self.value}
-
-    def on_load(self, state: State, checkpoint: Any) -> None:
-        self.loaded = dict(checkpoint)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
-
-
-def test_a_hooks_own_parts_come_back_under_their_names(tmp_path: Path) -> None:
-    store = CheckpointStore(Storage(tmp_path))
-    first = Loop(Points(), experiment(), {"one": Adds(1.5), "two": Adds(2.5)}, RunContext(store=store))
-    reports = first.run()
-    next(reports)
-    first.save()
-    assert store.files("epoch-0001") == ["extra.pt", "hooks.pt", "model.pt", "optimizer.pt", "rank-0000.pt"]
-    one, two = Adds(0), Adds(0)
-    Loop(Points(), experiment(), {"one": one, "two": two}, RunContext(store=store)).restore("epoch-0001")
-    assert (one.value, two.value) == (1.5, 2.5)
-    assert one.loaded["extra"] == {"value": 2.5}
-    assert one.loaded["name"] == "epoch-0001"
-
-
 def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
     first = Loop(Points(), experiment(), {}, RunContext(store=store))
@@ -286,7 +250,7 @@ REPEATS = "; the rest of this epoch may repeat or miss some"
         (WITHIN, 44, 23, f"train had 52 samples when checkpoint '{WITHIN}' was made, and has 44 now{REPEATS}"),
     ],
 )
-def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, val: int, told: str) -> None:
+def test_changed_number_of_samples_is_shown(tmp_path: Path, name: str, train: int, val: int, told: str) -> None:
     begin(tmp_path, "3 steps" if name == WITHIN else "1 epoch")
     screen, store = Screen(), CheckpointStore(Storage(tmp_path))
     loop = Loop(Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=screen))
@@ -296,7 +260,7 @@ def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, v
     assert last == (train if name == WITHIN else 52) + train
 
 
-def test_training_that_stands_past_the_last_sample_does_not_go_on(tmp_path: Path) -> None:
+def test_resume_past_the_last_sample_is_refused(tmp_path: Path) -> None:
     begin(tmp_path, "3 steps")
     loop = Loop(Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
     with pytest.raises(

@@ -90,7 +90,7 @@ def _scheduler(name: str, optimizer: Optimizer) -> Any:
     return SCHEDULERS[name](optimizer, **ARGUMENTS.get(name, {}))
 
 
-def run_loop(root: Path, task: Trained, *, resumed: bool, background: bool = False) -> list[tuple[Any, ...]]:
+def run_loop(root: Path, task: Trained, *, resumed: bool) -> list[tuple[Any, ...]]:
     """The rates, the optimizer's and the scheduler's state after each step; resumed at each where it is to be."""
     kept: list[tuple[Any, ...]] = []
     while len(kept) < STEPS:
@@ -100,7 +100,7 @@ def run_loop(root: Path, task: Trained, *, resumed: bool, background: bool = Fal
             "scheduler": ParamScheduler(monitor="val/loss")
             if by_metric
             else ParamScheduler(every=Interval(1, "steps")),
-            "checkpoint": Checkpoint(background=background),
+            "checkpoint": Checkpoint(),
         }
         store = CheckpointStore(Storage(root))
         own = Component(type="task")
@@ -138,18 +138,16 @@ def plain(value: Any) -> Any:
     return type(value), value
 
 
-@pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_each_scheduler_goes_on_as_if_undisturbed(tmp_path: Path, name: str, background: bool) -> None:
+def test_each_scheduler_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
     task = Trained(scheduler_class=SCHEDULERS[name], train=12, val=4)
-    whole = run_loop(tmp_path / "whole", task, resumed=False)
-    assert run_loop(tmp_path / "resumed", task, resumed=True, background=background) == whole
+    assert run_loop(tmp_path / "resumed", task, resumed=True) == run_loop(tmp_path / "whole", task, resumed=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_each_optimizer_goes_on_as_if_undisturbed(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
-    task = Trained(optimizer_class=OPTIMIZERS[name], train=12, val=4, dtype=dtype)
+def test_each_optimizer_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
+    """In bf16, as loading gives the optimizer's tensors the dtype of the parameters."""
+    task = Trained(optimizer_class=OPTIMIZERS[name], train=12, val=4, dtype=torch.bfloat16)
     assert run_loop(tmp_path / "resumed", task, resumed=True) == run_loop(tmp_path / "whole", task, resumed=False)
 
 
@@ -245,7 +243,7 @@ def comes_back(root: Path, background: bool, world: World, **fields: Any) -> Non
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_each_kind_of_value_comes_back_as_it_was(tmp_path: Path, background: bool) -> None:
+def test_each_kind_of_value_is_restored(tmp_path: Path, background: bool) -> None:
     comes_back(tmp_path, background, World())
 
 
@@ -255,7 +253,7 @@ def _sharded(rank: int, world_size: int, root: str) -> None:
         comes_back(Path(root, str(background)), background, World(rank, world_size, rank), **fields)
 
 
-def test_on_sharded_ranks_each_kind_of_value_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_each_kind_of_value_is_restored_on_sharded_ranks(tmp_path: Path) -> None:
     on_ranks(_sharded, 2, str(tmp_path))
 
 
@@ -279,9 +277,7 @@ class Numbers(dict[str, int]):
         ({Point(1): 2}, "the key Point(x=1) of {}['value']", f"{__name__}.Point"),
     ],
 )
-def test_what_could_not_be_read_again_is_refused_as_it_is_saved(
-    tmp_path: Path, value: Any, place: str, kind: str
-) -> None:
+def test_value_that_cannot_be_loaded_is_refused_when_saved(tmp_path: Path, value: Any, place: str, kind: str) -> None:
     for method in ("state_dict", "rank_state_dict"):
         keeps = Hook()
         setattr(keeps, method, lambda: {"value": value})

@@ -98,8 +98,8 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("every", ["2 steps", "3 steps", "5 steps", "1 epochs"])
-def test_resumed_from_any_checkpoint_it_is_the_undisturbed_run(tmp_path: Path, every: str) -> None:
+@pytest.mark.parametrize("every", ["3 steps", "5 steps"])
+def test_resume_from_any_checkpoint_is_bit_for_bit(tmp_path: Path, every: str) -> None:
     """Changes fall right at checkpoints, between them, and before and after the place of the resume."""
     hooks = {"checkpoint": {"every": every, "keep": None}}
     experiment = changing(CHANGES, hooks=hooks, scheduler={"type": "ExponentialLR", "gamma": 0.5})
@@ -117,7 +117,7 @@ def test_resumed_from_any_checkpoint_it_is_the_undisturbed_run(tmp_path: Path, e
         assert later.columns("step", "loss", phase="train") == losses[again_from(name) :]
 
 
-def test_restored_under_another_rate_it_trains_as_if_that_had_been_set_there(tmp_path: Path) -> None:
+def test_checkpoint_restored_with_another_rate_trains_as_if_the_rate_changed_there(tmp_path: Path) -> None:
     """What population-based training does, and what `changes` does in a single run, is the same to the last bit."""
     hooks = {"checkpoint": {"every": 1, "keep": None}}
     cosine = {"type": "CosineAnnealingLR", "T_max": 3}

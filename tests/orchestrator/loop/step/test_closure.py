@@ -77,13 +77,17 @@ def trained(rank: int, world_size: int, arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=["plain", "strong_wolfe"])
-def test_it_is_the_handwritten_loop(arguments: dict[str, Any]) -> None:
+def test_one_rank_trains_as_a_handwritten_loop(arguments: dict[str, Any]) -> None:
     trained(0, 1, arguments)
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=["plain", "strong_wolfe"])
-def test_so_it_is_on_two_ranks(arguments: dict[str, Any]) -> None:
-    on_ranks(trained, 2, arguments)
+def trained_in_all_ways(rank: int, world_size: int) -> None:
+    for arguments in ARGUMENTS:
+        trained(rank, world_size, arguments)
+
+
+def test_two_ranks_train_as_a_handwritten_loop() -> None:
+    on_ranks(trained_in_all_ways)
 
 
 class Events(Hook):

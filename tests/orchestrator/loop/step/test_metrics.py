@@ -68,35 +68,35 @@ def trained(rank: int, world_size: int, gives: str, over_ranks: bool) -> Any:
     return {name: value for name, value in report.metrics.items() if "spread" in name}
 
 
-def test_a_meter_that_is_not_of_all_ranks_is_refused_on_each() -> None:
+def on_two(rank: int, world_size: int) -> dict[str, Any]:
+    """For each kind of value what a meter of all ranks gives, and one of each rank."""
+    return {gives: [trained(rank, world_size, gives, over_ranks) for over_ranks in (True, False)] for gives in GIVES}
+
+
+def test_meter_must_combine_the_samples_of_all_ranks() -> None:
+    first, second = on_ranks(on_two)
+    assert first == second
     for gives, name in GIVES.items():
-        first, second = on_ranks(trained, 2, gives, False)
-        assert first == second
-        assert f"the meter 'spread' differs between ranks: {name} is " in first
-        assert " on rank 0 and " in first
-        assert "test_metrics.py" in first
-
-
-def test_one_that_is_has_the_value_of_a_single_rank() -> None:
-    for gives in GIVES:
+        combined, message = first[gives]
         alone = trained(0, 1, gives, False)
-        first, second = on_ranks(trained, 2, gives, True)
-        assert first == second
-        assert first == {name: pytest.approx(value, rel=1e-5) for name, value in alone.items()}
+        assert combined == {name: pytest.approx(value, rel=1e-5) for name, value in alone.items()}
+        assert f"the meter 'spread' differs between ranks: {name} is " in message
+        assert " on rank 0 and " in message
+        assert "test_metrics.py" in message
 
 
 @pytest.mark.parametrize("values", [(1.0, 1.0 + 1e-9), (math.nan, math.nan), (math.inf, math.inf), (0.0, 0.0)])
-def test_values_alike_but_for_rounding_are_one(values: tuple[float, ...]) -> None:
+def test_values_that_differ_by_rounding_are_equal(values: tuple[float, ...]) -> None:
     refuse_different(Points(), "val", "m", [{"m": value} for value in values])
 
 
 @pytest.mark.parametrize("values", [(1.0, 1.001), (math.nan, 1.0), (math.inf, -math.inf), (1.0, 1.0, 2.0), (0.0, 1e-3)])
-def test_others_are_not(values: tuple[float, ...]) -> None:
+def test_values_that_differ_more_are_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(RunError, match=f"val/m is {values[0]} on rank 0"):
         refuse_different(Points(), "val", "m", [{"m": value} for value in values])
 
 
-def test_a_name_that_one_rank_lacks_is_a_difference() -> None:
+def test_value_that_one_rank_lacks_is_refused() -> None:
     with pytest.raises(RunError, match=r"val/m/b is 1\.0 on rank 0 and None on rank 1"):
         refuse_different(Points(), "val", "m", [{"m/a": 1.0, "m/b": 1.0}, {"m/a": 1.0}])
 
