@@ -1,4 +1,4 @@
-"""The plan: which hook runs at which event, in which order, on this rank."""
+"""The plan: the hooks of each event on this rank, in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hooks.state import State
 logger = logging.getLogger("hookyard")
 
 EXPENSIVE_S = 5e-6
-"""A call that takes the host longer than this may use the device: a single operation takes as long."""
+"""Host time above which a call may use the device: launching one operation takes about as long."""
 
 
 class HookError(RuntimeError):
@@ -33,21 +33,21 @@ class HookError(RuntimeError):
 
 @dataclass
 class Call:
-    """A hook at an event, with its cost so far."""
+    """One hook's handler of one event, with its cost so far."""
 
     name: str
     event: str
     run: Callable[..., None]
     best_effort: bool = False
     pace: Interval | int | None = None
-    """How often it is called; None means always."""
+    """Interval between calls; None calls it at every event."""
     priority: int = Priority.NORMAL
     calls: int = 0
     seconds: Any = 0.0
-    """Seconds since the last drain: a number, or what `float` makes one once the device has measured it."""
+    """Seconds since the last drain: a float, or a device timer that `float` converts."""
     total_calls: int = 0
     host_s: float = 200 * EXPENSIVE_S
-    """Seconds of all calls on the host; begins high, so that the first 200 calls count as expensive."""
+    """Host seconds of all calls; starts high, so that the first 200 calls count as expensive."""
 
 
 def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
@@ -55,18 +55,18 @@ def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
 
 
 def sort_by_priority(hooks: Mapping[str, Hook]) -> list[tuple[str, Hook]]:
-    """Return hooks by priority, then by place in the mapping."""
+    """Return hooks by priority, then in the order of the mapping."""
     return sorted(hooks.items(), key=lambda item: item[1].priority)
 
 
 class Plan:
-    """The calls of each event on one rank, resolved once at start, with the cost of each. Worker process.
+    """The calls of each event on one rank, resolved once at start, with the cost of each. Runs in a worker.
 
-    A failing hook raises HookError out of `fire`. In `on_exception`, and for best-effort hooks, its failure is logged.
+    `fire` raises HookError if a hook fails. In `on_exception`, and for best-effort hooks, it logs the failure instead.
 
-    The cost of a call is the host's time. With `mark`, which returns a moment on a device's timeline, an expensive
-    call costs the time between two marks instead. So a hook that waits for earlier work is not charged for it, and a
-    hook that gives the device work is.
+    The cost of a call is the host's time. With `mark`, which records an event on a device's timeline, the cost of an
+    expensive call is the time between two such events. So a hook is charged for the work that it launches, not for
+    waiting for earlier work.
     """
 
     def __init__(
@@ -94,20 +94,20 @@ class Plan:
         self._unpaced = {
             event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()
         }
-        self._due: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
+        self._due_calls: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
     def _all_calls(self) -> Iterable[Call]:
         return (call for calls in self.calls.values() for call in calls)
 
-    def with_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
-        """Return a plan of the same hooks with other calls at some events, by priority."""
-        other = copy(self)
-        replaced = {event: tuple(sorted(some, key=lambda call: call.priority)) for event, some in calls.items()}
-        other.calls = {**self.calls, **replaced}
-        other._resolve_paces()
-        return other
+    def replace_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
+        """Return a copy of the plan with the calls of some events replaced, sorted by priority."""
+        plan = copy(self)
+        replaced = {event: tuple(sorted(new, key=lambda call: call.priority)) for event, new in calls.items()}
+        plan.calls = {**self.calls, **replaced}
+        plan._resolve_paces()
+        return plan
 
-    def change(self, name: str, field: str, value: Any) -> None:
+    def set_field(self, name: str, field: str, value: Any) -> None:
         """Set a field of a hook between two iterations; no effect on a rank that does not run the hook."""
         hook = self.hooks.get(name)
         if hook is None:
@@ -142,17 +142,17 @@ class Plan:
     def _fire_marked(self, calls: Iterable[Call], arguments: tuple[Any, ...], mark: Callable[[], Any]) -> None:
         """Call the hooks, with marks around expensive calls only: two marks take longer than most hooks."""
         for call in calls:
-            begun = mark() if call.host_s > EXPENSIVE_S * call.total_calls else None
-            started = perf_counter()
+            start_event = mark() if call.host_s > EXPENSIVE_S * call.total_calls else None
+            host_start = perf_counter()
             try:
                 call.run(*arguments)
             except (Exception, SystemExit, GeneratorExit) as error:
                 self._handle_failure(call, error)
-            seconds = perf_counter() - started
+            seconds = perf_counter() - host_start
             call.total_calls += 1
             call.host_s += seconds
             call.calls += 1
-            call.seconds += seconds if begun is None else mark() - begun
+            call.seconds += seconds if start_event is None else mark() - start_event
 
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Return the calls that are due; checks each pace once, so that many idle hooks cost as much as one."""
@@ -162,10 +162,10 @@ class Plan:
                 due += (pace,)
         if not due:
             return self._unpaced[event]
-        calls = self._due.get((event, due))
+        calls = self._due_calls.get((event, due))
         if calls is None:
             calls = tuple(call for call in self.calls[event] if call.pace is None or call.pace in due)
-            self._due[event, due] = calls
+            self._due_calls[event, due] = calls
         return calls
 
     def _handle_failure(self, call: Call, error: BaseException) -> None:
@@ -173,11 +173,11 @@ class Plan:
             raise HookError(call.name, call.event, self.rank, describe_error(error)) from error
         logger.warning("hook '%s' failed in %s (the run continues): %s", call.name, call.event, describe_error(error))
 
-    def leave_device(self) -> None:
-        """Measure by the host's clock from now on, and keep what the device has measured without waiting for it."""
+    def stop_device_timing(self) -> None:
+        """Time calls on the host from now on. Keep finished device measurements; do not synchronize."""
         self._mark = None
         for call in self._all_calls():
-            call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.passed()
+            call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.elapsed_so_far()
 
     def drain_costs(self) -> list[dict[str, Any]]:
         """Return the cost of each hook at each event since the last drain: hook, event, calls, seconds."""
@@ -193,12 +193,12 @@ class Plan:
         """Return names and order of the collective hooks, which must be the same on all ranks."""
         return [f"{name}:{type(hook).__name__}" for name, hook in self.hooks.items() if hook.collective]
 
-    def table(self) -> dict[str, list[str]]:
+    def names_by_event(self) -> dict[str, list[str]]:
         """Return the hook names of each event in order, for printing; events without hooks are left out."""
         names = {event: [call.name for call in calls if call.name in self.hooks] for event, calls in self.calls.items()}
-        return {event: of_event for event, of_event in names.items() if of_event}
+        return {event: hook_names for event, hook_names in names.items() if hook_names}
 
 
-def priority_label(value: int) -> str:
-    """Return `NORMAL (50)`, or just the number if no level has it."""
+def format_priority(value: int) -> str:
+    """Format a priority: `NORMAL (50)` for a named level, otherwise the number."""
     return f"{Priority(value).name} ({value})" if value in set(Priority) else str(value)

@@ -8,7 +8,7 @@ HookyardError
 │   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
 └── RunError            a run failed (exit code 1)
     ├── MetricMissing   a trial's reports lack the sweep's metric
-    ├── WorkersDisagree the ranks do not run the same plan
+    ├── RankMismatch    the ranks do not run the same plan
     └── LeaseLost       another driver has the run by now
 """
 
@@ -137,7 +137,7 @@ class MetricMissing(RunError):
     """A trial's reports lack the sweep's metric, as will those of all trials."""
 
 
-class WorkersDisagree(RunError):
+class RankMismatch(RunError):
     """The ranks do not run the same plan of collective hooks."""
 
 

@@ -36,7 +36,7 @@ def main(sizes: Sequence[int]) -> None:
         ring, clock, state = Ring(ranks), Clock(), State()
         clock.iteration_s = STEP_S
         stopping.perf_counter = ring.clock
-        asks = stopping.Stopping(state, cast(Any, ring), clock, lambda: False)
+        asks = stopping.StopCoordinator(state, cast(Any, ring), clock, lambda: False)
         for state.iteration in range(1, STEPS + 1):
             ring.now += STEP_S
             if state.iteration >= asks.next_check:

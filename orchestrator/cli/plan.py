@@ -55,9 +55,9 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     from orchestrator.config.resolve import resolve
 
     hooks = resolve(experiment.source).hooks
-    order = {"rank 0": Plan(hooks).table()}
+    order = {"rank 0": Plan(hooks).names_by_event()}
     if experiment.workers.max_count > 1:
-        order["other ranks"] = Plan(hooks, rank=1, local_rank=1).table()
+        order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()
     return order
 
 

@@ -88,7 +88,7 @@ def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
     """Describe a hook class as plain data: its purpose, ranks, events and parameters."""
     from hooks import EVENTS
     from hooks.hook import Hook
-    from hooks.plan import priority_label
+    from hooks.plan import format_priority
     from orchestrator.config.components import DEFAULT_HOOKS
 
     return {
@@ -97,7 +97,7 @@ def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
         "source": inspect.getsourcefile(cls),
         "doc": inspect.getdoc(cls) or "",
         "default": name in DEFAULT_HOOKS,
-        "priority": priority_label(int(cls.priority)),
+        "priority": format_priority(int(cls.priority)),
         "ranks": str(cls.ranks),
         "collective": cls.collective,
         "best_effort": cls.best_effort,

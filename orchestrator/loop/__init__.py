@@ -1,1 +1,1 @@
-"""The hooked loop: a generator of reports that knows no Ray."""
+"""The hooked loop: a generator of reports that does not depend on Ray."""

@@ -18,7 +18,7 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.custom_training import train_parameters
 from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
+from orchestrator.errors import CheckpointError, RankMismatch, RunError
 from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
@@ -102,7 +102,7 @@ class CustomLoop(Rounds):
         cursor.epoch.complete()
         self.plan.fire("on_phase_end", state)
         cursor.stage = Stage.TRAINED
-        self.save_if_asked()
+        self.save_if_requested()
 
     def _ends_with_steps(self) -> bool:
         """Return whether the generator made steps after its last `yield`, which are a last round; collective.
@@ -151,7 +151,7 @@ class CustomLoop(Rounds):
     def _mean_over_ranks(self, report: Any) -> dict[str, float] | None:
         """Return the means over ranks of a report, or None if training is over; collective.
 
-        Raises WorkersDisagree if ranks differ.
+        Raises RankMismatch if ranks differ.
         """
         ranks = self.world.gather(None if report is None else self._checked(report))
         names = [None if metrics is None else sorted(metrics) for metrics in ranks]
@@ -159,7 +159,7 @@ class CustomLoop(Rounds):
         if rank is not None:
             pair = names[0], names[rank]
             first, other = ("has ended" if metrics is None else f"yields {', '.join(metrics)}" for metrics in pair)
-            raise WorkersDisagree(
+            raise RankMismatch(
                 f"train() must yield the same metrics on all ranks, equally often, but rank 0 {first} and rank {rank}"
                 f" {other}{source_location(self.task.train)}"
             )
@@ -190,9 +190,9 @@ class CustomLoop(Rounds):
             self.plan.fire("on_phase_start", state)
             self.plan.fire("on_phase_end", state)
 
-    def save_if_asked(self) -> None:
+    def save_if_requested(self) -> None:
         if self.parts.are_named or not self.state.checkpoint_reasons:
-            return super().save_if_asked()
+            return super().save_if_requested()
         self.state.checkpoint_reasons.clear()
         if self.parts.waiting is None and not self._has_warned and self.world.is_master:
             self.state.show(

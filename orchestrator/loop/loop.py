@@ -33,7 +33,7 @@ class HookedRun(Rounds):
     """A run of a training: its hooks, evaluation, checkpoints and reports. Worker process.
 
     Events fire in `Training` for the start and the training phases, in `Evaluation` for the other phases, in
-    `Iterations` within an iteration, in `Saving` around a checkpoint, and here for reports and the end.
+    `Iterations` within an iteration, in `CheckpointSaver` around a checkpoint, and here for reports and the end.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class HookedRun(Rounds):
         if self.cursor.stage is not Stage.TRAIN:
             self.saving.restore_randomness()
         yield from super()._rounds()
-        if self.cursor.stage is not Stage.TRAIN and self._report_to_come():
+        if self.cursor.stage is not Stage.TRAIN and self._has_another_report():
             self.saving.rewind_randomness()
             self.evaluation.run("test")
             yield self._report(last=True)
@@ -96,13 +96,13 @@ class HookedRun(Rounds):
         self._take_phase()
 
     def _take_phase(self) -> None:
-        """Continue from where training has left, and save if that is asked for."""
+        """Copy the stage and stop reasons of the training phase, and save if requested."""
         training, stopping = self.training, self.training.stopping
         self.cursor.stage = training.stage
         self.stopping.reasons, self.stopping.interrupted = stopping.reasons, stopping.interrupted
         if training.stage is Stage.TRAINED:
             self.saving.after_training = training.after_phase
-            self.save_if_asked()
+            self.save_if_requested()
 
     def _validate(self) -> None:
         if self._validation_due():
@@ -119,12 +119,12 @@ class HookedRun(Rounds):
         never = [] if self.experiment.validate_every.count else data.phase_names("val")
         return tuple(phase for phase in data.phases if phase not in never)
 
-    def _report_to_come(self) -> bool:
+    def _has_another_report(self) -> bool:
         return bool(self.training.data.phase_names("test")) and not self.stopping.interrupted
 
 
 class Loop(HookedRun):
-    """Trains a task with hooks: `for report in loop.run(): ...`. One in each worker process; knows no Ray.
+    """Training of a task with hooks: `for report in loop.run(): ...`. Each worker has one; it does not depend on Ray.
 
     It is a training of its own and the only run of it. `options` are those of `Training`.
     """

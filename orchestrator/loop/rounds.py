@@ -1,4 +1,4 @@
-"""Rounds: training, validation and a report, with saving and stopping between them. Worker process."""
+"""Rounds: a training phase, the validation after it and a report each. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import WorkersDisagree
-from orchestrator.loop.clock.hook_costs import Ledger
+from orchestrator.errors import RankMismatch
+from orchestrator.loop.clock.hook_costs import CostRecorder
 from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import RunCursor
-from orchestrator.loop.state.saving import Contents, Saving
-from orchestrator.loop.stopping import INTERRUPTED, Stopping
+from orchestrator.loop.state.saving import CheckpointContents, CheckpointSaver
+from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
 
-DEVICE_S = 2.0
-"""Seconds that a failing rank waits for its device, before the others hear of the failure."""
+DEVICE_TIMEOUT_S = 2.0
+"""Seconds that a failing rank waits for its device before it aborts the process group."""
 
 
 class Rounds(ABC):
-    """Trains round by round: `for report in loop.run(): ...`. One in each worker process; knows no Ray.
+    """Training in rounds: `for report in loop.run(): ...`. Each worker has one; it does not depend on Ray.
 
-    All ranks yield the same number of reports at the same places.
+    All ranks yield the same number of reports, at the same points. A collective method must be called on every rank.
     """
 
     def __init__(
@@ -47,19 +47,19 @@ class Rounds(ABC):
         clock: Clock,
         state: State,
         cursor: RunCursor,
-        contents: Contents,
+        contents: CheckpointContents,
     ) -> None:
         self.task, self.experiment, self.world, self.recorder = task, experiment, context.world, context.recorder
         self.plan, self.clock, self.state, self.cursor = plan, clock, state, cursor
-        self.stopping = Stopping(state, self.world, clock, context.stop_asked)
-        self.ledger = Ledger(self.recorder, plan, state, cursor)
-        self.saving = Saving(
-            context.store, state, plan, contents, cursor, self.world, self.ledger, context.send_artifacts
+        self.stopping = StopCoordinator(state, self.world, clock, context.stop_asked)
+        self.cost_recorder = CostRecorder(self.recorder, plan, state, cursor)
+        self.saving = CheckpointSaver(
+            context.store, state, plan, contents, cursor, self.world, self.cost_recorder, context.send_artifacts
         )
-        self.world.when_aborted.append(self.recorder.lose_device)
+        self.world.when_aborted.append(self.recorder.drop_device_values)
 
     def restore(self, name: str) -> None:
-        """Restore a stored checkpoint and fire `on_load`; call it on every rank, before `run`."""
+        """Restore a stored checkpoint and fire `on_load`, before `run`; collective."""
         try:
             self.saving.restore(name)
         except BaseException as error:
@@ -67,21 +67,21 @@ class Rounds(ABC):
             raise
 
     def save(self) -> str | None:
-        """Write a checkpoint between two reports and return its path; call it on every rank."""
+        """Write a checkpoint between two reports and return its path; collective."""
         self.save_now()
         self.saving.finish()
         return self.saving.last_path
 
     def run(self) -> Generator[Report, None, None]:
-        """Train to the end and yield a report after each round. An error goes to `on_exception` and is raised."""
+        """Train to the end and yield a report after each round. On an error, fire `on_exception` and re-raise it."""
         try:
             self._begin()
             yield from self._rounds()
             self.saving.finish()
             self._end()
-        except GeneratorExit:  # the driver goes no further; other ranks may have failed
+        except GeneratorExit:  # the caller closed the generator; other ranks may have failed
             try:
-                self.saving.finish_alone()
+                self.saving.finish_without_peers()
             finally:
                 self._end()
             raise
@@ -92,13 +92,14 @@ class Rounds(ABC):
             raise
 
     def _handle(self, error: BaseException) -> None:
-        # Wait for the device for the last time, and briefly: it may have failed, or wait for a rank that is gone.
-        for leave in (partial(self.recorder.settle, DEVICE_S), self.plan.leave_device, self.world.abort):
+        # Wait only briefly for the device: it may have failed, or be blocked by a rank that died.
+        settle = partial(self.recorder.settle, DEVICE_TIMEOUT_S)
+        for clean_up in (settle, self.plan.stop_device_timing, self.world.abort):
             try:
-                leave()
-            except Exception as later:  # the first failure is the one to report
-                logger.warning("rank %d could not leave its device: %s", self.world.rank, later)
-        self.recorder.lose_device()
+                clean_up()
+            except Exception as cleanup_error:  # report the first failure
+                logger.warning("Rank %d: cleanup after a failure failed: %s", self.world.rank, cleanup_error)
+        self.recorder.drop_device_values()
         self.plan.fire("on_exception", self.state, error)
 
     def _begin(self) -> None:
@@ -108,21 +109,23 @@ class Rounds(ABC):
         self.plan.fire("on_end", self.state)
         self._close()
         self.saving.close()
-        self.ledger.close()
+        self.cost_recorder.close()
 
     def _close_files_quietly(self) -> None:
         for files, close in (
             ("a checkpoint", self.saving.abandon),
             ("earlier checkpoints", self.saving.close),
-            ("rows", self.ledger.close),
+            ("rows", self.cost_recorder.close),
         ):
             try:
                 close()
-            except Exception as error:  # the first failure is the one to report
-                logger.warning("%s of rank %d could not be finished: %s", files, self.world.rank, error)
-        if rows := self.recorder.rows_left_out:
+            except Exception as error:  # report the first failure
+                logger.warning("Rank %d could not close %s: %s", self.world.rank, files, error)
+        if rows := self.recorder.incomplete_rows:
             logger.warning(
-                "the last %d rows of rank %d lack values that its device still computed", rows, self.world.rank
+                "The last %d rows of rank %d are incomplete: its device had not finished computing them",
+                rows,
+                self.world.rank,
             )
 
     def _rounds(self) -> Iterator[Report]:
@@ -130,45 +133,45 @@ class Rounds(ABC):
         cursor = self.cursor
         while True:
             if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
-                if self._finished():
+                if self._is_finished():
                     return
                 self._train()
-                if cursor.stage is Stage.TRAIN:
+                if cursor.stage is Stage.TRAIN:  # stopped within the phase
                     if self.stopping.reasons:
                         yield self._report()
                     return
             if cursor.stage is Stage.TRAINED:
                 self._validate()
                 cursor.stage = Stage.VALIDATED
-                self.save_if_asked()
+                self.save_if_requested()
             self._agree_on_stop()
             yield self._report()
             if self.stopping.reasons:
                 return
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         return self.cursor.stage is not Stage.TRAIN and self.state.finished
 
     def _report(self, *, last: bool = False) -> Report:
         state, cursor, stopping = self.state, self.cursor, self.stopping
-        if stopping.reasons or self._finished():
+        if stopping.reasons or self._is_finished():
             self.saving.finish()
         self.saving.finish_if_written()
         metrics = self._metrics()
         self.plan.fire("on_report", state, metrics)
-        self.ledger.flush()
+        self.cost_recorder.flush()
         cut_short = cursor.stage is Stage.TRAIN
         if not cut_short:
             cursor.stage = Stage.REPORTED
         state.metrics = {}
-        ends = bool(stopping.reasons) or self._finished()
-        final = cut_short or (ends and (last or not self._report_to_come()))
+        is_ending = bool(stopping.reasons) or self._is_finished()
+        is_final = cut_short or (is_ending and (last or not self._has_another_report()))
         return Report(
-            metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short, self.phases()
+            metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, is_final, cut_short, self.phases()
         )
 
     def _metrics(self) -> dict[str, Any]:
-        """Return the metrics of a report, to which hooks add theirs."""
+        """Return the loop's own metrics of a report; hooks add theirs in `on_report`."""
         state = self.state
         return {
             "epoch": self.cursor.epoch_label,
@@ -178,8 +181,8 @@ class Rounds(ABC):
             **state.metrics,
         }
 
-    def save_if_asked(self) -> None:
-        """Save a checkpoint if a hook has requested one; call it where all ranks do."""
+    def save_if_requested(self) -> None:
+        """Save a checkpoint if a hook has requested one; collective."""
         if not self.state.checkpoint_reasons:
             return
         self.state.checkpoint_reasons.clear()
@@ -188,11 +191,11 @@ class Rounds(ABC):
         self.clock.checkpoint_s += perf_counter() - began
 
     def save_now(self) -> None:
-        """Save a checkpoint, or begin to write it in the background; call it on every rank."""
+        """Save a checkpoint, or begin to write it in the background; collective."""
         self.saving.save(self.state.milestone)
 
     def finish_if_written(self) -> None:
-        """Put a checkpoint that was written in the background in its place; call it where all ranks do."""
+        """Commit a checkpoint whose background write has finished; collective."""
         if not self.saving.is_writing:
             return
         began = perf_counter()
@@ -202,13 +205,13 @@ class Rounds(ABC):
             self.clock.waiting_s += perf_counter() - began
 
     def _agree_on_stop(self) -> None:
-        """Agree over ranks whether the run ends with this round; an interrupted run is saved."""
+        """Agree with the other ranks whether the run ends after this round; save an interrupted run."""
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
             self.state.request_checkpoint(INTERRUPTED)
-            self.save_if_asked()
+            self.save_if_requested()
 
-    # What differs
+    # Implemented by subclasses
 
     @abstractmethod
     def phases(self) -> tuple[str, ...]:
@@ -216,32 +219,32 @@ class Rounds(ABC):
 
     @abstractmethod
     def _train(self) -> None:
-        """Train to the end of a round, or to where the run stops within it."""
+        """Train until the training phase ends or the run stops."""
 
     @abstractmethod
     def _validate(self) -> None:
         """Validate if it is due, and put the values into `state.metrics`."""
 
-    def _report_to_come(self) -> bool:
+    def _has_another_report(self) -> bool:
         """Return whether there is another report after training."""
         return False
 
     @abstractmethod
     def _close(self) -> None:
-        """Release what trained."""
+        """Release the model, the optimizers and the data."""
 
 
 def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
     """Return the plan of this rank; collective.
 
-    Raises WorkersDisagree if ranks run different collective hooks, as they would hang.
+    Raises RankMismatch if ranks run different collective hooks, because they would deadlock.
     """
     plan = Plan(hooks, world.rank, world.local_rank, clock.device_mark)
     signatures = world.gather(plan.collective_signature())
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:
-            raise WorkersDisagree(
-                f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the"
-                " same, in the same order, or the ranks would wait for each other forever"
+            raise RankMismatch(
+                f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}. Use the same hooks in"
+                " the same order on all ranks, otherwise the ranks would deadlock"
             )
     return plan

@@ -153,7 +153,7 @@ class SharedTraining(Training):
         return cast(list[SharedRun], self.runs)
 
     def _joint_plan(self) -> Plan:
-        return self._first_plan.with_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
+        return self._first_plan.replace_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
 
     def _joint_calls(self, event: str) -> list[Call]:
         """Merge the calls of all runs; the order of a run's calls is the same as if it trained alone."""
@@ -232,7 +232,7 @@ class SharedRun(HookedRun):
         ]
         fired_once = () if self.is_first else EVENTS_FIRED_ONCE
         own_calls = {event: list(filter(self.is_own, plan.calls[event])) for event in fired_once}
-        return plan.with_calls({"on_report": on_report, **own_calls})
+        return plan.replace_calls({"on_report": on_report, **own_calls})
 
     def is_own(self, call: Call) -> bool:
         """Return whether a call belongs to an observing hook of this run."""
@@ -248,10 +248,10 @@ class SharedRun(HookedRun):
 
     def leave(self) -> None:
         """End this run. Its training may continue for the others."""
-        self.saving.finish_alone()
+        self.saving.finish_without_peers()
         plan = self.plan
-        plan.with_calls({"on_end": filter(self.is_own, plan.calls["on_end"])}).fire("on_end", self.state)
-        self.plan = plan.with_calls(
+        plan.replace_calls({"on_end": filter(self.is_own, plan.calls["on_end"])}).fire("on_end", self.state)
+        self.plan = plan.replace_calls(
             {event: [call for call in calls if not self.is_own(call)] for event, calls in plan.calls.items()}
         )
         self.training.remove(self, self.plan)
@@ -287,8 +287,8 @@ class SharedRun(HookedRun):
         shared = {} if kind_of(self.state.phase) == "test" else self.training.hook_metrics
         return metrics | {name: value for name, value in shared.items() if name not in metrics}
 
-    def _finished(self) -> bool:
-        return self._phases == self.training.phases and super()._finished()
+    def _is_finished(self) -> bool:
+        return self._phases == self.training.phases and super()._is_finished()
 
     def _train(self) -> None:
         """Use the next phase of the training, and run it first if no other run has."""

@@ -1,4 +1,4 @@
-"""Stopping: how all ranks end a run at the same place."""
+"""Stopping: all ranks end a run at the same iteration."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.world import World
 
 CHECK_EVERY_S = 0.25
-"""Seconds between two checks whether a rank wants to stop."""
+"""Seconds between two checks for stop requests."""
 INTERRUPTED = "interrupted"
-"""The reason of a run that somebody outside asked to stop."""
+"""Stop reason of a run that was asked to stop from outside, as by Ctrl-C."""
 _SHARE = 0.005
 """The largest share of the time that checks may take. With thousands of ranks they are less frequent."""
 
 
-class Stopping:
-    """Decides whether the run ends early, and why: a hook or somebody outside asked for it. Worker process.
+class StopCoordinator:
+    """Coordinator of early stops, which a hook or the user requests on any rank. Runs in a worker.
 
     A collective in every step would cost more than a small step, so ranks check every few iterations. In each check
-    they agree on the next. A check costs what the last rank waits in it, and the smallest of the last few costs counts.
-    With one rank it is free. The clock gets this rank's wait.
+    they agree on the next. The cost of a check is the wait of the last rank; the smallest of the last few counts. With
+    one rank it is free. The clock gets this rank's wait.
     """
 
     def __init__(self, state: State, world: World, clock: Clock, asked_from_outside: Callable[[], bool]) -> None:
@@ -32,7 +32,7 @@ class Stopping:
         self.next_check = 0
         """The iteration of the next check, the same on all ranks."""
         self.reasons: tuple[str, ...] = ()
-        """Why the run ends, agreed over ranks; empty while it continues."""
+        """Why the run ends, as all ranks agreed; empty while it continues."""
         self._waited_s = 0.0
         self._costs_s: deque[float] = deque(maxlen=3)
         self.interrupted = False

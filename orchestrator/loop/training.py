@@ -32,7 +32,7 @@ from orchestrator.loop.step.closure import ClosureIterations
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.turns import TurnIterations
-from orchestrator.loop.stopping import Stopping
+from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, hide_progress, show_progress
@@ -91,7 +91,7 @@ class Training:
         samples_per_iteration = experiment.batch_size * self.world.world_size if train.by_index else 0
         self.epoch = EpochProgress(state, train.length, samples_per_iteration)
         self.contents = contents(state, self.iterations, self.data, self.changes, self.schedules)
-        self.stopping = Stopping(state, self.world, self.clock, context.stop_asked)
+        self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_asked)
         self.runs: list[Rounds] = []
         self.stage = Stage.TRAIN
         """`TRAINED` once the last phase has ended; else within it, or before the first."""
@@ -208,7 +208,7 @@ class Training:
             run.saving.restore_randomness()
 
     def _save_if_asked(self) -> None:
-        self.for_each_run(lambda run: run.save_if_asked())
+        self.for_each_run(lambda run: run.save_if_requested())
 
     def _last_step_of_phase(self) -> float:
         """Return the step at which this training phase ends, unless its epoch ends before."""

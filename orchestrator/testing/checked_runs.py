@@ -112,7 +112,7 @@ class CheckedRuns:
                 number = len(run.snapshots)
                 if number == 1:
                     for name, value in (changes or {}).items():
-                        loop.plan.change(NAME, name, value)
+                        loop.plan.set_field(NAME, name, value)
                 next_hook = None if report.final else successor(number)
                 if next_hook is None or path is None:
                     continue

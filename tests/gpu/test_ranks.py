@@ -129,7 +129,7 @@ class Fails(Hook):
 def test_a_run_that_fails_does_not_wait_for_a_device_that_is_busy(
     cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "DEVICE_S", 0.0)
+    monkeypatch.setattr(rounds, "DEVICE_TIMEOUT_S", 0.0)
     storage = Storage(tmp_path)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
     try:

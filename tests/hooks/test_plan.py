@@ -46,7 +46,7 @@ def test_hooks_run_by_priority_and_then_by_place() -> None:
     )
     plan.fire("on_step", State())
     assert notes == ["first", "second", "third", "late"]
-    assert plan.table() == {"on_step": ["first", "second", "third", "late"]}
+    assert plan.names_by_event() == {"on_step": ["first", "second", "third", "late"]}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_only_expensive_calls_are_marked_on_the_device(monkeypatch: pytest.Monke
     plan.fire("on_step", State())
     plan.fire("on_step", State())
     assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(1 + 0.01), "dear": 2}
-    plan.leave_device()
+    plan.stop_device_timing()
     plan.fire("on_step", State())
     assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {
         "cheap": pytest.approx(0.01),

@@ -1,4 +1,4 @@
-"""The ledger: costs of hooks and of saving, written with the rows."""
+"""Costs of hooks and of saving, written with the rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.stats.write.recorder import Recorder
 
 
-class Ledger:
-    """Writes the rows to disk, and with them the costs outside iterations. Worker process."""
+class CostRecorder:
+    """Recorder of costs outside iterations, which it writes together with the rows."""
 
     def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: RunCursor) -> None:
         self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor

@@ -157,10 +157,10 @@ class DeviceSpan:
             return self
         self._pairs += other._pairs
         if len(self._pairs) > _UNREAD:
-            self.passed()
+            self.elapsed_so_far()
         return self
 
-    def passed(self) -> float:
+    def elapsed_so_far(self) -> float:
         """Return the seconds between the marks that the device has passed; does not wait. A failed device has none."""
         with suppress(torch.AcceleratorError):
             while self._pairs and self._pairs[0][1].event.query():

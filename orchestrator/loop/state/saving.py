@@ -16,14 +16,14 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.clock.hook_costs import Ledger
+from orchestrator.loop.clock.hook_costs import CostRecorder
 from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state
 
 
-class Contents(Protocol):
+class CheckpointContents(Protocol):
     """The contents of a checkpoint beside hooks, generators and the run's position."""
 
     files: tuple[str, ...]
@@ -53,7 +53,7 @@ class Contents(Protocol):
         """Restore this rank's own contents, after the run's position; `other` returns those of another rank."""
 
 
-class Saving:
+class CheckpointSaver:
     """Writes and restores checkpoints, every rank taking part.
 
     With the hook `checkpoint: {background: true}` training continues once all is copied, and one checkpoint at a time
@@ -65,15 +65,15 @@ class Saving:
         store: CheckpointStore | None,
         state: State,
         plan: Plan,
-        contents: Contents,
+        contents: CheckpointContents,
         cursor: RunCursor,
         world: World,
-        ledger: Ledger,
+        cost_recorder: CostRecorder,
         send_artifacts: Callable[[], None],
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._contents, self._cursor = contents, cursor
-        self._ledger, self._send_artifacts = ledger, send_artifacts
+        self._ledger, self._send_artifacts = cost_recorder, send_artifacts
         self.last_path: str | None = None
         """The newest stored checkpoint."""
         self.last_step = -1
@@ -167,7 +167,7 @@ class Saving:
         self.finish()
         return True
 
-    def finish_alone(self) -> None:
+    def finish_without_peers(self) -> None:
         """Finish where other ranks may be gone. A checkpoint that they have not written in time is given up."""
         started, unpublished = perf_counter(), self._unpublished
         if unpublished and self.abandon():

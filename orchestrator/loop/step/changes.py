@@ -128,7 +128,7 @@ class Changes:
             if key != "type" and (key not in PLAN_KEYS or key in parameters(type(hook)))
         }
         changed, _ = construct(type(hook), settings, f"hooks.{name}")
-        self._plan.change(name, field, getattr(changed, field))
+        self._plan.set_field(name, field, getattr(changed, field))
 
     # The optimizer
 

@@ -45,7 +45,7 @@ class Recorder:
         self._waiting: deque[tuple[Batch, DeviceValues]] = deque()
         self._cost_rows: list[dict[str, Any]] = []
         self._device_is_lost = False
-        self.rows_left_out = 0
+        self.incomplete_rows = 0
         """Rows without the values of a lost device."""
         self.recent = Batches(recent)
         self.recent.begin(self._batch)
@@ -93,7 +93,7 @@ class Recorder:
             sleep(0.01)
             self._flush_rows_waiting(ready_only=True)
 
-    def lose_device(self) -> None:
+    def drop_device_values(self) -> None:
         """Leave out values on a device from now on. Any thread may call this."""
         self._device_is_lost = True
 
@@ -122,7 +122,7 @@ class Recorder:
             if not self._device_is_lost:
                 on_device.read()
             if self._device_is_lost:  # perhaps since then
-                self.rows_left_out += on_device.leave_out()
+                self.incomplete_rows += on_device.leave_out()
             labels = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
             added = _added([batch.added.get(index, {}) for index in range(batch.count)], numbers) if batch.added else {}

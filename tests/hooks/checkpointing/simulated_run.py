@@ -71,7 +71,7 @@ class SimulatedRun:
             hook.on_load(self.state, {"model": {}, "name": name})
             hook.on_start(self.state)
 
-    def save_if_asked(self) -> None:
+    def save_if_requested(self) -> None:
         state = self.state
         if not state.checkpoint_reasons:
             return
@@ -86,11 +86,11 @@ class SimulatedRun:
         first, *others = self.hooks
         assert not others or iterations == 0
         run_phase(first, self.state, phase, [{}] * iterations, length=length, metrics=metrics, step_end=self._step_end)
-        self.save_if_asked()
+        self.save_if_requested()
 
     def _step_end(self) -> None:
         if self.state.phase_iteration < self.state.phase_length:
-            self.save_if_asked()
+            self.save_if_requested()
 
     def epoch(self, accuracy: float | None = None, **metrics: float) -> None:
         """One epoch of two steps, and its validation."""

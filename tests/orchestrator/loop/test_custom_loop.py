@@ -24,7 +24,7 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
+from orchestrator.errors import CheckpointError, RankMismatch, RunError
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -428,7 +428,7 @@ def disagrees(rank: int, world_size: int) -> str:
 
     try:
         list(loop_of(train, world=World(rank, world_size), epochs=3).run())
-    except WorkersDisagree as error:
+    except RankMismatch as error:
         dist.barrier()
         return str(error)
     return ""

@@ -12,7 +12,7 @@ import torch
 from hooks import EVENTS, HOOKS, Hook, Interval, State
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.errors import WorkersDisagree
+from orchestrator.errors import RankMismatch
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -288,7 +288,7 @@ class Collective(Hook):
 
 def _on_rank(rank: int, world_size: int) -> dict[str, Any]:
     context = RunContext(world=World(rank, world_size, rank))
-    with pytest.raises(WorkersDisagree) as error:
+    with pytest.raises(RankMismatch) as error:
         Loop(Points(), experiment(), {"together": Collective()} if rank == 0 else {}, context)
     fields = experiment(batch_size=4, validate_every=Interval(3, "steps"))
     uneven = Loop(Points(train=29, val=3, test=1), fields, {}, context)

@@ -39,7 +39,7 @@ def test_a_run_that_fails_does_not_wait_for_a_device_that_is_stuck(
     device, storage = Device(), Storage(tmp_path)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
     monkeypatch.setattr(training_module, "clock_for", lambda of: CudaClock())
-    monkeypatch.setattr(rounds, "DEVICE_S", 0.0)
+    monkeypatch.setattr(rounds, "DEVICE_TIMEOUT_S", 0.0)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
     loop = Loop(Points(), experiment(), {"fails": Fails(device)}, RunContext(recorder=recorder))
     with pytest.raises(Exception, match="the disk is full"):
@@ -47,7 +47,7 @@ def test_a_run_that_fails_does_not_wait_for_a_device_that_is_stuck(
     rows = recorded(storage, "rows").read().to_pylist()
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert all(row["loss"] > 0 and "step_s" not in row for row in rows)
-    assert "the last 4 rows of rank 0 lack values that its device still computed" in caplog.messages
+    assert "The last 4 rows of rank 0 are incomplete: its device had not finished computing them" in caplog.messages
     # Of what the hook took, the device has told two iterations.
     (cost,) = [row for row in recorded(storage, "costs").read().to_pylist() if row["event"] == "on_step"]
     assert (cost["calls"], cost["seconds"]) == (4, 2.0)

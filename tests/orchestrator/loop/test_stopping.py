@@ -11,7 +11,7 @@ from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.stopping import Stopping
+from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -42,8 +42,8 @@ def clock_after(iteration_s: float) -> Clock:
     return clock
 
 
-def stopping_of(world: Two | World, clock: Clock, state: State | None = None) -> Stopping:
-    return Stopping(state or State(), cast(World, world), clock, lambda: False)
+def stopping_of(world: Two | World, clock: Clock, state: State | None = None) -> StopCoordinator:
+    return StopCoordinator(state or State(), cast(World, world), clock, lambda: False)
 
 
 def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
@@ -112,7 +112,7 @@ class Three:
 def test_the_reasons_of_all_ranks_are_joined_and_each_is_said_once() -> None:
     state = State()
     state.request_stop("enough")
-    stopping = Stopping(state, cast(World, Three()), Clock(), lambda: True)
+    stopping = StopCoordinator(state, cast(World, Three()), Clock(), lambda: True)
     stopping.agree()
     assert stopping.reasons == ("enough", "too long", "interrupted", "time is up")
     assert stopping.interrupted

@@ -91,7 +91,7 @@ def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5), "note": 7}, (1.0, 0.0))
     recorder.settle(within_s)
-    recorder.lose_device()
+    recorder.drop_device_values()
     recorder.close()
     return recorder, recorded(Storage(folder), "rows").read().to_pylist()
 
@@ -100,19 +100,19 @@ def test_a_rank_that_fails_takes_what_the_gpu_computes_within_its_time_and_leave
     gpu: Gpu, tmp_path: Any
 ) -> None:
     recorder, (row,) = closed_with_a_row(tmp_path / "in time", 3600.0)
-    assert (gpu.looks, row["loss"], recorder.rows_left_out) == (3, 0.5, 0)
+    assert (gpu.looks, row["loss"], recorder.incomplete_rows) == (3, 0.5, 0)
     gpu.looks = 10
     recorder, (row,) = closed_with_a_row(tmp_path / "too late", 0.0)
-    assert (row["iteration"], row["note"], "loss" in row, recorder.rows_left_out) == (1.0, 7, False, 1)
+    assert (row["iteration"], row["note"], "loss" in row, recorder.incomplete_rows) == (1.0, 7, False, 1)
     assert gpu.asked.count("begin") == 1
 
 
 def test_what_is_lost_while_it_is_read_is_left_out(gpu: Gpu, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread ends what the GPU waits for, and what comes over then may be anything."""
-    monkeypatch.setattr(gpu, "wait_event", lambda mark: recorder.lose_device())
+    monkeypatch.setattr(gpu, "wait_event", lambda mark: recorder.drop_device_values())
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5)}, (1.0, 0.0))
     recorder.close()
     (row,) = recorded(Storage(tmp_path), "rows").read().to_pylist()
-    assert ("loss" in row, row["iteration"], recorder.rows_left_out) == (False, 1.0, 1)
+    assert ("loss" in row, row["iteration"], recorder.incomplete_rows) == (False, 1.0, 1)
