@@ -77,7 +77,7 @@ class Evaluation:
             state.module.train()
             if meters and not data.by_index:
                 self._check_each_rank_has_samples(phase, before)
-            values = self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
+            values = self._iterations.reduce_metrics(f"{phase}/{label}" if label else phase, self._world, meters)
             if not values:
                 raise RunError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
             if clash := values.keys() & state.metrics.keys():

@@ -141,7 +141,7 @@ class Training:
             },
             loaders=self.data.loaders,
             fresh_batches=self.data.fresh_batches,
-            forward=self.precisions[first].autocasting(forward_pass(self.task, model, module)),
+            forward=self.precisions[first].with_autocast(forward_pass(self.task, model, module)),
             samples_in=self.task.batch_size,
             max_epochs=self.experiment.epochs,
             max_steps=self.experiment.steps,
@@ -243,7 +243,7 @@ class Training:
         if state.phase_iteration >= state.phase_length:
             self.epoch.complete()
             self._batches = None
-        metrics = self.iterations.reduce("train", self.world)
+        metrics = self.iterations.reduce_metrics("train", self.world)
         state.metrics |= metrics
         for run in self.runs:
             run.state.metrics |= metrics

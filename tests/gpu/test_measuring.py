@@ -19,7 +19,7 @@ from hooks.stats.device_stats import DeviceStats
 from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.perf_stats import PerfStats
-from orchestrator.loop.step.transfer import mover
+from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write.recorder import Recorder
@@ -165,7 +165,7 @@ def test_what_device_stats_records_is_what_nvidia_smi_says(device: torch.device)
 
 def test_page_locked_batches_are_copied_beside_the_work(cuda: torch.device) -> None:
     """A copy lies, on the device's own time line, within the work that was given before it."""
-    move, work = mover(cuda), torch.randn(8192, 8192, device=cuda)
+    move, work = make_transfer(cuda), torch.randn(8192, 8192, device=cuda)
     batch = [torch.randn(16, 1024, 1024).pin_memory()]
     move(batch)
     torch.cuda.synchronize()

@@ -122,8 +122,8 @@ def is_sharded(module: nn.Module) -> bool:
     return any(shards.is_sharded(parameter) for parameter in module.parameters())
 
 
-def exchange_gradients(model: nn.Module, now: bool) -> None:
-    """Set whether the next backward pass exchanges gradients with other ranks, or accumulates them on each."""
+def set_gradient_sync(model: nn.Module, now: bool) -> None:
+    """Set whether the next backward pass synchronizes gradients across ranks, or accumulates them on each."""
     if isinstance(model, DistributedDataParallel):
         # DDP's no_sync() sets this, but as a context would have to surround half the iteration.
         model.require_backward_grad_sync = now
@@ -131,8 +131,8 @@ def exchange_gradients(model: nn.Module, now: bool) -> None:
         exchange(now)
 
 
-def check_exchanged(model: DistributedDataParallel) -> None:
-    """Raise RunError if the last backward pass has not exchanged all gradients, as the loss does not depend on some."""
+def check_gradients_synced(model: DistributedDataParallel) -> None:
+    """Raise RunError if the last backward pass has not exchanged all gradients: the loss does not depend on some."""
     indices = gradients_never_exchanged(model)
     if indices is None:
         return

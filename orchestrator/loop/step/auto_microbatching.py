@@ -13,7 +13,7 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.norm_layers import BatchNorm
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
-from orchestrator.loop.step.iterations import Iterations, Marks, clearing
+from orchestrator.loop.step.iterations import Iterations, Marks, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 
 _EXCHANGED_AT_ONCE = 2**24
@@ -32,13 +32,13 @@ class MicrobatchedIterations(Iterations):
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make an optimizer step at each `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, self._optimizer
-        fetch, update = self._fetcher(batches), self._updater(optimizer, self.precision)
-        finish = self._finisher(state.epoch, ())
+        fetch, update = self._make_fetch(batches), self._make_update(optimizer, self.precision)
+        finish = self._make_finish(state.epoch, ())
         ended = self.clock.restart()
         while True:
             fetch_marks = fetch()
             batch, samples = state.batch, state.batch_size
-            parts = self._compute(batch, samples, fetch_marks[-1], clearing(optimizer))
+            parts = self._compute(batch, samples, fetch_marks[-1], make_clear_gradients(optimizer))
             state.batch, state.batch_size = batch, samples
             began = parts[-1][-1]
             self._exchange()
@@ -46,7 +46,7 @@ class MicrobatchedIterations(Iterations):
             if calls["on_backward"]:
                 self.plan.fire("on_backward", state)
                 t_gradients = mark()
-            self._record_rates(optimizer)
+            self._record_learning_rates(optimizer)
             parts.append((*(began,) * 6, t_backward, t_gradients, *update(), mark()))
             ended = finish(ended, fetch_marks, parts)
             yield
@@ -114,7 +114,7 @@ class MicrobatchedIterations(Iterations):
         """Compute a piece's gradients, with its share of the batch's loss. Return the clock's marks."""
         row = self.state.row
         before = dict(row)
-        forward_marks = self._forward_pass(self.state.model)()
+        forward_marks = self._make_forward(self.state.model)()
         for name in ("loss", *self._loss_terms):
             row[name] = before.get(name, 0.0) + row[name] * weight
         loss = cast(Tensor, self.state.loss)

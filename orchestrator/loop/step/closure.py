@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import coalesced_collectives as coalesced
-from orchestrator.loop.model.strategy import check_exchanged
-from orchestrator.loop.step.iterations import Iterations, Marks, clearing
+from orchestrator.loop.model.strategy import check_gradients_synced
+from orchestrator.loop.step.iterations import Iterations, Marks, make_clear_gradients
 from orchestrator.loop.step.task_errors import loss_terms
 
 
@@ -31,9 +31,9 @@ class ClosureIterations(Iterations):
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make an optimizer step at each `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, cast(Any, self._optimizer)
-        self._clear = clearing(optimizer)
-        fetch, self._forward = self._fetcher(batches), self._forward_pass(state.model)
-        finish = self._finisher(state.epoch, ("loss", "lr", "evaluations"))
+        self._clear = make_clear_gradients(optimizer)
+        fetch, self._forward = self._make_fetch(batches), self._make_forward(state.model)
+        finish = self._make_finish(state.epoch, ("loss", "lr", "evaluations"))
         ended = self.clock.restart()
         while True:
             fetch_marks = fetch()
@@ -80,8 +80,8 @@ class ClosureIterations(Iterations):
         t_own = t_backward = mark()
         if self._backward_timer is not None:
             t_own = self._backward_timer.take(t_backward)
-            check_exchanged(cast(DistributedDataParallel, state.model))
-        self._record_rates(self._optimizer)
+            check_gradients_synced(cast(DistributedDataParallel, state.model))
+        self._record_learning_rates(self._optimizer)
         if calls["on_backward"]:
             fire("on_backward", state)
         t_gradients = mark()

@@ -1,4 +1,4 @@
-"""Iterations: the steps from batch to recorded row, in training and in evaluation."""
+"""Iterations: the stages from batch to recorded row, in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock, Column
-from orchestrator.loop.model.strategy import check_exchanged, exchange_gradients
+from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
 from orchestrator.loop.step.metrics import Means, phase_metrics
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import checked_metrics, loss_terms, wrong_batch_size
-from orchestrator.loop.step.transfer import mover
+from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.world import World
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.stats.write.rows import Layout
@@ -33,31 +33,32 @@ COUNTERS = ("iteration", "step", "samples", "batch_size")
 """Counters, the first columns of every iteration's row."""
 
 Marks = tuple[Any, ...]
-"""Marks of the clock, in the order of an iteration."""
+"""Timestamps of one iteration, in order."""
 
 
 def iteration_columns(values: Sequence[str], times: Mapping[str, Column]) -> Layout:
-    """Return the functions that compute the columns of iterations: counters, `values`, then the clock's times."""
-    counters = {name: partial(_counter, index) for index, name in enumerate(COUNTERS)}
-    single = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(values)}
-    first = len(counters) + len(single)
-    return {**counters, **single, **{name: partial(_time_column, first, column) for name, column in times.items()}}
+    """Return a function for each column of the iteration table: counters, `values`, then the clock's times."""
+    counters = {name: partial(_get_counter, index) for index, name in enumerate(COUNTERS)}
+    value_columns = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(values)}
+    first = len(counters) + len(value_columns)
+    time_columns = {name: partial(_get_time, first, column) for name, column in times.items()}
+    return {**counters, **value_columns, **time_columns}
 
 
-def _counter(index: int, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
+def _get_counter(index: int, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
     return numbers[:, index].astype(np.int64)
 
 
-def _time_column(first: int, column: Column, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+def _get_time(first: int, column: Column, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     return column(numbers[:, first:])
 
 
 class Iterations:
-    """Trains or evaluates batch by batch: fires an iteration's events in order, and records its row. Worker process.
+    """Runner of single iterations: fires the events of an iteration in order, and records its row. Runs in a worker.
 
-    Torch's work evicts our objects from the CPU caches, so the cost of an iteration grows with the memory that it
-    touches. Therefore the functions of the hot path are closures over what they need, skip events without hooks, and
-    append their numbers to one array. Names that begin with `t_` are marks of the clock, which is read once between
+    PyTorch's work evicts Python objects from the CPU caches, so the cost of an iteration grows with the memory that it
+    touches. Therefore the functions of the hot path are closures over their dependencies, skip events without hooks,
+    and append their numbers to one array. Names that begin with `t_` are timestamps; the clock is read once between
     two events.
     """
 
@@ -78,8 +79,8 @@ class Iterations:
         self.microbatches = 1
         """Number of micro-batches that a training batch is split into."""
         self._on_cpu = state.device.type == "cpu"
-        self._to_device = mover(state.device)
-        self._compute_loss = self.precision.autocasting(cast(Callable[..., Any], task.loss))
+        self._to_device = make_transfer(state.device)
+        self._compute_loss = self.precision.with_autocast(cast(Callable[..., Any], task.loss))
         self._has_metrics = type(task).metrics is not Task.metrics
         self._loss_terms: Collection[str] = ()
 
@@ -89,54 +90,54 @@ class Iterations:
         return BackwardTimer(model, self.clock) if isinstance(model, DistributedDataParallel) else None
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Train on one micro-batch per `next`, and step the optimizer after the last one of each step."""
+        """Train on one micro-batch per `next`, and step the optimizer after the last one of each optimizer step."""
         state, precision, optimizer, mark = self.state, self.precision, self._optimizer, self.clock.mark
         scaler, timer, groups, on_cpu = precision.scaler, self._backward_timer, optimizer.param_groups, self._on_cpu
         on_backward, fire = self.plan.calls["on_backward"], self.plan.fire
-        fetch, forward = self._fetcher(batches), self._forward_pass(state.model)
-        update, finish = self._updater(optimizer, precision), self._finisher(state.epoch, ("loss", "lr"))
-        position, in_step, ended = 1, 1, self.clock.restart()
+        fetch, forward = self._make_fetch(batches), self._make_forward(state.model)
+        update, finish = self._make_update(optimizer, precision), self._make_finish(state.epoch, ("loss", "lr"))
+        position, microbatches_in_step, previous_end = 1, 1, self.clock.restart()
         while True:
             fetch_marks = fetch()
             if state.accumulate > 1:
-                position, in_step = self._position_in_step(position, in_step)
+                position, microbatches_in_step = self._advance_microbatch(position, microbatches_in_step)
             forward_marks = forward()
             loss = cast(Tensor, state.loss)
-            weighted = loss if in_step == 1 else loss / in_step
+            weighted = loss if microbatches_in_step == 1 else loss / microbatches_in_step
             (weighted if scaler is None else scaler.scale(weighted)).backward()
-            t_own = t_backward = t_gradients = mark()
+            t_local_backward = t_backward = t_gradients = mark()
             if timer is not None:
-                t_own = timer.take(t_backward)
-                check_exchanged(cast(DistributedDataParallel, state.model))
+                t_local_backward = timer.take(t_backward)
+                check_gradients_synced(cast(DistributedDataParallel, state.model))
             if on_backward:
                 fire("on_backward", state)
                 t_gradients = mark()
             if on_cpu and len(groups) == 1:
                 state.row["lr"] = float(groups[0]["lr"])
             else:
-                self._record_rates(optimizer)
+                self._record_learning_rates(optimizer)
             state.stepped = False
-            update_marks = update() if position == in_step else (t_gradients,) * 4
-            marks = (*fetch_marks, *forward_marks, t_own, t_backward, t_gradients, *update_marks, mark())
-            ended = finish(ended, marks)
+            update_marks = update() if position == microbatches_in_step else (t_gradients,) * 4
+            marks = (*fetch_marks, *forward_marks, t_local_backward, t_backward, t_gradients, *update_marks, mark())
+            previous_end = finish(previous_end, marks)
             yield
 
     def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], offset: int, epoch: int) -> Iterator[None]:
         """Evaluate the unwrapped module on a batch of val or test at each `next`.
 
-        `offset` is the number of evaluation iterations of this epoch before this phase.
+        `offset` is the number of evaluation iterations that earlier phases of this epoch ran.
         """
-        fetch, forward = self._fetcher(batches), self._forward_pass(self.state.module, meters)
-        finish = self._finisher(epoch, ("loss",), offset)
-        ended = self.clock.restart()
+        fetch, forward = self._make_fetch(batches), self._make_forward(self.state.module, meters)
+        finish = self._make_finish(epoch, ("loss",), offset)
+        previous_end = self.clock.restart()
         while True:
             fetch_marks, forward_marks = fetch(), forward()
-            ended = finish(ended, (*fetch_marks, *forward_marks, *[forward_marks[-1]] * 8))
+            previous_end = finish(previous_end, (*fetch_marks, *forward_marks, *[forward_marks[-1]] * 8))
             yield
 
-    # The steps of an iteration, as functions that return the clock's marks
+    # The stages of an iteration, as functions that return timestamps
 
-    def _fetcher(self, batches: Iterator[Any]) -> Callable[[], Marks]:
+    def _make_fetch(self, batches: Iterator[Any]) -> Callable[[], Marks]:
         """Return a function that begins an iteration: it fetches a batch and moves it to the device."""
         state, batch_size, to_device, on_cpu = self.state, self.task.batch_size, self._to_device, self._on_cpu
         fire, mark, calls = self.plan.fire, self.clock.mark, self.plan.calls
@@ -149,22 +150,22 @@ class Iterations:
                 t_started = mark()
             state.batch = batch = next(batches)
             t_fetched = t_moved = mark()
-            # Count on the host: reading the copy would wait for the device.
+            # Compute the batch size on the CPU: reading it from a GPU copy would synchronize.
             state.batch_size = size = batch_size(batch)
             if type(size) is not int or size < 0:
                 raise wrong_batch_size(batch_size, size)
             if not on_cpu:
                 state.batch = to_device(batch)
                 t_moved = mark()
-            t_batch = t_moved
+            t_on_batch = t_moved
             if on_batch:
                 fire("on_batch", state)
-                t_batch = mark()
-            return t_begin, t_started, t_fetched, t_moved, t_batch
+                t_on_batch = mark()
+            return t_begin, t_started, t_fetched, t_moved, t_on_batch
 
         return fetch
 
-    def _forward_pass(self, model: nn.Module, meters: Mapping[str, Any] | None = None) -> Callable[[], Marks]:
+    def _make_forward(self, model: nn.Module, meters: Mapping[str, Any] | None = None) -> Callable[[], Marks]:
         """Return a function that computes the output, the loss and the metrics of the batch."""
         state, task, compute_loss, has_metrics = self.state, self.task, self._compute_loss, self._has_metrics
         fire, mark, calls, means, on_cpu = self.plan.fire, self.clock.mark, self.plan.calls, self.means, self._on_cpu
@@ -173,10 +174,10 @@ class Iterations:
 
         def forward() -> Marks:
             state.output = compute(model, state.batch)
-            t_forward = t_output = mark()
+            t_forward = t_on_forward = mark()
             if on_forward:
                 fire("on_forward", state)
-                t_output = mark()
+                t_on_forward = mark()
             loss = compute_loss(state.output, state.batch)
             if not isinstance(loss, Tensor) or loss.ndim:
                 loss = self._sum_terms(task.loss, loss)
@@ -187,28 +188,28 @@ class Iterations:
                 meter.update(state.output, task.target(state.batch))
             if has_metrics:
                 self._add_metrics()
-            t_loss = t_counted = mark()
+            t_loss = t_on_loss = mark()
             if on_loss:
                 fire("on_loss", state)
-                t_counted = mark()
-            return t_forward, t_output, t_loss, t_counted
+                t_on_loss = mark()
+            return t_forward, t_on_forward, t_loss, t_on_loss
 
         return forward
 
-    def _updater(self, optimizer: torch.optim.Optimizer, precision: Precision) -> Callable[[], Marks]:
+    def _make_update(self, optimizer: torch.optim.Optimizer, precision: Precision) -> Callable[[], Marks]:
         """Return a function that steps the optimizer, unless a hook or the scaler skips the step."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         on_gradients, on_update, scaler = calls["on_gradients"], calls["on_update"], precision.scaler
-        clear_gradients = clearing(optimizer)
+        clear_gradients = make_clear_gradients(optimizer)
 
         def update() -> Marks:
-            t_unscaled = t_measured = mark()
+            t_unscaled = t_on_gradients = mark()
             if scaler is not None:
                 scaler.unscale_(optimizer)
-                t_unscaled = t_measured = mark()
+                t_unscaled = t_on_gradients = mark()
             if on_gradients:
                 fire("on_gradients", state)
-                t_measured = mark()
+                t_on_gradients = mark()
             if state.skip_reasons:
                 state.skip_reasons.clear()
                 precision.skip()
@@ -218,30 +219,30 @@ class Iterations:
                 state.stepped = True
             else:
                 state.stepped = precision.step(optimizer)
-            t_stepped = t_updated = mark()
+            t_stepped = t_on_update = mark()
             if state.stepped and on_update:
                 fire("on_update", state)
-                t_updated = mark()
+                t_on_update = mark()
             clear_gradients()
             state.forget_gradients()
-            return t_unscaled, t_measured, t_stepped, t_updated
+            return t_unscaled, t_on_gradients, t_stepped, t_on_update
 
         return update
 
-    def _finisher(self, epoch: int, numbers: Sequence[str], offset: int | None = None) -> Callable[..., float]:
-        """Begin the rows of a phase, and return a function that counts an iteration and records its row.
+    def _make_finish(self, epoch: int, cpu_columns: Sequence[str], offset: int | None = None) -> Callable[..., float]:
+        """Start recording a phase, and return a function that counts an iteration and records its row.
 
-        The function takes the time at which the previous iteration ended, and the marks of this iteration and its
-        turns. It returns the time at which this iteration ended. `numbers` names values of the row that are on the CPU.
+        The function takes the end of the previous iteration, and the timestamps of this iteration and of its optimizer
+        turns. It returns the end of this iteration. `cpu_columns` names the row's values that are already on the CPU.
         In an evaluation, `offset` is the number of iterations before the phase.
         """
         state, plan, clock = self.state, self.plan, self.clock
-        numbers = numbers if self._on_cpu else ()  # on a device values stay tensors
-        layout = iteration_columns(numbers, clock.columns)
+        cpu_columns = cpu_columns if self._on_cpu else ()  # on a GPU values stay tensors
+        layout = iteration_columns(cpu_columns, clock.columns)
         self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)
         fire, on_step, close, append = plan.fire, plan.calls["on_step"], clock.close, self.recorder.append
 
-        def finish(ended: float, marks: Marks, turns: Sequence[Marks] = ()) -> float:
+        def finish(previous_end: float, marks: Marks, turns: Sequence[Marks] = ()) -> float:
             size = state.batch_size
             state.phase_iteration += 1
             if offset is None:
@@ -252,13 +253,12 @@ class Iterations:
             if on_step:
                 fire("on_step", state)
             row = state.row
-            times = close(row, ended, marks, turns)
+            times = close(row, previous_end, marks, turns)
             iteration = state.iteration if offset is None else offset + state.phase_iteration
-            values = map(row.__getitem__, numbers)
-            # A checkpoint is saved after this row is on disk, so the next iteration's `checkpoint_s` has its time.
-            append(
-                row if len(row) > len(numbers) else None, (iteration, state.step, state.samples, size, *values, *times)
-            )
+            values = map(row.__getitem__, cpu_columns)
+            # A checkpoint is saved after this row is on disk, so the save is timed in the next iteration's row.
+            numbers = (iteration, state.step, state.samples, size, *values, *times)
+            append(row if len(row) > len(cpu_columns) else None, numbers)
             state.row = {}
             state.batch = state.output = state.loss = None
             return times[-1]
@@ -269,21 +269,21 @@ class Iterations:
     def _optimizer(self) -> torch.optim.Optimizer:
         return cast(torch.optim.Optimizer, self.state.optimizer)
 
-    def _position_in_step(self, position: int, in_step: int) -> tuple[int, int]:
+    def _advance_microbatch(self, position: int, microbatches_in_step: int) -> tuple[int, int]:
         """Return the next micro-batch's position in its optimizer step, from 1, and the number of them in that step.
 
-        The epoch's last step may have fewer. Ranks exchange gradients only in the last micro-batch.
+        The epoch's last step may have fewer. Ranks synchronize gradients only in the last micro-batch.
         """
         state = self.state
-        if position < in_step:
+        if position < microbatches_in_step:
             position += 1
         else:
-            position, in_step = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
-        exchange_gradients(state.model, position == in_step)
-        return position, in_step
+            position, microbatches_in_step = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
+        set_gradient_sync(state.model, position == microbatches_in_step)
+        return position, microbatches_in_step
 
     def _sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
-        """Return the sum of a loss's terms, each of which also has a column and a mean."""
+        """Record each loss term as a column and a mean, and return their sum."""
         state, terms = self.state, loss_terms(method, loss)
         for name, term in terms.items():
             value: Any = term.item() if self._on_cpu else term.detach().double()
@@ -303,24 +303,24 @@ class Iterations:
             total: Any = values.detach().double().sum()
             self.means.add(name, total.item() if self._on_cpu else total, samples)
 
-    def _record_rates(self, optimizer: torch.optim.Optimizer, name: str = "lr") -> None:
+    def _record_learning_rates(self, optimizer: torch.optim.Optimizer, name: str = "lr") -> None:
         """Record the learning rate of each parameter group: `lr`, `lr_1` and so on."""
         for index, group in enumerate(optimizer.param_groups):
-            # Copy a rate that is a tensor, as it may change in place before the row is written.
+            # Copy a rate that is a tensor, because it may change in place before the row is written.
             lr = group["lr"]
             value = float(lr) if self._on_cpu else lr.clone() if isinstance(lr, Tensor) else lr
             self.state.row[f"{name}_{index}" if index else name] = value
 
-    def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Return the phase's metrics over all ranks, as `<prefix>/<name>`, and reset the means; collective."""
+    def reduce_metrics(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Return the phase's metrics across all ranks, as `<prefix>/<name>`, and reset the means; collective."""
         means, self.means = self.means, Means()
         return phase_metrics(self.task, prefix, means, meters or {}, world)
 
 
-def clearing(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return a function that clears gradients: the optimizer's own `zero_grad`, or a faster one than torch's default.
+def make_clear_gradients(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Return the optimizer's `zero_grad` if it overrides PyTorch's, otherwise a faster equivalent.
 
-    The faster one omits torch's profiler label.
+    The equivalent omits PyTorch's profiler label.
     """
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
         return optimizer.zero_grad

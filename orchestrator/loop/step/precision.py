@@ -20,8 +20,8 @@ class Precision:
         self._device_type = device.type
         self.scaler = torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
 
-    def autocasting(self, function: Callable[..., _T]) -> Callable[..., _T]:
-        """Return the function under torch's autocast, or itself in fp32, as the context costs time."""
+    def with_autocast(self, function: Callable[..., _T]) -> Callable[..., _T]:
+        """Return the function under torch's autocast, or itself in fp32, because the context costs time."""
         if self._dtype is None:
             return function
         under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)

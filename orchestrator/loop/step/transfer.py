@@ -103,5 +103,5 @@ class Copies:
         return moved
 
 
-def mover(device: torch.device) -> Callable[[Any], Any]:
+def make_transfer(device: torch.device) -> Callable[[Any], Any]:
     return Copies(device) if device.type == "cuda" else partial(to_device, device=device)

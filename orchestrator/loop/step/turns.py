@@ -45,16 +45,16 @@ class TurnIterations(Iterations):
         """Train on a micro-batch at each `next`, turn by turn."""
         state, task = self.state, self.task
         players = {
-            name: Player(name, optimizer, self.precisions[name], self._updater(optimizer, self.precisions[name]))
+            name: Player(name, optimizer, self.precisions[name], self._make_update(optimizer, self.precisions[name]))
             for name, optimizer in state.optimizers.items()
         }
         first, waiting = next(iter(players)), dict[str, Tensor]()
-        fetch, finish = self._fetcher(batches), self._finisher(state.epoch, ())
+        fetch, finish = self._make_fetch(batches), self._make_finish(state.epoch, ())
         position, group, ended = 1, 1, self.clock.restart()
         while True:
             fetch_marks = fetch()
             if state.accumulate > 1:
-                position, group = self._position_in_step(position, group)
+                position, group = self._advance_microbatch(position, group)
             turns: Iterator[Any] = iter(
                 check_type(task.turns, task.turns(state.module, state.batch), Iterable, EXPECTED)
             )
@@ -103,7 +103,7 @@ class TurnIterations(Iterations):
         state.row[state.column("loss")] = value
         state.row["loss"] = state.row.get("loss", 0.0) + value
         self.means.add(state.column("loss"), value * state.batch_size, state.batch_size)
-        self._record_rates(player.optimizer, f"lr_{player.name}")
+        self._record_learning_rates(player.optimizer, f"lr_{player.name}")
         t_loss = t_counted = mark()
         if calls["on_loss"]:
             fire("on_loss", state)

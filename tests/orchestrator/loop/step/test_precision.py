@@ -21,7 +21,7 @@ def layer() -> tuple[nn.Linear, torch.optim.Optimizer]:
 )
 def test_the_forward_pass_computes_in_the_precisions_own_type(name: str, dtype: torch.dtype) -> None:
     linear, _ = layer()
-    assert Precision(name, CPU).autocasting(linear)(torch.ones(1, 3)).dtype is dtype
+    assert Precision(name, CPU).with_autocast(linear)(torch.ones(1, 3)).dtype is dtype
 
 
 def stepped(precision: Precision, linear: nn.Linear, optimizer: torch.optim.Optimizer, factor: float = 1.0) -> bool:
