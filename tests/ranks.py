@@ -15,30 +15,13 @@ import torch
 import torch.distributed as dist
 
 FORKSERVER = multiprocessing.get_context("forkserver")
-_WARM = [
-    *(
-        "torch",
-        "torch.distributed",
-        "torch.nn.parallel",
-        "torch.distributed.fsdp",
-        "torch.distributed.checkpoint.staging",
-        "torch._dynamo",
-        "torchmetrics",
-        "torchdata.stateful_dataloader",
-    ),
-    *(
-        "pydantic",
-        "pandas",
-        "pyarrow.dataset",
-        "pytest",
-        "hooks",
-        "orchestrator.loop.loop",
-        "orchestrator.engines.in_process",
-        "orchestrator.engines.session",
-        "orchestrator.sweeps.in_process",
-    ),
-]
-"""Imported once, and not by each rank."""
+_WARM = """
+torch torch.distributed torch.nn.parallel torch.distributed.fsdp torch.distributed.checkpoint.staging torch._dynamo
+torch.profiler torchmetrics torchdata.stateful_dataloader duckdb pandas pyarrow.dataset pydantic.dataclasses pytest
+hooks orchestrator.engines.in_process orchestrator.engines.session orchestrator.loop.loop
+orchestrator.sweeps.in_process orchestrator.sweeps.tune.schedulers orchestrator.terminal.display
+""".split()
+"""Modules that the processes share: imported once, and not by each of them."""
 FORKSERVER.set_forkserver_preload(_WARM)
 
 

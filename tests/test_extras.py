@@ -1,5 +1,4 @@
-"""What the pages and the experiments use is brought by the package itself, or by an extra that the page names; never by
-`dev`."""
+"""The package itself, or an extra that the page names, brings what pages and experiments use; never `dev`."""
 
 from __future__ import annotations
 
@@ -9,6 +8,8 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from itertools import chain
 from pathlib import Path
@@ -35,36 +36,33 @@ SETTINGS = {
 """How a file or a command asks for what an extra brings."""
 
 
-def brought(requirements: list[str]) -> set[str]:
-    """The distributions of some requirements, with those that they require in turn."""
-    found: set[str] = set()
-    waiting = [Requirement(text) for text in requirements]
+@cache
+def distributions(extra: str = "") -> frozenset[str]:
+    """Return the distributions that an extra brings, or the package itself, with those that they require in turn."""
+    names: set[str] = set()
+    waiting = [Requirement(text) for text in (EXTRAS[extra] if extra else PROJECT["dependencies"])]
     while waiting:
-        one = waiting.pop()
-        name = canonicalize_name(one.name)
-        if name in found or (
-            one.marker and not any(one.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
-        ):
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in names or not applies(requirement, requirement.extras):
             continue
-        found.add(name)
-        try:
-            more = map(Requirement, requires(name) or [])
-        except PackageNotFoundError:
-            continue
-        waiting += [
-            other
-            for other in more
-            if not other.marker or any(other.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
-        ]
-    return found
+        names.add(name)
+        with suppress(PackageNotFoundError):
+            required = map(Requirement, requires(name) or [])
+            waiting += [other for other in required if applies(other, requirement.extras)]
+    return frozenset(names)
 
 
-CORE = brought(PROJECT["dependencies"])
-BY_EXTRA = {name: brought(extra) for name, extra in EXTRAS.items()}
+def applies(requirement: Requirement, extras: set[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+distributions_by_module = cache(packages_distributions)
 
 
 def modules(code: str) -> set[str]:
-    """The top-level modules that some code imports, but for Python's and this project's."""
+    """Return the top-level modules that some code imports, but for Python's and this project's."""
     nodes = list(ast.walk(ast.parse(dedent(code))))
     named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -72,7 +70,7 @@ def modules(code: str) -> set[str]:
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
-    """The code on a page."""
+    """Yield the code on a page."""
     if page.suffix == ".md":
         yield from re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     elif language == "python":
@@ -91,33 +89,28 @@ def extras_named(page: Path) -> set[str]:
 
 
 def not_brought(needed: set[str], extras: set[str]) -> set[str]:
-    """The modules that neither the package nor the extras bring."""
-    there = CORE.union(*(BY_EXTRA[extra] for extra in extras))
-    by_module = packages_distributions()
+    """Return the modules that neither the package nor the extras bring."""
+    there = distributions().union(*map(distributions, extras))
+    by_module = distributions_by_module()
     return {name for name in needed if not {canonicalize_name(one) for one in by_module.get(name, ())} & there}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_imports_is_there(page: Path) -> None:
-    needed = set().union(*map(modules, blocks(page, "python")))
-    assert not_brought(needed, extras_named(page)) == set()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_s_files_and_commands_ask_for_is_there(page: Path) -> None:
+def test_page_names_the_extras_of_its_code_files_and_commands(page: Path) -> None:
+    named = extras_named(page)
+    assert not_brought(set().union(*map(modules, blocks(page, "python"))), named) == set()
     written = "\n".join(blocks(page, r"\w*"))
-    asked = {extra for extra, setting in SETTINGS.items() if re.search(setting, written, re.MULTILINE)}
-    assert asked - extras_named(page) == set()
+    assert {extra for extra, setting in SETTINGS.items() if re.search(setting, written, re.MULTILINE)} <= named
 
 
-def test_the_experiments_here_need_the_demo_and_the_extras_that_they_name() -> None:
+def test_experiments_need_only_the_demo_extra_and_those_that_they_name() -> None:
     for file in (ROOT / "experiments").rglob("*.py"):
         extras = extras_named(file)  # called as the modules that they bring, which need not be installed here
         needed = {name for name in modules(file.read_text()) if canonicalize_name(name) not in extras}
         assert not_brought(needed, {"demo", *extras}) == set()
 
 
-def test_the_extras_are_those_of_the_page_on_commands() -> None:
+def test_commands_page_lists_every_extra() -> None:
     section = (ROOT / "docs" / "commands.md").read_text().split("\n## Extras\n")[1]
     cells = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
     assert {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} == set(EXTRAS)
@@ -132,7 +125,7 @@ PINS = dict(
 
 
 @pytest.mark.parametrize("text", sorted({*PROJECT["dependencies"], *chain(*RANGED.values())}))
-def test_the_oldest_version_is_the_one_tested(text: str) -> None:
-    asked = Requirement(text)
-    (bound,) = [Version(one.version) for one in asked.specifier if one.operator == ">="]
-    assert Version(PINS[asked.name]) == bound
+def test_oldest_allowed_version_is_the_one_tested(text: str) -> None:
+    requirement = Requirement(text)
+    (bound,) = [Version(one.version) for one in requirement.specifier if one.operator == ">="]
+    assert Version(PINS[requirement.name]) == bound

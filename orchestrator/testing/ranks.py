@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import pickle
+import shutil
 import sys
 import tempfile
 import traceback
@@ -47,9 +49,7 @@ def on_two_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     errors = [f"rank {rank}: {error}" for rank, (_, error) in answers.items() if error]
     values = [value for value, _ in answers.values()]
     if errors or len(answers) < SIZE:
-        for pool in _pools:
-            pool.terminate()
-        _pools.clear()
+        _stop()
     if errors or (len(answers) < SIZE and all(value is None for value in values)):
         raise RanksFailed(errors[0] if errors else f"a rank still waits for another after {TIMEOUT_S:.0f} s")
     return values
@@ -57,8 +57,17 @@ def on_two_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 def _start() -> None:
     context: Any = multiprocessing.get_context("forkserver")
-    store = f"{tempfile.mkdtemp()}/store"  # a file, as a free port may be taken a moment later
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    store = f"{folder}/store"  # a file, as a free port may be taken a moment later
     _pools.extend(context.Pool(1, _join_group, (rank, store)) for rank in range(SIZE))
+
+
+@atexit.register
+def _stop() -> None:
+    for pool in _pools:
+        pool.terminate()
+    _pools.clear()
 
 
 def _wait(pending: Sequence[AsyncResult[Any]]) -> dict[int, tuple[Any, str | None]]:
