@@ -38,119 +38,10 @@ GUARDS = yaml.safe_load((ROOT / "tests" / "migrating.yaml").read_text())
 """The tests that guard each row, by table and by the first of their names."""
 
 THEIRS = yaml.safe_load((ROOT / "tests" / "other_systems.yaml").read_text())
-"""Mount points, hooks and options of the other systems."""
-MOUNT_POINTS, THEIR_HOOKS, THEIR_OPTIONS = (THEIRS[part] for part in ("mount points", "hooks", "options"))
-THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "MMEngine": {
-        "LoggerHook": {"console.every": Interval(10, "iterations"), "json_lines.every": Interval(10, "iterations")},
-        "LogProcessor": {"console.window": 10},
-        "CheckpointHook": {
-            "checkpoint.every": Interval(1),
-            "checkpoint.keep": None,
-            "checkpoint.save_last": True,
-            "checkpoint.best": None,
-            "checkpoint.publish": None,
-            "checkpoint.begin": 0,
-        },
-        "EMAHook": {"ema.begin": Interval(0)},
-        "ExponentialMovingAverage": {
-            "ema.decay": 1 - 0.0002,
-            "ema.every": Interval(1, "steps"),
-            "ema.device": None,
-            "ema.buffers": "copy",
-            "ema.evaluate": "ema",
-        },
-        "MomentumAnnealingEMA": {"ema.decay": 1 - 0.0002, "ema.gamma": 100},
-        "EmptyCacheHook": {
-            "empty_cache.before_epoch": False,
-            "empty_cache.after_epoch": True,
-            "empty_cache.after_iter": False,
-        },
-        "ProfilerHook": {
-            "profiler.skip_first": 0,
-            "profiler.warmup": 0,
-            "profiler.record_shapes": False,
-            "profiler.profile_memory": False,
-            "profiler.with_stack": False,
-            "profiler.with_flops": False,
-        },
-        "EarlyStoppingHook": {
-            "early_stopping.min_delta": 0.1,
-            "early_stopping.strict": False,
-            "early_stopping.check_finite": True,
-            "early_stopping.patience": 5,
-            "early_stopping.stopping_threshold": None,
-        },
-    },
-    "ClassyVision": {
-        "CheckpointHook": {"checkpoint.every": Interval(1), "checkpoint.keep": None},
-        "ExponentialMovingAverageModelHook": {"ema.buffers": "ema", "ema.device": None, "ema.evaluate": "ema"},
-        "OutputCSVHook": {"output_csv.id_key": "id", "output_csv.target_key": "target"},
-        "PreciseBatchNormHook": {"precise_batch_norm.cache_samples": False},
-        "TensorboardPlotHook": {"tensorboard.every": Interval(10, "iterations")},
-        "TorchscriptHook": {"export.format": "trace"},
-    },
-    "VISSL": {
-        "SSLTensorboardHook": {
-            "tensorboard.every": Interval(10, "iterations"),
-            "tensorboard.histograms": Interval(310, "steps"),
-            "tensorboard.flush": 300,
-        },
-        "ActivationStatisticsMonitor": {
-            "activation_stats.ignored": ("ReLU",),
-            "activation_stats.sample_feature_map": True,
-        },
-        "ProfilingHook": {
-            "profiler.skip_first": 0,
-            "profiler.warmup": 0,
-            "profiler.active": 10,
-            "profiler.profiled_ranks": (0, 1),
-            "profiler.stop_after": False,
-        },
-        "CheckNanLossHook": {"nan_guard.action": "raise"},
-        "LogLossLrEtaHook": {
-            "console.every": Interval(10, "iterations"),
-            "json_lines.every": Interval(10, "iterations"),
-        },
-        "LogLossMetricsCheckpointHook": {"checkpoint.every": Interval(1), "checkpoint.keep": None},
-        "GradClipHook": {"gradient_clip.norm_type": 2, "gradient_clip.max_norm": 1},
-        "EmaHook": {
-            "ema.decay": 0.9999,
-            "ema.every": Interval(1, "steps"),
-            "ema.buffers": "ema",
-            "ema.evaluate": "raw",
-        },
-        "MoCoHook": {"moco.momentum": 0.999, "moco.queue_length": 65536},
-        "SwAVUpdateQueueScoresHook": {
-            "swav.epsilon": 0.05,
-            "swav.iterations": 3,
-            "swav.assigned_views": [0, 1],
-            "swav.queue_length": 0,
-            "swav.queue_begin": Interval(0),
-        },
-        "SwAVMomentumHook": {"swav_momentum.momentum": 0.99, "swav_momentum.assigned_views": [0, 1]},
-        "DINOHook": {
-            "dino.momentum": 0.996,
-            "dino.temperature": 0.07,
-            "dino.warmup_temperature": 0.04,
-            "dino.centre_momentum": 0.9,
-        },
-        "InitMemoryHook": {
-            "deepcluster.clusters": [3000, 3000, 3000],
-            "deepcluster.iterations": 10,
-            "deepcluster.assigned_views": [0],
-        },
-    },
-    "iMIX": {
-        "JSONLoggerHook": {"json_lines.window": 20},
-        "TensorboardLoggerHook": {"tensorboard.window": 20},
-        "CheckPointHook": {"checkpoint.every": Interval(1), "checkpoint.keep": None},
-        "LRSchedulerHook": {"param_scheduler.every": Interval(1, "steps")},
-    },
-}
-"""What each hook does where nothing is said, in the words of ours: read from their constructors and default files
-(MMEngine 0.10.7, ClassyVision 0.7.0, VISSL 0.1.6). `interval` of MMEngine's CheckpointHook is that of its default
-hooks; what VISSL's TensorBoard hook and EMA do is what its default configuration makes of them once they are on."""
+"""Mount points, hooks, options and defaults of the other systems."""
+MOUNT_POINTS, THEIR_HOOKS, THEIR_OPTIONS, THEIR_DEFAULTS = (
+    THEIRS[part] for part in ("mount points", "hooks", "options", "defaults")
+)
 EXPERIMENT_OPTIONS = """
     fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation
     optimizer_config eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval
@@ -254,16 +145,18 @@ def test_the_tests_that_guard_the_pages_exist() -> None:
 
 
 def default_of(name: str) -> Any:
+    """Return the default of a hook's option as a file has it."""
     hook, _, option = name.partition(".")
     (field,) = [field for field in fields(HOOKS[hook]) if field.name == option]
-    return field.default_factory() if callable(field.default_factory) else field.default
+    value = field.default_factory() if callable(field.default_factory) else field.default
+    if isinstance(value, Interval):
+        return value.count if value.unit == "epochs" else str(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def spelled(option: str, value: Any) -> str:
     """Write an option as a file does: `keep: null`."""
-    plain = str(value.count if value.unit == "epochs" else value) if isinstance(value, Interval) else value
-    plain = list(value) if isinstance(value, tuple) else plain
-    text = yaml.safe_dump({option: plain}, default_flow_style=True, width=1000).strip()
+    text = yaml.safe_dump({option: value}, default_flow_style=True, width=1000).strip()
     return text.strip("{}").replace("'", "")
 
 
