@@ -14,8 +14,6 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from experiments.char_lm import BOUNDARY, UNKNOWN, VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
-from orchestrator import load_experiment
-from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -24,7 +22,6 @@ from orchestrator.testing.watching import DeviceReads
 from tests.ranks import on_ranks
 from tests.tasks import experiment
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SOURCE = '''import os
 
 
@@ -105,12 +102,6 @@ def test_the_data_is_the_standard_library_s_first_files_split_by_file(data: dict
     assert torch.equal(parts[1][: len(tenth)], tenth)
 
 
-def test_documents_have_uneven_lengths(data: dict[str, Any]) -> None:
-    lengths = torch.tensor([len(document) for document in data["train"]]).double()
-    assert 1 <= lengths.min() < lengths.max() == 256
-    assert lengths.std() > 50
-
-
 def test_too_few_files_to_validate_on_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"10000 characters of .* come from 0 \.py files; 10 are needed"):
         sources(10_000, tmp_path)
@@ -120,11 +111,6 @@ def test_too_few_files_to_validate_on_are_refused(tmp_path: Path) -> None:
         sources(10_000, tmp_path)
     (tmp_path / "z.py").write_text("y = 2\n")
     assert sources(10_000, tmp_path) == ["x = 1\n"] * 9 + ["y = 2\n"]
-
-
-def test_a_width_that_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="width 30 is no multiple of heads 4"):
-        CharLM(width=30, heads=4)
 
 
 # The model
@@ -161,27 +147,6 @@ def test_padding_changes_nothing(task: CharLM) -> None:
     nats = sum(task.loss(model(batch[0]), batch) * len(text) for batch, text in zip(alone, texts, strict=True))
     torch.testing.assert_close(task.metrics(model(together[0]), together)["bits_per_character"], bits)
     torch.testing.assert_close(task.loss(model(together[0]), together), nats / sum(map(len, texts)))
-
-
-def test_padding_gives_no_gradient(task: CharLM) -> None:
-    text = encode("def f(x):")
-    batch, padded = task.collate([text]), task.collate([text, encode("y" * 30)])
-    torch.manual_seed(0)
-    model = task.model()
-    (task.loss(model(batch[0]), batch)).backward()
-    alone = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    only_first = (padded[0][:1], padded[1][:1], padded[2][:1])
-    task.loss(model(only_first[0]), only_first).backward()
-    for parameter, expected in zip(model.parameters(), alone, strict=True):
-        torch.testing.assert_close(parameter.grad, expected)
-
-
-def test_samples_are_the_characters_that_are_there(task: CharLM) -> None:
-    batch = task.collate([encode("abc"), encode("defgh"), encode("i")])
-    assert batch[0].shape == (3, 5)
-    assert task.batch_size(batch) == 9
-    assert task.metrics(torch.zeros(3, 5, VOCABULARY), batch)["bits_per_character"].shape == (9,)
 
 
 def test_a_gpu_is_asked_for_nothing(task: CharLM) -> None:
@@ -249,13 +214,6 @@ def test_what_is_counted_is_a_probability(order: int) -> None:
     assert (2.0**-last).sum().item() == pytest.approx(1)
 
 
-def test_more_context_tells_more_of_real_sources(data: dict[str, Any]) -> None:
-    unigram, bigram, trigram = (
-        ngram_bits(data["train"].tokens, data["val"].tokens, order).mean().item() for order in (1, 2, 3)
-    )
-    assert math.log2(VOCABULARY) > unigram > bigram + 0.5 > trigram + 0.8
-
-
 def test_it_learns_what_pairs_of_characters_cannot_tell() -> None:
     """A random word three times: two thirds of each document follow from the first."""
     chance = random.Random(0)
@@ -275,9 +233,3 @@ def test_it_learns_what_pairs_of_characters_cannot_tell() -> None:
 
 
 # The files
-
-
-@pytest.mark.parametrize("name", ["char_lm.yaml", "char_lm_sweep.yaml"])
-def test_its_files_are_valid(name: str) -> None:
-    task = resolve(load_experiment(EXPERIMENTS / name).source).task
-    assert isinstance(task, CharLM)

@@ -22,11 +22,6 @@ def test_without_any_change_a_view_is_its_image() -> None:
     torch.testing.assert_close(STILL(image()), image(), atol=1e-4, rtol=0)
 
 
-def test_a_crop_of_half_the_side_is_the_middle() -> None:
-    crop = RandomView(size=14, scale=(0.5, 0.5), shift=0, rotation=0, stretch=0, noise=0, blur=0)
-    torch.testing.assert_close(crop(image()), image()[..., 7:21, 7:21], atol=1e-4, rtol=0)
-
-
 def test_a_shift_moves_the_middle_by_no_more_than_its_share() -> None:
     torch.manual_seed(0)
     images = torch.zeros(200, 1, 28, 28)

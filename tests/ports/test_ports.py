@@ -19,10 +19,8 @@ from tests.ports import (
     dcgan,
     gcn,
     imagenet,
-    regression,
     reinforcement_learning,
     siamese_network,
-    time_sequence_prediction,
     vae,
     word_language_model,
 )
@@ -34,11 +32,9 @@ PORTS = {
     "vae": vae.PORT,
     "dcgan": dcgan.PORT,
     "word_language_model": word_language_model.PORT,
-    "regression": regression.PORT,
     "reinforcement_learning": reinforcement_learning.PORT,
     "siamese_network": siamese_network.PORT,
     "gcn": gcn.PORT,
-    "time_sequence_prediction": time_sequence_prediction.PORT,
 }
 
 
@@ -47,7 +43,7 @@ DRAWING = ("vae", "siamese_network", "gcn")
 
 
 @pytest.mark.parametrize("name", PORTS)
-def test_a_port_is_its_raw_loop_bit_for_bit_undisturbed_and_after_two_failures(tmp_path: Path, name: str) -> None:
+def test_port_equals_its_raw_loop_undisturbed_and_after_two_failures(tmp_path: Path, name: str) -> None:
     port = PORTS[name]
     expected = port.raw(Ranks())
     done = run(port.experiment_with(), tmp_path / "undisturbed", local=True)
@@ -81,7 +77,7 @@ def failing_and_resumed(port: Port, places: str, checkpoint: dict[str, Any], roo
     ("name", "place", "precision"),
     [("vae", "val 1 1", "fp32"), ("siamese_network", "train 2 1", "fp32"), ("imagenet", "train 1 3", "bf16")],
 )
-def test_a_port_on_two_ranks_that_is_killed_is_the_raw_loop_in_ddp(
+def test_port_on_two_ranks_equals_the_raw_loop_in_ddp_after_a_kill(
     tmp_path: Path, name: str, place: str, precision: str
 ) -> None:
     fails = Fails(place, str(tmp_path), is_killed=True)
