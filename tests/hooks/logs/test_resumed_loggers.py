@@ -113,21 +113,3 @@ def test_samples_count_all_ranks_even_if_their_number_changes(tmp_path: Path) ->
         assert [line["samples"] for line in _lines(tmp_path / attempt) if "loss" in line] == samples
         events = EventAccumulator(str(tmp_path / attempt / FOLDER)).Reload()
         assert [drawn.step for drawn in events.Histograms("parameters/0.bias")] == [histogram]
-
-
-def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:
-    folder = Path(root) / str(rank)
-    folder.mkdir()
-    loop = Loop(
-        Points(),
-        experiment(epochs=1),
-        _hooks(),
-        RunContext(world=World(rank=rank, world_size=world_size, local_rank=rank), artifacts=folder),
-    )
-    for _ in loop.run():
-        pass
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_only_the_master_writes(tmp_path: Path) -> None:
-    assert on_ranks(_ranks_files, 2, str(tmp_path)) == [[FILE, FOLDER], []]

@@ -51,13 +51,6 @@ def test_writes_after_the_configured_steps(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["rank=0-step=2.txt", "rank=0-step=5.txt"]
 
 
-def test_failed_run_reports_its_own_error(tmp_path: Path) -> None:
-    (tmp_path / "memory").touch()  # where the snapshot's folder is to be
-    loop = Loop(Points(fails=True), experiment(), {"memory": MemorySnapshot()}, RunContext(artifacts=tmp_path))
-    with pytest.raises(ArithmeticError, match="this loss fails on purpose"):
-        list(loop.run())
-
-
 class _Cuda:
     """torch's recording of CUDA's allocations, as far as it is called."""
 

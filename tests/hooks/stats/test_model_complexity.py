@@ -11,12 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks import Hook, State
+from hooks import State
 from hooks.stats.model_complexity import ModelComplexity
-from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
 from tests.hooks.phases import Screen
-from tests.tasks import Points, experiment, numbers
 
 
 def count(module: nn.Module, batch: Any, folder: Path, **fields: Any) -> State:
@@ -174,14 +171,3 @@ def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
     assert module.training
     assert not module[0]._forward_hooks
     assert not module[0]._forward_pre_hooks
-
-
-def test_counting_leaves_training_unchanged(tmp_path: Path) -> None:
-    hooks: list[dict[str, Hook]] = [{}, {"complexity": ModelComplexity()}]
-    weights = []
-    for chosen in hooks:
-        task = Points(batch_norm=True, dropout=0.4, noisy=True)
-        loop = Loop(task, experiment(epochs=1), chosen, RunContext(artifacts=tmp_path))
-        list(loop.run())
-        weights.append(numbers(loop.state.module))
-    assert weights[0] == weights[1]

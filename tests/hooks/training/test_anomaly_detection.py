@@ -12,8 +12,7 @@ from torch import Tensor
 from hooks import Hook, HookError, State
 from hooks.training.anomaly_detection import AnomalyDetection
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
-from tests.tasks import Breaks, Points, Rows, experiment
+from tests.tasks import Breaks, Points, experiment
 
 Setting = tuple[bool, bool]
 
@@ -81,9 +80,3 @@ def test_names_the_operation_and_where_it_was_called() -> None:
         "Error detected in SqrtBackward0" in str(one.message) and "a_place_to_find" in str(one.message)
         for one in caught
     )
-
-
-def test_same_run_without_the_hook_ends_with_nan_weights() -> None:
-    loop = Loop(RootOfNothing(val=0), experiment(epochs=1), {}, RunContext(recorder=Rows()))
-    list(loop.run())
-    assert any(parameter.isnan().any() for parameter in loop.state.module.parameters())
