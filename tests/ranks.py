@@ -19,9 +19,12 @@ _WARM = """
 torch torch.distributed torch.nn.parallel torch.distributed.fsdp torch.distributed.checkpoint.staging torch._dynamo
 torch.profiler torchmetrics torchdata.stateful_dataloader duckdb pandas pyarrow.dataset pydantic.dataclasses pytest
 hooks orchestrator.engines.in_process orchestrator.engines.session orchestrator.loop.loop
-orchestrator.sweeps.in_process orchestrator.sweeps.tune.schedulers orchestrator.terminal.display
+orchestrator.sweeps.in_process orchestrator.terminal.display
 """.split()
-"""Modules that the processes share: imported once, and not by each of them."""
+"""Modules that the processes share: imported once, and not by each of them.
+
+Ray is not among them, as it reads its settings from the environment of the process that imports it.
+"""
 FORKSERVER.set_forkserver_preload(_WARM)
 
 
