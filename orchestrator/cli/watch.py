@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +13,10 @@ from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, print_json
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from orchestrator.records.run_folder import RunFolder
+    from orchestrator.terminal.frames import LiveFrame
 
 _WIDTH = 160
 """Columns of a frame that goes to a pipe."""
@@ -33,18 +33,18 @@ def watch(
     Exits as the run did.
     """
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.terminal.frames import PrintableConsole, viewer
+    from orchestrator.terminal.frames import LiveFrame, PrintableConsole
 
     folder = RunFolder.open(run)
-    look, draw = viewer(folder)
-    view = look()
+    frame = LiveFrame(folder)
+    view = frame.look()
     if as_json:
         print_json(view)
     elif once or not sys.stdout.isatty():
-        PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(draw(view, None))
+        PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(frame.draw(view, None))
     else:
         try:
-            view = _watch(PrintableConsole(), folder, look, draw, view)
+            view = _watch(PrintableConsole(), folder, frame, view)
         except KeyboardInterrupt:
             echo(f"Stopped watching. {folder} is still running.", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -52,25 +52,17 @@ def watch(
     raise typer.Exit(_CODES.get(view.status, SOME_FAILED if some_failed else 0))
 
 
-def _watch(
-    console: Console,
-    folder: RunFolder,
-    look: Callable[[], Any],
-    draw: Callable[[Any, int | None], RenderableType],
-    view: Any,
-) -> Any:
+def _watch(console: Console, folder: RunFolder, frame: LiveFrame, view: Any) -> Any:
     from rich.live import Live
-
-    from orchestrator.terminal.run_status import look_every_s
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(draw(view, console.height), refresh=True)
+            live.update(frame.draw(view, console.height), refresh=True)
             if view.status != "running":
                 return view
             try:
-                time.sleep(look_every_s(folder.storage))
-                view = look()
+                time.sleep(frame.every_s)
+                view = frame.look()
             except OSError:
                 # A file may be rewritten at this moment; if the run was removed, this raises.
                 type(folder).open(str(folder))

@@ -40,28 +40,25 @@ _SWEEP_LINES, _MIN_TRIALS = 8, 3
 """Lines of a sweep's frame that are not trials, and trials that are always shown."""
 
 
-def viewer(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
-    """Return a function that reads a run or sweep, and one that draws the view in a number of lines."""
-    if folder.metadata().sweep:
-        return LiveSweep(folder).look, sweep_frame
-    return LiveRun(folder).look, lambda view, lines: run_frame(view)
-
-
 class LiveFrame:
     """The frame of a run or a sweep for a display, which calls it with the number of lines."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._look, self._draw = viewer(folder)
-        self._every_s = look_every_s(folder.storage)
+        is_sweep = bool(folder.metadata().sweep)
+        self.look: Callable[[], Any] = LiveSweep(folder).look if is_sweep else LiveRun(folder).look
+        """Reads new data, and returns the view."""
+        self.draw: Callable[[Any, int | None], RenderableType] = sweep_frame if is_sweep else run_frame
+        """Draws a view in a number of lines."""
+        self.every_s = look_every_s(folder.storage)
         self._view: Any = None
         self._next_look = -math.inf
 
     def __call__(self, lines: int) -> RenderableType:
         if (start := monotonic()) >= self._next_look:
             with suppress(Exception):  # a display must never end training; the next look may succeed
-                self._view = self._look()
-            self._next_look = monotonic() + max(self._every_s, (monotonic() - start) / MAX_LOOK_SHARE)
-        return self._draw(self._view, lines) if self._view else ""
+                self._view = self.look()
+            self._next_look = monotonic() + max(self.every_s, (monotonic() - start) / MAX_LOOK_SHARE)
+        return self.draw(self._view, lines) if self._view else ""
 
 
 class PrintableConsole(Console):
@@ -76,8 +73,8 @@ class PrintableConsole(Console):
 
 
 @group()
-def run_frame(view: RunView) -> Iterator[RenderableType]:
-    """Draw a run, for 80 columns or more."""
+def run_frame(view: RunView, lines: int | None = None) -> Iterator[RenderableType]:
+    """Draw a run, for 80 columns or more, in as many lines as it takes."""
     yield _heading(view.path, view.status, *view.stopped)
     yield _bar_line("  ".join(_counters(view.progress)), view.progress.share, view.progress.eta_s)
     if pace := [*_pace(view)]:
