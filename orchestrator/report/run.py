@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,21 +11,22 @@ import pandas as pd
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
+from orchestrator.report.markup import Markup, element
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
-from orchestrator.report.views.columns import memory, recorded
 from orchestrator.report.views.experiment import best_checkpoint, experiment
-from orchestrator.report.views.findings import findings
-from orchestrator.report.views.learning import best, last, learning
+from orchestrator.report.views.learning import best, last, learning, memory, recorded
 from orchestrator.report.views.time import hooks, spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import high, total
-from orchestrator.stats.insight import diagnose, failure
+from orchestrator.stats.insight import Diagnosis, Finding, diagnose, failure
 from orchestrator.stats.read.query import Rows
 
 HEADLINES = 4
 """Metrics in the headline."""
+MOST = 8
+"""Findings on the page."""
 _PEAKS = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
 
 
@@ -45,6 +47,29 @@ def run_page(run: Run, made: str) -> str:
     ]
     tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)
+
+
+def findings(diagnosis: Diagnosis, path: str) -> page.Section:
+    """Show the findings on a run, most serious first; `path` is that of the run."""
+    diagnosis = diagnosis.with_path(path)
+    content = "No findings." if diagnosis.healthy else "There are too few rows for a diagnosis."
+    if diagnosis.findings:
+        cards = [_card(number, finding) for number, finding in enumerate(diagnosis.findings[:MOST], start=1)]
+        omitted = len(diagnosis.findings) - len(cards)
+        more = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
+        content = element("div", *cards, page.empty_note(more) if omitted else None, class_="cards")
+    return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
+
+
+def _card(number: int, finding: Finding) -> Markup:
+    return element(
+        "article",
+        element("h3", f"{number}. {finding.kind}"),
+        element("p", finding.sentence),
+        element("p", "Try: ", finding.advice),
+        element("p", "See: ", element("code", finding.query)) if finding.query else None,
+        class_="card",
+    )
 
 
 def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:

@@ -1,4 +1,4 @@
-"""Learning curves: the loss of every step, and reported metrics."""
+"""Curves over a run: loss, reported metrics, memory and other columns of rows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from hooks.metrics.direction import direction, explain_unknown_direction
 from hooks.metrics.names import PHASES, phase_of
 from orchestrator.report import page
 from orchestrator.report.binning import Floats, envelope
-from orchestrator.report.figures import COLORS, GREY, Line, lines
+from orchestrator.report.figures import COLORS, GREY, SPAN_COLORS, Line, lines
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import best_report
+from orchestrator.stats.aggregate.blocks import high, known
 from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.read.query import TRAINING, Rows
 
 BINS = 240
 """Points of a chart."""
+LINES = 8
+"""Ranks with their own line."""
+MOST_COLUMNS = 30
+"""Columns with a chart."""
+ELSEWHERE = ("loss", "step_s", *SPAN_COLORS)
 Reports = Sequence[Mapping[str, Any]]
 
 
@@ -111,3 +117,45 @@ def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
     drawn = table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows)
     unknown = [name for name, report in bests.items() if not report]
     return joined([drawn, page.empty_note(explain_unknown_direction(unknown)) if unknown else None])
+
+
+def memory(rows: Rows) -> page.Section:
+    """Draw each column of bytes over training."""
+    columns = [name for name in rows.numbers if name.endswith("_bytes")]
+    peaks = rows.aggregate({name: high(name) for name in columns}, ["rank"], TRAINING, rows.blocks)
+    peaks = peaks.dropna(axis=1, how="all")
+    if not peaks.columns.size:
+        nothing = "No memory was recorded: the hook memory_stats is off, or has not run yet."
+        return page.Section("memory", "Memory", nothing)
+    charts = [_by_rank(rows, str(name), peaks[name].dropna().nlargest(LINES).index.tolist()) for name in peaks]
+    note = "The largest value of each stretch of iterations."
+    if len(peaks) > LINES:
+        note += f" The {LINES} of {len(peaks):,} ranks with most memory, and the band and mean of all."
+    return page.Section("memory", "Memory", element("div", *charts, class_="charts"), note)
+
+
+def _by_rank(rows: Rows, column: str, ranks: list[int]) -> Markup:
+    drawn = []
+    for place, rank in enumerate(sorted(ranks)):
+        bins = envelope(rows, "iteration", column, BINS, f"{TRAINING} and rank = {rank}")
+        drawn.append(Line(f"rank {rank}", bins.at, bins.high, COLORS[place]))
+    if len(ranks) == LINES:
+        drawn.insert(0, Line.of("all ranks", envelope(rows, "iteration", column, BINS, TRAINING), GREY))
+    return lines(column, column, drawn, "iteration")
+
+
+def recorded(rows: Rows) -> page.Section:
+    """Draw each column of numbers that no other view shows."""
+    others = [name for name in rows.numbers if name not in ELSEWHERE and not name.endswith("_bytes")]
+    held = rows.aggregate({name: known(name) for name in others}, [], TRAINING, rows.blocks).iloc[0]
+    names = [name for name in others if held[name] > 0]
+    if not names:
+        return page.Section("recorded", "Other columns", "No other column was recorded.")
+    charts = [
+        lines(name, name, [Line.of(name, envelope(rows, "iteration", name, BINS, TRAINING))], "iteration")
+        for name in names[:MOST_COLUMNS]
+    ]
+    more = f"Without a chart: {', '.join(names[MOST_COLUMNS:])}." if len(names) > MOST_COLUMNS else ""
+    note = "The mean of all ranks, with a band from the smallest to the largest."
+    content = joined([element("div", *charts, class_="charts"), page.empty_note(more) if more else None])
+    return page.Section("recorded", "Other columns", content, note)

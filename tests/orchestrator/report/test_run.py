@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from orchestrator.records.metadata import Attempt, RunMetadata
-from orchestrator.report.run import run_page
+from orchestrator.report.run import MOST, findings, run_page
+from orchestrator.stats.insight import Diagnosis, Finding
 from orchestrator.stats.read.query import Rows
-from tests.orchestrator.report.reading import main_of, text_of
+from tests.orchestrator.report.reading import main_of, parsed, text_of
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \" ' &lt;"
@@ -125,3 +126,39 @@ def test_all_text_is_escaped_in_the_page() -> None:
     assert own.count("<script") == own.count("</script") == own.count("application/json") == len([*main.iter("figure")])
     assert (html.count("<style"), own.count("<img src=x")) == (1, 0)
     assert HOSTILE in text_of(main)
+
+
+SIGNS = {"iterations": 200, "ranks": 2, "step_s": 0.1}
+
+
+def diagnosis_of(count: int) -> Diagnosis:
+    return Diagnosis(
+        tuple(
+            Finding("data", f"sentence {place}", {"share": 0.5}, "hookyard stats RUN", "advice")
+            for place in range(count)
+        ),
+        SIGNS,
+    )
+
+
+def test_card_has_sentence_and_advice() -> None:
+    section = findings(diagnosis_of(1), "runs/x")
+    (card,) = parsed(section.content).iter("article")
+    assert [text_of(part) for part in card] == [
+        "1. data",
+        "sentence 0",
+        "Try: advice",
+        "See: hookyard stats runs/x",
+    ]
+    assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
+
+
+def test_only_the_most_serious_findings_are_shown() -> None:
+    content = parsed(findings(diagnosis_of(MOST + 3), "runs/x").content)
+    assert len(list(content.iter("article"))) == MOST
+    assert "And 3 less serious ones: hookyard doctor runs/x" in text_of(content)
+
+
+def test_healthy_run_and_run_with_too_few_rows() -> None:
+    assert "No findings" in str(findings(diagnosis_of(0), "x").content)
+    assert "too few rows" in str(findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)
