@@ -136,7 +136,7 @@ def _watched(
         shared = shared_state(state) if observes else {}
         with ExitStack() as stack:
             if not (collectives or hook.collective):
-                stack.enter_context(Collectives(partial(_fail_collective, hook, call.event)))
+                stack.enter_context(Collectives(partial(_fail_collective, call.event)))
             if is_within_iteration and not may_wait:
                 stack.enter_context(DeviceReads(partial(_fail_read, call.event)))
             run(state, *arguments)
@@ -171,10 +171,6 @@ def _fail_read(event: str, function: str) -> NoReturn:
     raise CheckFailure("device", f"{event} waits for the device in every iteration ({function})", to_do)
 
 
-def _fail_collective(hook: Hook, event: str, collective: str) -> NoReturn:
-    ranks = "" if str(hook.ranks) == "all" else f", and runs on {hook.ranks} only"
-    what = (
-        f"{event} calls a collective ({collective}) and does not declare it{ranks}: a rank without it would wait"
-        " forever"
-    )
+def _fail_collective(event: str, collective: str) -> NoReturn:
+    what = f"{event} calls a collective ({collective}) and does not declare it: a rank without it would wait forever"
     raise CheckFailure("collectives", what, "declare it: collective: ClassVar[bool] = True, with the default ranks")

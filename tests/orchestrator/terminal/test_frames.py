@@ -138,7 +138,7 @@ def test_run_frame_ends_with_findings_error_and_notice() -> None:
     ]
 
 
-def test_a_resumed_run_in_steps_and_one_without_rows() -> None:
+def test_run_frame_of_a_resumed_run_and_of_a_run_without_rows() -> None:
     progress = RunProgress("val", 0, 30, 30, steps=100, share=0.3)
     lines = lines_of(run_frame(replace(RUN, progress=progress, attempts=2, began_at="step-00000020")))
     assert lines[1].startswith("epoch 0  step 30 of 100  val  ")

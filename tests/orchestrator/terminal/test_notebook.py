@@ -51,7 +51,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Output]:
     return made
 
 
-def test_a_kernel_makes_a_notebook_and_a_shell_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_kernel_counts_as_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_notebook()
     shell = ModuleType("IPython")
     vars(shell)["get_ipython"] = lambda: None
@@ -91,9 +91,7 @@ def test_frames_are_drawn_as_on_a_terminal() -> None:
     assert ">running</span> of &lt;i&gt;" in frame_html(Text.assemble(("running", "bold red"), " of <i>"))
 
 
-def test_the_second_interrupt_leaves_the_kernel_alive(
-    outputs: list[Output], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_second_interrupt_keeps_the_kernel_alive(outputs: list[Output], capsys: pytest.CaptureFixture[str]) -> None:
     with Interrupts("hookyard resume x") as interrupts:
         signal.raise_signal(signal.SIGINT)
         assert interrupts.requested

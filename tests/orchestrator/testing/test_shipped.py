@@ -95,7 +95,7 @@ UNCHECKED = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def what_is_there_is_frozen() -> Iterator[None]:
+def freeze_existing_objects() -> Iterator[None]:
     """Going through all that a process of many tests holds takes a second each time that a hook collects."""
     gc.collect()
     gc.freeze()
@@ -104,5 +104,5 @@ def what_is_there_is_frozen() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", sorted(HOOKS.keys() - UNCHECKED.keys()))
-def test_a_hook_that_ships_keeps_what_hooks_promise(name: str) -> None:
+def test_shipped_hook_passes_check_hook(name: str) -> None:
     check_hook(HOOKS[name], **CASES.get(name, {}))

@@ -33,7 +33,7 @@ class OwnOptimizer(SmallTask):
         return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5)
 
 
-def test_a_ready_state_is_that_of_the_first_gradients() -> None:
+def test_ready_state_is_that_of_the_first_gradients() -> None:
     state = ready_state(epoch=3)
     points, labels = state.batch
     expected = functional.cross_entropy(state.output, labels)
@@ -45,7 +45,7 @@ def test_a_ready_state_is_that_of_the_first_gradients() -> None:
     assert torch.nn.utils.get_total_norm(state.gradients()).item() == pytest.approx(0.001, rel=1e-3)
 
 
-def test_a_loop_gives_reports_rows_and_what_was_said() -> None:
+def test_train_returns_reports_and_rows() -> None:
     trained = train({"clip": GradientClip()}, steps=4)
     rows = [row for row in trained.rows if row["phase"] == "train"]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -54,13 +54,13 @@ def test_a_loop_gives_reports_rows_and_what_was_said() -> None:
     assert trained.state.step == 4
 
 
-def test_what_the_task_requires_is_there_and_what_is_given_stands_in_for_it() -> None:
+def test_required_hooks_are_added_unless_one_of_their_kind_is_given() -> None:
     assert list(train(task=Averaged()).state.evaluations) == [""]
     assert train(task=Averaged()).state.evaluations[""].provider == "average"
     assert train({"mine": EMA(decay=0.1)}, Averaged()).state.evaluations[""].provider == "mine"
 
 
-def test_it_trains_in_one_thread_and_leaves_the_number_as_it_was() -> None:
+def test_train_uses_one_thread_and_restores_the_number() -> None:
     seen: list[int] = []
 
     class Looks(Hook):
@@ -76,7 +76,7 @@ def test_it_trains_in_one_thread_and_leaves_the_number_as_it_was() -> None:
         torch.set_num_threads(before)
 
 
-def test_the_task_s_own_optimizer_is_taken_with_what_is_said_of_it() -> None:
+def test_train_configures_the_own_optimizer_of_a_task() -> None:
     adagrad, sgd = (
         train(task=OwnOptimizer(), steps=1, **said).state.optimizer
         for said in ({"optimizer": {"lr": 0.5}}, {"optimizer": {"type": "SGD"}})
@@ -87,6 +87,6 @@ def test_the_task_s_own_optimizer_is_taken_with_what_is_said_of_it() -> None:
     assert isinstance(train(task=OwnOptimizer(), steps=1).state.scheduler, torch.optim.lr_scheduler.ConstantLR)
 
 
-def test_a_key_that_an_experiment_lacks_is_refused() -> None:
+def test_unknown_experiment_key_is_refused() -> None:
     with pytest.raises(ConfigError, match="epoch"):
         train(epoch=3)
