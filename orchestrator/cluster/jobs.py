@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 from hooks.error_text import describe_error
@@ -20,16 +19,11 @@ from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.engines.ray_environment import environment_values, set_environment
 from orchestrator.errors import RunError, UsageError
 from orchestrator.storage import without_credentials
-from orchestrator.terminal.display import say
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 """Statuses after which a job does not change."""
 EXCLUDES = ["/runs", "/checkpoints", ".git", ".venv", "venv", "__pycache__"]
 """What Ray does not send of a working folder, beside what .gitignore and .rayignore exclude."""
-
-_RETRY_S = 2.0
-_AGENT_RETRIES = 6
-"""Each time the cluster itself looks for an agent for 10 s."""
 
 
 @dataclass(frozen=True)
@@ -132,34 +126,34 @@ class Jobs:
                 " port-forward)"
             ) from error
 
-    def submit(self, job: Job, folder: Path, *, pause: Callable[[float], None] = sleep) -> str:
+    def submit(self, job: Job, folder: Path) -> str:
         """Send the folder, start the job in it, and return the job's name."""
-        environment = environment_values(job.environment)
         request = {
             "entrypoint": job.command,
             "submission_id": f"{job.name}-{uuid.uuid4().hex[:6]}",
-            "runtime_env": {"working_dir": str(folder), "excludes": EXCLUDES, "env_vars": environment},
+            "runtime_env": {
+                "working_dir": str(folder),
+                "excludes": EXCLUDES,
+                "env_vars": environment_values(job.environment),
+            },
             "metadata": {"hookyard": job.name},
         }
-        for attempt in range(_AGENT_RETRIES):
-            if attempt:
-                say(f"the cluster at {self.address} has no agent for jobs yet; trying again")
-                pause(_RETRY_S)
-            try:
-                with self._connection():
-                    return str(self._client.submit_job(**request))
-            except RuntimeError as error:
-                if "status code 413" in str(error):
-                    raise UsageError(
-                        f"{folder} is too large to be sent: the cluster accepts 100 MiB. List files that are not code"
-                        " in .gitignore or .rayignore, and put data where every node can read it"
-                    ) from error
-                if "No available agent" not in str(error):
-                    raise RunError(f"the cluster at {self.address} rejects the job: {error}") from error
-        raise RunError(
-            f"the cluster at {self.address} has no agent for jobs. Another Ray on the head's machine may hold the"
-            " agent's port: start this cluster with --dashboard-agent-listen-port. See the head's dashboard_agent.log"
-        )
+        try:
+            with self._connection():
+                return str(self._client.submit_job(**request))
+        except RuntimeError as error:
+            if "status code 413" in str(error):
+                raise UsageError(
+                    f"{folder} is too large to be sent: the cluster accepts 100 MiB. List files that are not code in"
+                    " .gitignore or .rayignore, and put data where every node can read it"
+                ) from error
+            if "No available agent" in str(error):
+                raise RunError(
+                    f"the cluster at {self.address} has no agent for jobs. If it has just started, try again. Another"
+                    " Ray on the head's machine may hold the agent's port: start this cluster with"
+                    " --dashboard-agent-listen-port. See the head's dashboard_agent.log"
+                ) from error
+            raise RunError(f"the cluster at {self.address} rejects the job: {error}") from error
 
     def status(self, job: str) -> Status:
         """Return the status of a job; raises UsageError for an unknown one."""

@@ -25,8 +25,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.refuses: Exception | None = None
-        self.declines: list[str] = []
-        """What is said instead of taking a job, one for each try."""
+        self.declines = ""
+        """What is said instead of taking a job."""
         self.log = "one\ntwo\nthree\n"
         self.breaks = False
         """True if the connection breaks while the log is shown."""
@@ -49,7 +49,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
         def submit_job(self, **given: Any) -> str:
             if cluster.declines:
-                raise RuntimeError(cluster.declines.pop(0))
+                raise RuntimeError(cluster.declines)
             cluster.submitted = given
             return str(given["submission_id"])
 
@@ -118,36 +118,24 @@ def test_ray_sends_the_code_without_ignored_files_runs_and_environments(tmp_path
         assert {name for name in archive.namelist() if not name.endswith("/")} == files
 
 
-def test_submit_retries_while_the_cluster_starts(
-    cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster.declines = ["No available agent to submit job, please try again later."] * 2
-    pauses: list[float] = []
-    assert Jobs(ADDRESS).submit(job(), folder, pause=pauses.append) == cluster.submitted["submission_id"]
-    assert len(pauses) == 2
-    assert capsys.readouterr().err.count("has no agent for jobs yet; trying again") == 2
-
-
-def test_submit_explains_a_cluster_without_an_agent(cluster: Cluster, folder: Path) -> None:
-    cluster.declines = ["No available agent to submit job, please try again later."] * 100
-    with pytest.raises(RunError, match=r"has no agent for jobs.*start this cluster with --dashboard-agent-listen-port"):
-        Jobs(ADDRESS).submit(job(), folder, pause=lambda seconds: None)
-    assert len(cluster.declines) >= 90
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
+        (
+            "No available agent to submit job, please try again later.",
+            RunError,
+            r"has no agent for jobs.*start this cluster with --dashboard-agent-listen-port",
+        ),
         ("runtime_env is broken", RunError, "rejects the job: runtime_env is broken"),
         ("Request failed with status code 413: Too Large", UsageError, "too large .* 100 MiB.* .gitignore"),
     ],
 )
-def test_rejected_job_is_not_sent_again(
+def test_rejected_job_is_an_error(
     cluster: Cluster, folder: Path, error: str, kind: type[Exception], message: str
 ) -> None:
-    cluster.declines = [error]
+    cluster.declines = error
     with pytest.raises(kind, match=message):
-        Jobs(ADDRESS).submit(job(), folder, pause=lambda seconds: None)
+        Jobs(ADDRESS).submit(job(), folder)
 
 
 def test_unset_environment_variable_is_refused(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
