@@ -125,30 +125,6 @@ def test_consistent_sweep_settings_are_accepted(settings: dict[str, Any]) -> Non
     experiment_from_dict(swept(**{"space": LR, **settings}))
 
 
-def test_all_invalid_fields_are_reported_together(file: Path) -> None:
-    text = f"""{TEXT}sweep:
-  metric: [memory/held, train/loss]
-  trials: 0
-  serch: grid
-  mode: mxa
-  stop: {{target: x}}
-  scheduler: pbt
-  space:
-    optimizer.lr: {{loguniform: [0, 1]}}
-    hooks.shadow.decay: {{unifrom: [0, 1]}}
-    name: {{choice: [a]}}
-"""
-    assert {problem.path for problem in problems(file, text)} == {
-        "sweep.trials",
-        "sweep.serch",
-        "sweep.mode",
-        "sweep.stop.target",
-        "sweep.space.optimizer.lr",
-        "sweep.space.hooks.shadow.decay.unifrom",
-        "sweep.space.name",
-    }
-
-
 # Values
 
 
