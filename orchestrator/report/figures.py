@@ -38,16 +38,12 @@ SPAN_COLORS = {
 """Spans of a bar from the lowest, with their colors: the backward pass and the wait come last."""
 LOGARITHMIC_FROM = 100.0
 """Least ratio of the largest to the smallest value for a logarithmic axis."""
-MOST_MARKERS = 60
-"""Points of a line that have markers."""
 MOST_POINTS = 120
 """Points of a trial's curve among others."""
 MOST_LABELS = 6
 """Labels of an axis of parallel coordinates."""
 LONGEST_NAME, AXIS_PIXELS = 22, 140
 """Characters of an axis's name, and the width that they need."""
-MIN_BARS = 8
-"""Fewer bars are as wide as this many would be."""
 TOP = 0.95
 """Quantile with the last color of a heat map; larger cells have it too."""
 _TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -123,13 +119,11 @@ def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str
             for edge, fill in zip(band.T, (None, "tonexty"), strict=True):
                 style = {"fillcolor": _transparent(line.color), "line": {"width": 0}, "mode": "lines"}
                 figure.add_scatter(x=line.x, y=edge, fill=fill, hoverinfo="skip", showlegend=False, **style)
-        has_markers = len(line.x) <= (MOST_MARKERS if band is None else 1)
         figure.add_scatter(
             x=line.x,
             y=line.y / size,
             customdata=band,
             name=line.name,
-            mode="lines+markers" if has_markers else "lines",
             line={"color": line.color, "width": 1.8},
             hovertemplate=hover,
             showlegend=len(drawn) > 1 or line.name != title,
@@ -143,10 +137,8 @@ def curves(title: str, column: str, points: Mapping[str, tuple[Floats, Floats]],
     figure = go.Figure(layout={"xaxis": {"title": {"text": "step"}}, "yaxis": axis, "hovermode": "closest"})
     for place, (trial, (x, y)) in reversed([*enumerate(points.items())]):
         some = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
-        mode = "lines" if len(x) > 1 else "markers"
-        figure.add_scatter(
-            x=x[some], y=y[some] / size, mode=mode, **_trial_style(trial, 1 - place / len(points), place == 0)
-        )
+        style = _trial_style(trial, 1 - place / len(points), place == 0)
+        figure.add_scatter(x=x[some], y=y[some] / size, **style)
     return chart(title, figure, note, height=380, wide=True)
 
 
@@ -171,8 +163,7 @@ def stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> Markup
     labels = [str(label) for label in spans.index]
     for column in map(str, spans.columns):
         color = {"color": SPAN_COLORS[column], "line": {"width": 0}}
-        width = 0.75 * min(1.0, len(labels) / MIN_BARS)
-        figure.add_bar(x=labels, y=spans[column].to_numpy(dtype=float) / size, width=width, name=column, marker=color)
+        figure.add_bar(x=labels, y=spans[column].to_numpy(dtype=float) / size, name=column, marker=color)
     return chart(title, figure, note, height=380, wide=True)
 
 

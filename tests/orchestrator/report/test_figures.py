@@ -75,7 +75,6 @@ def test_curve_of_the_best_trial_is_strongest_and_on_top() -> None:
     traces = charts_of(curves("x", "loss", drawn))["x"]["data"]
     assert [trace["name"] for trace in traces] == ["worst", "middle", "best"]
     assert traces[0]["opacity"] < traces[1]["opacity"] < traces[2]["opacity"] == 1
-    assert (traces[0]["mode"], traces[1]["mode"]) == ("markers", "lines")
     assert (len(traces[1]["x"]), traces[1]["x"][0], traces[1]["x"][-1]) == (figures.MOST_POINTS, 0, many[-1])
 
 
