@@ -48,4 +48,4 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 def _nearest(pattern: str, names: Sequence[str]) -> str:
     near = get_close_matches(pattern, names, cutoff=0.4)
-    return f"did you mean {', '.join(near)}?" if near else f"there are: {listed(names)}"
+    return f"did you mean {', '.join(near)}?" if near else f"available: {listed(names)}"

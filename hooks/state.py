@@ -28,13 +28,13 @@ class Checkpoints(Protocol):
         """Keep these checkpoints for `owner`. A checkpoint that no owner keeps is deleted."""
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Point labels such as `best` at a stored checkpoint, the best of a metric."""
+        """Label a stored checkpoint, for example `best`; `metric` is the metric by which it is best."""
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return where a checkpoint, by name or label, holds the evaluated weights: `model`, or `ema/model`."""
+        """Return the key of a checkpoint's evaluated weights, such as `model` or `ema/model`; `label` may be a name."""
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
-        """Write `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint, and return its path.
+        """Write `<folder>/<run>-<name>-<hash>.pt` with parts of a stored checkpoint, and return its path.
 
         `parts` maps the name of each to its location in the checkpoint: `optimizer`, or an entry such as `ema/model`.
         `meta` is the manifest with `config`.

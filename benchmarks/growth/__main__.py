@@ -16,7 +16,7 @@ WHATS = sorted(file.stem.replace("_", "-") for file in Path(__file__).parent.glo
 
 def main(arguments: list[str]) -> None:
     if not arguments or arguments[0] not in WHATS:
-        sys.exit(f"{__doc__}\nThere are: {', '.join(WHATS)}")
+        sys.exit(f"{__doc__}\nAvailable: {', '.join(WHATS)}")
     import_module(f"benchmarks.growth.{arguments[0].replace('-', '_')}").main([int(size) for size in arguments[1:]])
 
 

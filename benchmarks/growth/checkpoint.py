@@ -43,7 +43,7 @@ def main(sizes: Sequence[int]) -> None:
             ):
                 store = CheckpointStore(Storage("s3://bucket/checkpoints" if place == "S3" else folder))
                 content = torch.zeros(size // 2 * 2**18)
-                name = store.free_name("epoch-0001")
+                name = store.find_unused_name("epoch-0001")
                 read.clear()
                 requests()
                 began = perf_counter()

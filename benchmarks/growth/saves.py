@@ -24,7 +24,7 @@ def main(sizes: Sequence[int]) -> None:
             store, kept = CheckpointStore(Storage("s3://bucket/checkpoints")), list[str]()
             for number in range(1, 5):
                 requests()
-                name = store.free_name(f"epoch-{number:04d}")
+                name = store.find_unused_name(f"epoch-{number:04d}")
                 store.discard_unfinished(name)
                 entries = store.write_files(name, {"rank-0000.pt": 0})
                 before = requests()

@@ -31,12 +31,12 @@ def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
 
 
 def list_known(names: Iterable[str], *missing: str) -> str:
-    """Return `there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)`, with the nearest to each missing
+    """Return `available: val/loss, val/accuracy (did you mean 'val/accuracy'?)`, with the nearest to each missing
     name."""
     names = list(names)
     near = [f"'{name}'" for metric in missing if (name := nearest(metric, names))]
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
-    return f"there are: {', '.join(names) or 'none'}{hint}"
+    return f"available: {', '.join(names) or 'none'}{hint}"
 
 
 def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:

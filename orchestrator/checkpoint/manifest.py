@@ -87,7 +87,7 @@ def check_inside(name: str) -> None:
 
 
 def find_damage(storage: Storage, folder: str, entries: Entries, *, hashed: bool = True) -> str | None:
-    """Return the first problem of a checkpoint's files, or None; without `hashed`, only sizes are compared."""
+    """Return the first problem of a checkpoint's files, or None; without `hashed`, compare only sizes."""
     if hashed:
         reasons = storage.each(lambda file: check_file(storage, folder, file, entries[file]), entries)
     else:
@@ -110,7 +110,7 @@ def find_damage_together(ranks: Ranks, storage: Storage, folder: str, entries: E
 def check_file(
     storage: Storage, folder: str, file: str, entry: Mapping[str, Any], *, hashed: bool = True
 ) -> str | None:
-    """Return the problem of a checkpoint's file, or None; without `hashed`, only its size is compared."""
+    """Return the problem of a checkpoint's file, or None; without `hashed`, compare only its size."""
     if not hashed:
         return _check_size(file, entry, storage.state(f"{folder}/{file}"))
     size, sha256 = 0, hashlib.sha256()

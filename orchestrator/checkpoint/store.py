@@ -1,8 +1,8 @@
-"""The checkpoints of a run, each written completely or not at all.
+"""The checkpoints of a run, each written atomically.
 
-A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-0000.pt` for each rank (random state, its
-own buffers and hook states), further files of hooks (`ema.pt`), and `manifest.json` with the sha256 of each file.
-Tensors that are sharded over ranks are in `shards-0000.pt` and so on, and the other files hold placeholders for them.
+A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-0000.pt` for each rank (RNG state, its
+own buffers and hook states), other files that hooks add (`ema.pt`), and `manifest.json` with the sha256 of each file.
+Tensors that are sharded across ranks are in `shards-0000.pt` and so on, and the other files hold placeholders for them.
 
 A folder is a checkpoint once it has its manifest. On a disk the files are written to a hidden folder, which is renamed
 when they are verified. An object store cannot rename: the files are written in their final location, the manifest last.
@@ -46,13 +46,14 @@ from orchestrator.storage.stored_data import seal
 _log = logging.getLogger("hookyard")
 
 _THREADS = 4
-"""Files of a checkpoint that are written concurrently."""
+"""Number of files written concurrently."""
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only work on the master.
+    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only take effect on the master.
 
-    A checkpoint is deleted once its last owner has released it (`retain`). Other folders are never touched.
+    An owner, such as a hook, lists the checkpoints that it keeps (`retain`). A checkpoint that loses its last owner is
+    deleted; one that never had an owner is kept. Other folders are never touched.
     """
 
     def __init__(self, storage: Storage, run_name: str = "run", master: bool = True) -> None:
@@ -61,25 +62,25 @@ class CheckpointStore:
 
     # Writing: every rank writes its files, then the master commits.
 
-    def staging(self, name: str) -> str:
+    def staging_folder(self, name: str) -> str:
         """Return the folder that holds a checkpoint until it is committed."""
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Write objects into the unfinished checkpoint `name` and verify them; return their entries."""
-        write = partial(write_object, self.storage, self.staging(name))
+        write = partial(write_object, self.storage, self.staging_folder(name))
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
-    def link(self, name: str, file: str, source: CheckpointStore, stored: str) -> bool:
-        """Hard-link a file of a stored checkpoint into the unfinished checkpoint `name`; return False if that is
-        impossible."""
-        return self.storage.link(f"{self.staging(name)}/{file}", source.storage, f"{stored}/{file}")
+    def link(self, name: str, file: str, source: CheckpointStore, source_name: str) -> bool:
+        """Hard-link a file of another store's checkpoint into the unfinished checkpoint `name`; return False if that
+        is impossible."""
+        return self.storage.link(f"{self.staging_folder(name)}/{file}", source.storage, f"{source_name}/{file}")
 
-    def free_name(self, name: str) -> str:
-        """Return a name to write to: `name`, or an unused variant if an object store has it already. Master only.
+    def find_unused_name(self, name: str) -> str:
+        """Return a name to write to: `name`, or an unused variant on an object store, which cannot replace a folder.
 
-        An object store cannot replace a folder.
+        Master only.
         """
         if self.storage.local:
             return name
@@ -89,7 +90,7 @@ class CheckpointStore:
     def discard_unfinished(self, name: str) -> None:
         """Delete the files of an interrupted save."""
         if self.master:
-            self.storage.delete(self.staging(name))
+            self.storage.delete(self.staging_folder(name))
 
     def commit(
         self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]
@@ -107,21 +108,21 @@ class CheckpointStore:
         )
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
-        staging = self.staging(name)
-        self._check(staging, manifest["files"], hashed=False)
-        self.storage.write(f"{staging}/{MANIFEST}", seal(json.dumps(manifest, indent=1)))
-        if staging == name:
+        folder = self.staging_folder(name)
+        self._check(folder, manifest["files"], hashed=False)
+        self.storage.write(f"{folder}/{MANIFEST}", seal(json.dumps(manifest, indent=1)))
+        if folder == name:
             return
         if self.storage.exists(name):
             self.storage.rename(name, f".{name}.old")
-        self.storage.rename(staging, name)
+        self.storage.rename(folder, name)
         self.storage.delete(f".{name}.old")
 
-    def adopt(self, path: str) -> str:
+    def reset_to(self, path: str) -> str:
         """Make a stored checkpoint the newest of this run, and return its name.
 
-        A checkpoint of another run is copied, and replaces all of this run's. For one of this run, newer checkpoints
-        are deleted. Master only; must not run during a save.
+        If it belongs to another run, copy it and delete all checkpoints of this run; otherwise delete the newer ones.
+        Master only; must not run during a save.
         """
         folder, _, name = path.rpartition("/")
         names = self.names()
@@ -140,7 +141,7 @@ class CheckpointStore:
         return name
 
     def copy_from(self, source: CheckpointStore, name: str) -> None:
-        """Copy and verify a checkpoint of another run. It has no owner, so nothing deletes it. Master only."""
+        """Copy and verify a checkpoint of another run; without an owner it is kept. Master only."""
         manifest = source.manifest(name)
         self.discard_unfinished(name)
 
@@ -149,7 +150,7 @@ class CheckpointStore:
                 for piece in source.storage.pieces(f"{name}/{file}"):
                     writer.write(piece)
 
-            entry = write_file(self.storage, self.staging(name), file, fill)
+            entry = write_file(self.storage, self.staging_folder(name), file, fill)
             if reason := describe_difference(file, manifest["files"][file], entry):
                 raise CheckpointError(f"checkpoint {source.path(name)}: {reason}")
 
@@ -176,11 +177,11 @@ class CheckpointStore:
     # Finding
 
     def path(self, name: str) -> str:
-        """Return the path of a checkpoint, without the options and keys of a URL."""
+        """Return the path of a checkpoint, without a URL's query options and credentials."""
         return f"{self.storage.path}/{name}"
 
     def names(self) -> list[str]:
-        """Return the stored checkpoints, oldest first, without those whose manifest is damaged."""
+        """Return the stored checkpoints with an intact manifest, oldest first."""
         return list_checkpoints(self.storage, warn=False)
 
     def _folders(self) -> list[str]:
@@ -193,25 +194,25 @@ class CheckpointStore:
         return sorted({name for name, _, file in paths if file in markers and not name.startswith(".")})
 
     def latest(
-        self, skip: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
+        self, on_skip: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
     ) -> str | None:
         """Return the newest intact checkpoint, or None if there are no checkpoints.
 
-        `skip` is called with a reason for each newer, damaged checkpoint. With `ranks`, all ranks must call this, and
-        each reads a share of the files. Without `hashed`, only sizes are compared. Raises CheckpointError if all
-        checkpoints are damaged.
+        Calls `on_skip` with a reason for each newer, damaged checkpoint. With `ranks` it is collective, and each rank
+        reads a share of the files. Without `hashed`, compares only sizes. Raises CheckpointError if all checkpoints
+        are damaged.
         """
         reasons: list[str] = []
-        for name, manifest in ranks.broadcast(self._candidates) if ranks else self._candidates():
-            if isinstance(manifest, CheckpointError):
-                reason: str | None = str(manifest)
+        for name, manifest_or_error in ranks.broadcast(self._candidates) if ranks else self._candidates():
+            if isinstance(manifest_or_error, CheckpointError):
+                reason: str | None = str(manifest_or_error)
             elif ranks:
-                reason = find_damage_together(ranks, self.storage, name, manifest["files"], hashed=hashed)
+                reason = find_damage_together(ranks, self.storage, name, manifest_or_error["files"], hashed=hashed)
             else:
-                reason = find_damage(self.storage, name, manifest["files"], hashed=hashed)
+                reason = find_damage(self.storage, name, manifest_or_error["files"], hashed=hashed)
             if not reason:
-                for newer in reasons:
-                    skip(newer)
+                for skip_reason in reasons:
+                    on_skip(skip_reason)
                 return str(name)
             reasons.append(reason)
         if reasons:
@@ -232,7 +233,7 @@ class CheckpointStore:
         return [*zip(order, self.storage.each(read, order), strict=True)]
 
     def resolve(self, label: str) -> str:
-        """Return the name of the checkpoint with a label, such as `best`, or with a name; raises CheckpointError.
+        """Return the name of the checkpoint that a label, such as `best`, or a name refers to; raises CheckpointError.
 
         `last` is the newest checkpoint whose files have the right sizes.
         """
@@ -251,7 +252,7 @@ class CheckpointStore:
             raise CheckpointError(f"no checkpoint in {self.storage}")
         raise CheckpointError(
             f"no checkpoint 'best' in {self.storage}: no validation metric has a known direction. Set"
-            f" hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min. There are: last, {', '.join(names)}"
+            f" hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min. Available: last, {', '.join(names)}"
         )
 
     # Verifying
@@ -279,7 +280,7 @@ class CheckpointStore:
             return read_manifest(self.storage, name)
         except FileNotFoundError:
             names = ", ".join(self.names()) or "none"
-            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {names}") from None
+            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {names}") from None
         except DamagedFile as error:
             raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
 
@@ -292,7 +293,7 @@ class CheckpointStore:
         return position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
-        """Load a file of a checkpoint on the CPU: tensors and plain data. Raises CheckpointError for anything else."""
+        """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for anything else."""
         try:
             with self.storage.fetched(f"{name}/{file}") as content:
                 return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
@@ -300,9 +301,10 @@ class CheckpointStore:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return the entry of the weights that validation used: `model`, or that of a hook, such as `ema/model`.
+        """Return the key of the weights used for validation: `model`, or a hook's, such as `ema/model`.
 
-        If several sets of weights were validated, the label's metric selects one, or else the experiment's main metric.
+        If several sets of weights were validated, the label's metric selects one, otherwise the experiment's main
+        metric.
         """
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
@@ -314,7 +316,7 @@ class CheckpointStore:
         return f"{hook}/model" if hook else "model"
 
     def weights(self, label: str, entry: str | None = None) -> dict[str, Any]:
-        """Return the verified state dict of the evaluated weights, or of another entry, unsharded and on the CPU."""
+        """Return the verified state dict of the evaluated weights, or of another key, unsharded and on the CPU."""
         name, entry = self.resolve(label), entry or self.find_evaluated_weights(label)
         file = f"{entry.partition('/')[0]}.pt"
         entries = self.manifest(name)["files"]
@@ -323,8 +325,8 @@ class CheckpointStore:
         weights: dict[str, Any] = self._load_entries(name, {"model": entry})["model"]
         return weights
 
-    def names_of(self, name: str, entry: str) -> list[str]:
-        """Return the names in the state dict at an entry of a checkpoint."""
+    def state_dict_keys(self, name: str, entry: str) -> list[str]:
+        """Return the keys of a state dict in a checkpoint, such as `model` or `ema/model`."""
         file, _, key = entry.partition("/")
         content = self.load(name, f"{file}.pt")
         return list(content[key] if key else content)
@@ -337,7 +339,7 @@ class CheckpointStore:
         buffers: dict[str, Any] = self.load(name, file)["buffers"]
         return buffers
 
-    # Requests of hooks
+    # Called by hooks
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Set the checkpoints that an owner keeps, and delete those that no owner keeps any more."""
@@ -345,15 +347,15 @@ class CheckpointStore:
             index["owners"][owner] = list(dict.fromkeys(names))
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Label a checkpoint; `metric` is the metric in which it is the best."""
+        """Label a checkpoint; `metric` is the metric by which it is best."""
         with self.index.changing() as index:
             index["labels"].update(dict.fromkeys(labels, name))
             index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
-        """Write parts of a checkpoint to `<folder>/<run>-<hash>.pt`, and return its path.
+        """Write parts of a checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its path.
 
-        Each part is a file, or an entry of a file (`ema/model`). The part `meta` has the manifest and `config`.
+        Each part is a file, or a key of a file (`ema/model`). The part `meta` has the manifest and `config`.
         `folder` is relative to the folder of checkpoints.
         """
         if not self.master:
@@ -379,7 +381,7 @@ class CheckpointStore:
         return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """Return content with its sharded tensors filled in: as this rank's shards on a mesh, or unsharded."""
+        """Return content with its sharded tensors: this rank's shards if `mesh` is given, otherwise full tensors."""
         keys = [*placeholders.keys_in(content)]
         if not keys:
             return content
@@ -390,5 +392,5 @@ class CheckpointStore:
 
 
 def shared_files(files: Iterable[str]) -> list[str]:
-    """Return a checkpoint's files without those of single ranks and shards."""
+    """Return the files that all ranks share: neither per-rank files nor shards."""
     return [file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)]

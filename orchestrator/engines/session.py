@@ -316,7 +316,7 @@ def _begin_attempt(
     checkpoint = None
     if assignment.target is None:
         world.broadcast(recover)
-        checkpoint = world.broadcast(partial(store.adopt, chosen)) if chosen else store.latest(log_skipped, world)
+        checkpoint = world.broadcast(partial(store.reset_to, chosen)) if chosen else store.latest(log_skipped, world)
     attempt: Attempt = world.broadcast(begin)
     return attempt
 

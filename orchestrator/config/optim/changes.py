@@ -20,7 +20,7 @@ def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
     name, _, field = rest.partition(".")
     if number := parse_optimizer_path(path):
         names = experiment.optimizations
-        return None if number[0] in names else f"there is no such optimizer; there are: {', '.join(names) or 'one'}"
+        return None if number[0] in names else f"there is no such optimizer; available: {', '.join(names) or 'one'}"
     if group != "hooks" or not field:
         return "cannot change during training; only fields of hooks and numbers of the optimizer can"
     entry = experiment.hooks.get(name)

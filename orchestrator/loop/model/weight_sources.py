@@ -120,7 +120,7 @@ def _store(path: str) -> CheckpointStore:
 
 def _names(origin: InitialWeights) -> list[str]:
     if origin.checkpoint:
-        return _store(origin.path).names_of(origin.checkpoint, str(origin.weights))
+        return _store(origin.path).state_dict_keys(origin.checkpoint, str(origin.weights))
     return list(_read_weights(origin.path, origin.weights))
 
 

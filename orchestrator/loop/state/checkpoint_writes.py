@@ -37,7 +37,10 @@ class Background:
     """
 
     def __init__(self, device: torch.device, store: CheckpointStore) -> None:
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # which takes half a second
+        from torch.distributed.checkpoint.staging import (
+            DefaultStager,
+            StagingOptions,
+        )  # which takes half a second
 
         self._device, on_gpu = device, device.type == "cuda"
         options = StagingOptions(
@@ -136,7 +139,7 @@ class BackgroundWrite(ForegroundWrite):
         super().__init__(*arguments)
 
     def _begin(self) -> None:
-        self._folder = self._store.storage / self._store.staging(self._name)
+        self._folder = self._store.storage / self._store.staging_folder(self._name)
         self._written = self._thread.submit(self._write)
         self._published = self._thread.submit(self._publish) if self._world.is_master else self._written
 

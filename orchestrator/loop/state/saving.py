@@ -98,7 +98,7 @@ class CheckpointSaver:
         self.finish()
         self.close()
         state, store, world = self._state, self.store, self._world
-        name = world.broadcast(partial(store.free_name, name))
+        name = world.broadcast(partial(store.find_unused_name, name))
         started = perf_counter()
         checkpoint = {
             **self._contents.shared(),

@@ -41,9 +41,9 @@ def test_nearest_name_is_suggested(metric: str, meant: str | None) -> None:
 def test_known_names_are_listed_with_the_nearest() -> None:
     assert (
         list_known(["val/loss", "val/accuracy"], "val/acuracy")
-        == "there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
+        == "available: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
     )
-    assert list_known([], "val/acuracy") == "there are: none"
+    assert list_known([], "val/acuracy") == "available: none"
 
 
 def test_a_phase_is_the_first_part_of_a_name() -> None:

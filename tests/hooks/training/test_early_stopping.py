@@ -79,7 +79,7 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
     hook.on_phase_end(state)
     state.phase, state.metrics = "val", {"train/loss": 1.0, "val/accuracy": 0.5}
     with pytest.raises(
-        KeyError, match="monitor='val/top1' is not a metric of this run; there are: train/loss, val/accuracy"
+        KeyError, match="monitor='val/top1' is not a metric of this run; available: train/loss, val/accuracy"
     ):
         hook.on_phase_end(state)
 

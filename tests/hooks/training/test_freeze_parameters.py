@@ -74,7 +74,7 @@ def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> 
     ):
         FreezeParameters(["head.*", "bakbone.0.weight"]).on_start(state)
     with pytest.raises(
-        ValueError, match=r"pattern '#' matches no parameter; there are: backbone.0.weight, .*head.bias$"
+        ValueError, match=r"pattern '#' matches no parameter; available: backbone.0.weight, .*head.bias$"
     ):
         FreezeParameters(["#"]).on_start(state)
     with pytest.raises(ValueError, match=r"pattern 'backbone' matches no parameter"):

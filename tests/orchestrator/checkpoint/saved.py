@@ -18,7 +18,7 @@ def weights(value: float) -> dict[str, Any]:
 
 def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED) -> str:
     """Saves as the loop does, and returns the name it got."""
-    name = store.free_name(name)
+    name = store.find_unused_name(name)
     store.discard_unfinished(name)
     entries = store.write_files(name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}})
     entries |= store.write_files(name, {"rank-0000.pt": {"random": torch.arange(3)}})

@@ -27,9 +27,9 @@ def test_entries_have_the_size_and_hash_of_each_file(tmp_path: Path) -> None:
     entries = store.write_files("one", FILES)
     assert list(entries) == list(FILES)
     for file, content in FILES.items():
-        written = (tmp_path / store.staging("one") / file).read_bytes()
+        written = (tmp_path / store.staging_folder("one") / file).read_bytes()
         assert entries[file] == {"sha256": hashlib.sha256(written).hexdigest(), "bytes": len(written)}
-        assert [*torch.load(tmp_path / store.staging("one") / file)] == [*content]
+        assert [*torch.load(tmp_path / store.staging_folder("one") / file)] == [*content]
 
 
 @contextmanager
@@ -51,4 +51,4 @@ def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tm
         store.write_files(
             "one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)}
         )
-    assert "optimizer.pt" not in os.listdir(tmp_path / store.staging("one")), "no incomplete file is left"
+    assert "optimizer.pt" not in os.listdir(tmp_path / store.staging_folder("one")), "no incomplete file is left"

@@ -70,7 +70,7 @@ def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
     assert store.latest() is None
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         store.resolve("last")
-    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0001' in .*; there are: none"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0001' in .*; available: none"):
         store.manifest("epoch-0001")
 
 
@@ -83,7 +83,7 @@ def test_a_save_cut_off_leaves_the_old_checkpoint_alone(
     store: CheckpointStore, again: bool, cut_in_a_file: bool
 ) -> None:
     save(store, "epoch-0001", 10, 1.0)
-    name = store.free_name("epoch-0001" if again else "epoch-0002")
+    name = store.find_unused_name("epoch-0001" if again else "epoch-0002")
     store.discard_unfinished(name)
     with pytest.raises(KeyboardInterrupt) if cut_in_a_file else nullcontext():
         store.write_files(name, {"model.pt": weights(2.0), "hooks.pt": {"bad": Breaks()} if cut_in_a_file else {}})
@@ -224,7 +224,7 @@ def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore
     assert store.resolve("last") == "epoch-0002"
     assert store.resolve("epoch-0002") == "epoch-0002"
     store.retain("checkpoint", ["epoch-0002"])
-    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*There are: last, epoch-0002"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*Available: last, epoch-0002"):
         store.resolve("best")
 
 

@@ -87,7 +87,7 @@ def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(
         patch.setattr(Storage, "pieces", None)
         save(store, "epoch-0001", 10)
         cut = store.write_files("epoch-0002", {"model.pt": weights(1.0)})
-    store.storage.write(f"{store.staging('epoch-0002')}/model.pt", b"cut")
+    store.storage.write(f"{store.staging_folder('epoch-0002')}/model.pt", b"cut")
     with pytest.raises(CheckpointError, match=r"model\.pt is damaged: it has 3 bytes, and \d+ were written"):
         store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
 

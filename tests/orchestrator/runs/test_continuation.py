@@ -115,7 +115,7 @@ def test_the_best_trial_of_a_sweep_is_trained_longer(tmp_path: Path) -> None:
 
 
 def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
+    with pytest.raises(UsageError, match=r"no checkpoint 'epoch-0009' in .*; available: epoch-0001, epoch-0002"):
         first.continued("epoch-0009", ["epochs=4"])
     with pytest.raises(
         UsageError, match=r"epoch-0002 has 2 of 2 epochs, so nothing is left to train.* such as epochs=4"

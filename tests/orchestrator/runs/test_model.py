@@ -123,11 +123,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_missing_checkpoint_error_lists_the_others(done: Run, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0009' in .*; available: epoch-0001, epoch-0002"):
         done.load("epoch-0009")
     unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)
     with pytest.raises(
-        CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*There are: last, epoch-0001"
+        CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*Available: last, epoch-0001"
     ):
         unjudged.load("best")
     unjudged.load("last")

@@ -232,7 +232,7 @@ def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fail
         # Validation comes after every second epoch, so only the second report should have the metric.
         (
             {"metric": "val/acuracy", "validate_every": 2},
-            r"'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)",
+            r"'val/acuracy'; available: .*\(did you mean 'val/accuracy'\?\)",
             2,
         ),
         (
@@ -240,7 +240,7 @@ def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fail
             r"'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)",
             1,
         ),
-        ({"task_args": {"val": 0}}, "'val/accuracy'; there are: train/loss", 1),
+        ({"task_args": {"val": 0}}, "'val/accuracy'; available: train/loss", 1),
     ],
 )
 def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_it(

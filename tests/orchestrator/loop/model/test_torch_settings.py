@@ -113,7 +113,7 @@ def test_of_parts_in_each_other_the_outermost_keeps_nothing_and_what_matches_non
     for pattern, near in {
         "block.*": "did you mean blocks.",
         "blocks": "did you mean blocks.",
-        "": "there are: first, blocks.0",
+        "": "available: first, blocks.0",
     }.items():
         with pytest.raises(ConfigError) as error:
             Loop(Deep(), experiment(activation_checkpointing=pattern), {})

@@ -145,9 +145,9 @@ def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path:
     (Path(path) / "model.pt").write_bytes(b"damaged")
     other = CheckpointStore(Storage(tmp_path / "other"))
     with pytest.raises(CheckpointError, match=r"model.pt is damaged"):
-        other.adopt(path)
+        other.reset_to(path)
     with pytest.raises(CheckpointError, match="no checkpoint 'epoch-0009'"):
-        other.adopt(path.replace("epoch-0001", "epoch-0009"))
+        other.reset_to(path.replace("epoch-0001", "epoch-0009"))
     assert other.names() == []
 
 
