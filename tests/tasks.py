@@ -138,6 +138,15 @@ def numbers(module: nn.Module) -> dict[str, Any]:
     return {name: tensor.tolist() for name, tensor in module.state_dict().items()}
 
 
+def plain(value: Any) -> Any:
+    """Nested values with lists for tensors, joined from all ranks where they are sharded. They compare bit for bit."""
+    if isinstance(value, Tensor):
+        return (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 @dataclass
 class Breaks(Hook):
     """Fails at a training iteration."""

@@ -106,7 +106,7 @@ def written(root: Path, name: str, **arguments: Any) -> Assignment:
     return Assignment(own.source, str(create_run(root, name, to_yaml(own))))
 
 
-def test_killed_on_two_ranks_and_resumed_it_is_the_undisturbed_run_and_that_is_a_raw_loop_bit_for_bit(
+def test_killed_run_on_two_ranks_resumes_as_a_raw_loop_bit_for_bit(
     tmp_path: Path,
 ) -> None:
     given = written(tmp_path, "killed", killed_at=2 * STEPS + 3, once=str(tmp_path / "once")), written(tmp_path, "calm")
@@ -175,7 +175,7 @@ def loop_of(
     )
 
 
-def test_hooks_hear_what_such_a_loop_can_fire_in_the_order_of_any_loop(tmp_path: Path) -> None:
+def test_events_fire_in_the_order_of_the_hooked_loop(tmp_path: Path) -> None:
     def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
         session.restore(place={})
         for _ in range(2):
@@ -216,7 +216,7 @@ def test_hooks_hear_what_such_a_loop_can_fire_in_the_order_of_any_loop(tmp_path:
     assert loop.saving.store.resolve("best") == "epoch-0001"
 
 
-def test_it_stops_where_it_is_asked_to_and_goes_on_from_what_it_saved_there(tmp_path: Path) -> None:
+def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> None:
     asked = False
     left: list[str] = []
 
@@ -308,7 +308,7 @@ def rows_of(loop: CustomLoop) -> list[int]:
     return [row["iteration"] for row in loop.recorder.rows]
 
 
-def test_a_loop_that_tells_by_callbacks_stands_still_while_its_reports_are_looked_at() -> None:
+def test_loop_with_callbacks_waits_while_a_report_is_handled() -> None:
     order: list[str] = []
 
     def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
@@ -381,12 +381,12 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
         (lambda session: [{"train/loss": 1.0}], "returns a list; expected a generator"),
     ],
 )
-def test_what_cannot_be_is_told_with_what_to_write(tmp_path: Path, train: Any, said: str) -> None:
+def test_mistake_in_the_task_is_refused_with_advice(tmp_path: Path, train: Any, said: str) -> None:
     with pytest.raises((RunError, RuntimeError), match=said):
         list(loop_of(train, tmp_path, {"checkpoint": Checkpoint()}).run())
 
 
-def test_a_checkpoint_is_put_back_into_the_parts_it_is_of(tmp_path: Path) -> None:
+def test_checkpoint_of_other_parts_is_refused(tmp_path: Path) -> None:
     list(loop_of(yields({"train/loss": 1.0}), tmp_path, {"checkpoint": Checkpoint()}).run())
     for train, said in (
         (restores(other={}), "holds place, but session.restore\\(\\) got other"),
@@ -399,7 +399,7 @@ def test_a_checkpoint_is_put_back_into_the_parts_it_is_of(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_new_rank", [False, True])
-def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_path: Path, is_new_rank: bool) -> None:
+def test_parts_of_each_rank_need_the_same_number_of_ranks(tmp_path: Path, is_new_rank: bool) -> None:
     list(loop_of(restores(per_rank={"place": {}}), tmp_path, {"checkpoint": Checkpoint()}).run())
     manifest = tmp_path / "epoch-0001" / "manifest.json"
     entries = {name: value for name, value in json.loads(manifest.read_text()).items() if name != "crc"}
@@ -410,7 +410,7 @@ def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_
         loop_of(restores(per_rank={"place": {}}), tmp_path).restore("epoch-0001")
 
 
-def test_without_parts_there_are_no_checkpoints_which_is_said(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_loop_without_parts_says_that_it_saves_no_checkpoint(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level("INFO", logger="hookyard"):
         loop = loop_of(records(loss=1.0), tmp_path, {"checkpoint": Checkpoint()})
         training = loop.run()
@@ -434,6 +434,6 @@ def disagrees(rank: int, world_size: int) -> str:
     return ""
 
 
-def test_ranks_that_report_otherwise_are_an_error_and_no_hang() -> None:
+def test_ranks_with_different_reports_are_refused_instead_of_hanging() -> None:
     for said in on_ranks(disagrees):
         assert "but rank 0 yields train/loss and rank 1 has ended" in said

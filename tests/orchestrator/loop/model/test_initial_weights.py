@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from orchestrator import run
 from orchestrator.checkpoint.store import CheckpointStore
@@ -24,7 +23,7 @@ from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
 from tests.ranks import on_ranks
 from tests.raw import raw_training
-from tests.tasks import Points, described, experiment, numbers
+from tests.tasks import Points, described, experiment, numbers, plain
 
 QUIET = {"console": None, "perf_stats": None, "memory_stats": None, "sampler_seed": None}
 TASK = Points(batch_norm=True)
@@ -69,20 +68,15 @@ def saved(folder: Path, task: Points = TASK) -> Path:
     return folder / "weights.pt"
 
 
-def whole(module: nn.Module) -> dict[str, Any]:
-    state = module.state_dict()
-    return {
-        name: (value.full_tensor() if isinstance(value, DTensor) else value).tolist() for name, value in state.items()
-    }
-
-
 def begun_on_a_rank(rank: int, world_size: int, file: str) -> list[dict[str, Any]]:
     """The weights with which replicated and sharded ranks begin."""
     found = []
     for strategy in ("ddp", "fsdp"):
         workers = {"count": world_size, "strategy": strategy}
         settings = experiment(init={"from": file, "except": ["4.*"]}, workers=workers)
-        found.append(whole(Loop(TASK, settings, {}, RunContext(world=World(rank, world_size))).state.module))
+        found.append(
+            plain(Loop(TASK, settings, {}, RunContext(world=World(rank, world_size))).state.module.state_dict())
+        )
     return found
 
 
@@ -97,7 +91,7 @@ def test_training_equals_a_raw_loop_with_the_same_weights(tmp_path: Path) -> Non
 def test_replicated_and_sharded_ranks_begin_with_the_same_weights(tmp_path: Path) -> None:
     file = saved(tmp_path)
     torch.manual_seed(0)
-    expected = whole(Warm(batch_norm=True, file=str(file)).model())
+    expected = numbers(Warm(batch_norm=True, file=str(file)).model())
     for replicated, sharded in on_ranks(begun_on_a_rank, 2, str(file)):
         assert replicated == sharded == expected
 
@@ -106,10 +100,10 @@ def begins_with(init: dict[str, Any], task: Points = TASK) -> tuple[dict[str, An
     """The weights that a model begins with, and what is told of them."""
     screen = Screen()
     loop = Loop(task, experiment(init=init), {}, RunContext(display=screen))
-    return whole(loop.state.module), screen.lines
+    return numbers(loop.state.module), screen.lines
 
 
-def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_matching_tensors_are_loaded_and_the_others_listed(tmp_path: Path) -> None:
     file = saved(tmp_path)
     weights = torch.load(file)
     del weights["0.bias"]
@@ -163,19 +157,19 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
         ({"from": "s3://key:secret@bucket/run"}, "from: contains credentials"),
     ],
 )
-def test_what_cannot_be_is_refused_before_training(more: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_wrong_setting_is_refused_before_training(more: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         begins_with({"from": str(saved(tmp_path)), **more})
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04", pickle.dumps(print, 2)])
-def test_a_file_of_anything_else_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_of_another_format_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "weights.pt").write_bytes(content)
     with pytest.raises(ConfigError, match=r"init.from: .*weights.pt cannot be read: expected a file of torch.save"):
         begins_with({"from": str(tmp_path / "weights.pt")})
 
 
-def test_weights_that_fit_nothing_are_another_architecture_s(tmp_path: Path) -> None:
+def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     torch.save({"other": torch.ones(3)}, tmp_path / "weights.pt")
     with pytest.raises(
         ConfigError,
@@ -184,7 +178,7 @@ def test_weights_that_fit_nothing_are_another_architecture_s(tmp_path: Path) -> 
         begins_with({"from": str(tmp_path / "weights.pt")})
 
 
-def test_a_run_s_weights_are_those_that_were_judged_and_it_is_kept_which(tmp_path: Path) -> None:
+def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
     first = run(described(epochs=1, hooks={**QUIET, "ema": {"decay": 0.9}}), storage=tmp_path, local=True)
     later = described(name="later", epochs=1, hooks=QUIET, init={"from": f"{tmp_path}/points@best"})
     second = run(later, storage=tmp_path, local=True)
@@ -213,7 +207,7 @@ def test_a_run_s_weights_are_those_that_were_judged_and_it_is_kept_which(tmp_pat
     assert not (tmp_path / "none").exists()
 
 
-def test_what_has_changed_since_the_run_began_is_refused(tmp_path: Path) -> None:
+def test_changed_file_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path)
     settings = experiment(init={"from": str(file)})
     found = find(settings.init, [])

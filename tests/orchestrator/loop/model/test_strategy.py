@@ -26,7 +26,7 @@ from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.raw import raw_training
-from tests.tasks import Points, Rows, Seen, experiment, numbers
+from tests.tasks import Points, Rows, Seen, experiment, numbers, plain
 
 # Replicas
 
@@ -61,17 +61,6 @@ ADAM = Component(type="AdamW", lr=0.01)
 
 def written(strategy: str, **fields: Any) -> Experiment:
     return experiment(**{"batch_size": 4, "workers": Workers(strategy=strategy), **fields})
-
-
-def whole(value: Any) -> Any:
-    """Tensors as lists, put together from all ranks where they are sharded."""
-    if isinstance(value, Tensor):
-        return (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
-    if isinstance(value, dict):
-        return {str(key): whole(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [whole(item) for item in value]
-    return value
 
 
 def losses(strategy: str, world: World, **fields: Any) -> dict[str, Any]:
@@ -124,11 +113,11 @@ def kept(
         list(loop.run())
     ema: Any = hooks["ema"]
     with ema.applied(loop.state):
-        averages = whole(loop.state.module.state_dict())
+        averages = plain(loop.state.module.state_dict())
     assert loop.state.optimizer is not None
     return {
-        "model": whole(loop.state.module.state_dict()),
-        "optimizer": whole(loop.state.optimizer.state_dict()["state"]),
+        "model": plain(loop.state.module.state_dict()),
+        "optimizer": plain(loop.state.optimizer.state_dict()["state"]),
         "averages": averages,
         "rows": rows.columns("phase", "iteration", "loss"),
         "seen": hooks["seen"].indices,
@@ -251,7 +240,7 @@ def test_published_weights_are_whole(two: list[dict[str, Any]], root: Path) -> N
     published = torch.load(file, weights_only=True)
     model = TASK.model()
     model.load_state_dict(published["raw_model"])
-    assert whole(model.state_dict()) == two[0]["whole"]["model"]
+    assert plain(model.state_dict()) == two[0]["whole"]["model"]
     for weights in (published["model"], published["ema"]["model"]):
         model.load_state_dict(weights)
-        assert whole(model.state_dict()) == two[0]["whole"]["averages"]
+        assert plain(model.state_dict()) == two[0]["whole"]["averages"]

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +30,7 @@ from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.saved import ended_at, weights
 from tests.ranks import on_ranks
-from tests.tasks import Points, experiment, numbers
+from tests.tasks import Points, Seen, experiment, numbers, plain
 
 TASK = Points(train=44, val=11, batch_norm=True, dropout=0.4, noisy=True)
 
@@ -103,14 +102,6 @@ def everything(root: Path) -> dict[str, Any]:
     return kept
 
 
-def plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
 @pytest.mark.parametrize("every", ["3 steps", "1"])
 def test_later_steps_do_not_change_a_checkpoint_being_written(tmp_path: Path, every: str) -> None:
     """Weights, momentum, averages, buffers and generators change in place before the first byte is written, and the
@@ -127,7 +118,7 @@ def test_later_steps_do_not_change_a_checkpoint_being_written(tmp_path: Path, ev
 
 
 @pytest.mark.parametrize(("failing", "told_at"), [("step-00000003", 6), ("epoch-0001", 8)])
-def test_what_could_not_be_written_is_told_at_the_next_checkpoint_at_the_latest_or_at_the_end(
+def test_failed_write_is_raised_by_the_next_checkpoint_or_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, told_at: int
 ) -> None:
     replace = os.replace
@@ -150,7 +141,7 @@ def test_what_could_not_be_written_is_told_at_the_next_checkpoint_at_the_latest_
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_is_being_written_as_a_run_ends_is_there(tmp_path: Path, fails: bool) -> None:
+def test_checkpoint_under_way_is_finished_when_the_run_ends(tmp_path: Path, fails: bool) -> None:
     """Where the run is ended at a report, and where validation fails right after the epoch was saved."""
     loop = loop_in(tmp_path, True, every="1", validate_every=Interval(1) if fails else Interval(0))
     reports = loop.run()
@@ -165,23 +156,20 @@ def test_what_is_being_written_as_a_run_ends_is_there(tmp_path: Path, fails: boo
     assert loop.plan.hooks["gate"].stored == ([] if fails else [("epoch-0001", 8)])
 
 
-def test_the_pause_and_the_time_beside_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_seconds_of_saving_are_recorded_beside_those_of_hooks(tmp_path: Path, background: bool) -> None:
+    """The loop's pause, and the time in which a thread writes."""
     storage = Storage(tmp_path)
-    loop = loop_in(tmp_path, True)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0, "node": "n", "attempt": 0})
-    loop = Loop(
-        TASK,
-        experiment(steps=4),
-        {"checkpoint": Checkpoint(every=Interval(2, "steps"), background=True)},
-        RunContext(store=CheckpointStore(storage), recorder=recorder),
-    )
-    list(loop.run())
-    costs = [row for row in recorded(storage, "costs").read().to_pylist() if row["hook"] == "(loop)"]
-    assert {(event, sum(row["calls"] for row in costs if row["event"] == event)) for event in ("save", "write")} == {
-        ("save", 2),
-        ("write", 2),
-    }
-    assert all(row["seconds"] > 0 for row in costs)
+    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval(2, "steps"), background=background)}
+    context = RunContext(store=CheckpointStore(storage), recorder=recorder)
+    list(Loop(TASK, experiment(steps=4), {**hooks, "seen": Seen()}, context).run())
+    costs = recorded(storage, "costs").read().to_pylist()
+    assert {row["hook"] for row in costs} == {"(loop)", "checkpoint", "seen"}
+    saving = [row for row in costs if row["hook"] == "(loop)"]
+    calls = {event: sum(row["calls"] for row in saving if row["event"] == event) for event in ("save", "write")}
+    assert calls == {"save": 2, "write": 2 if background else 0}
+    assert all(row["seconds"] > 0 and row["step"] in (2, 4) for row in saving)
 
 
 # Ranks
@@ -209,7 +197,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     return {**found, "full": str(error.value), "left": left.plan.hooks["gate"].stored}
 
 
-def test_ranks_agree_without_a_word_from_their_threads(tmp_path: Path) -> None:
+def test_ranks_write_in_the_background_as_they_do_at_once(tmp_path: Path) -> None:
     first, second = on_ranks(_on_two, 2, str(tmp_path))
     assert first["True"] == first["False"]
     assert everything(tmp_path / "True") == everything(tmp_path / "False")
@@ -238,9 +226,7 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
     )
 
 
-def test_a_kill_at_any_operation_of_the_threads_leaves_a_whole_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_at_any_operation_leaves_an_intact_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, tried = CheckpointStore(Storage(tmp_path)), 0
     assert written_by_two(store, "step-0", 0)
     while True:
@@ -265,15 +251,3 @@ def test_a_kill_at_any_operation_of_the_threads_leaves_a_whole_checkpoint(
             break
         tried += 1
     assert tried > 10
-
-
-def test_a_checkpoint_is_as_many_writes_as_it_has_files_and_one_of_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = ended_at(monkeypatch, -1)
-    list(loop_in(tmp_path, False, epochs=1, validate_every=Interval(0)).run())
-    written = Counter(
-        name.rpartition("/")[2] for operation, _, name in (one.partition(" ") for one in done) if operation == "create"
-    )
-    files = [*CheckpointStore(Storage(tmp_path)).files("epoch-0001"), "manifest.json", "index.json"]
-    assert written == dict.fromkeys(files, 3), "at steps 3 and 6, and at the end"

@@ -29,7 +29,7 @@ from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
 from tests.ranks import on_ranks
-from tests.tasks import Points, Rows, Seen, experiment, numbers
+from tests.tasks import Points, Rows, Seen, experiment, numbers, plain
 
 # Everything that can be lost: dropout and noise draw from the generators, batch norm has buffers, the scheduler a
 # count.
@@ -44,17 +44,6 @@ def make_hooks(every: str, **ema: Any) -> dict[str, Hook]:
         "scheduler": ParamScheduler(every=Interval(1, "steps")),
         "checkpoint": Checkpoint(every=Interval.parse(every), keep=None),
     }
-
-
-def nested(value: Any) -> Any:
-    """Tensors as lists, so that values compare bit for bit."""
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {key: nested(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [nested(item) for item in value]
-    return value
 
 
 @dataclass
@@ -86,10 +75,10 @@ def run_loop(
     assert loop.state.optimizer is not None
     final = {
         "model": numbers(loop.state.module),
-        "optimizer": nested(loop.state.optimizer.state_dict()),
-        "scheduler": nested(loop.state.scheduler.state_dict()),
+        "optimizer": plain(loop.state.optimizer.state_dict()),
+        "scheduler": plain(loop.state.scheduler.state_dict()),
         "scaler": loop.state.scaler and loop.state.scaler.state_dict(),
-        "ema": nested(loop.plan.hooks["ema"].rank_state_dict()),
+        "ema": plain(loop.plan.hooks["ema"].rank_state_dict()),
         "samples": loop.state.samples,
     }
     with loop.plan.hooks["ema"].applied(loop.state):
