@@ -22,7 +22,7 @@ from orchestrator.loop.report import Report
 from orchestrator.records.new_run import create_run
 from orchestrator.runs.driver import experiment_to_resume
 from orchestrator.sweeps import in_process
-from orchestrator.sweeps.trials import trial_source
+from orchestrator.sweeps.trials import make_trial_source
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.schedulers import tune_config
 from tests.orchestrator.config.samples import HERE, TEXT
@@ -202,7 +202,7 @@ def test_worker_and_resumed_run_equal_the_values_as_overrides(cases: list[Case],
         assert resumed == case.experiment
         assert resumed.source == case.experiment.source
         for place, (point, expected) in enumerate(zip(case.points[-1:], case.expected[-1:], strict=True)):
-            trial = resolve.resolve(trial_source(resumed.source, settings, point)).experiment
+            trial = resolve.resolve(make_trial_source(resumed.source, settings, point)).experiment
             folder = create_run(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
             worker, resumed_run = (
                 resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment,

@@ -27,7 +27,7 @@ def exponent(std: float) -> float:
     return float(np.roots([1.0, 7.0, 16.0 - t, 12.0 - t]).real.max())
 
 
-def share(before: int, step: int, exponent: float) -> float:
+def update_coefficient(before: int, step: int, exponent: float) -> float:
     """Return the share of the new weights in the update at `step`, after one at `before` (0 for the first)."""
     return float(1 - (before / step) ** (exponent + 1))
 

@@ -38,10 +38,10 @@ class EMA(Hook):
 
         ema: {decay: 0.999, evaluate: both}
 
-    The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. The weights in
-    training, and `model` in a checkpoint, stay the raw ones; a checkpoint holds the averages under the hook's name.
-    If it has none, a resumed run starts them from the restored weights. With several optimizers, the parameters of each
-    are averaged over that optimizer's updates.
+    The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. Training
+    continues with the raw weights, which a checkpoint stores as `model`; it stores the averages under the hook's name.
+    Without averages in the checkpoint, a resumed run initializes them from the restored weights. With several
+    optimizers, each optimizer's parameters are averaged when that optimizer steps.
 
     With `average: power` the hook keeps one average per `std`, and validates with the first. It keeps checkpoints as
     snapshots, from which `hookyard average` computes an average with any other std. Source: MMEngine EMAHook, VISSL
@@ -51,7 +51,7 @@ class EMA(Hook):
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
     """Weight of the old average at each update. Leave it at the default (or 0) if `average` has no decay."""
     average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
-    """`annealing` raises the decay from 0; `stochastic` is the mean of all updates (SWA); `power` multiplies the
+    """`annealing` raises the decay from 0; `stochastic` is the plain mean of the weights (SWA); `power` multiplies the
     average by (1 - 1/t)^(g+1) at step t, so that its width is a fraction of the training so far."""
     std: Annotated[Std | Annotated[list[Std], MinLen(1)] | None, Needs("average: power")] = None
     """Width of each `power` average: the standard deviation of the weights' age, as a fraction of the training so far.
@@ -61,7 +61,7 @@ class EMA(Hook):
     keep_snapshots: Annotated[int, Ge(2), Needs("average: power"), Needs("snapshots")] = 32
     """Maximum number of snapshots; beyond it, every second one is deleted and the interval doubles."""
     gamma: Annotated[float, Gt(0), Needs("average: annealing")] = 100
-    """Slowness of `annealing`: n steps after the first update, the decay is min(decay, n / (gamma + n))."""
+    """Time constant of `annealing`: n steps after the first update, the decay is min(decay, n / (gamma + n))."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
@@ -71,8 +71,8 @@ class EMA(Hook):
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """Weights for val and test; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
-    """Device of the averages, such as cpu; by default the device of the weights. Averages of GPU weights on the
-    CPU wait for the GPU once per update."""
+    """Device of the averages, such as cpu; by default the device of the weights. Keeping averages of GPU
+    weights on the CPU synchronizes once per update."""
 
     observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True
@@ -90,8 +90,8 @@ class EMA(Hook):
         if self.device is not None:
             torch.device(self.device)  # raises for a name that torch does not know
         self._updates: Counter[str] = Counter()
-        """Number of updates by optimizer name. The empty name is for a single optimizer, or else for the buffers."""
-        self._steps: dict[str, int] = {}
+        """Number of updates by optimizer name; '' stands for a single optimizer, or for the buffers with several."""
+        self._last_steps: dict[str, int] = {}
         """Step of the last update, by the same names."""
         self._is_applied = False
         self._averages: list[AveragedParameters] = []
@@ -113,23 +113,23 @@ class EMA(Hook):
     # Events
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        record, saved = checkpoint.get(self._label), self._loaded_state
+        record, hook_state = checkpoint.get(self._label), self._loaded_state
         if record is None:
             return
-        if saved["updates"]:
-            self._copy_weights(state.module)
+        if hook_state["updates"]:
+            self._init_averages(state.module)
             self._restore({**record["model"], **record["exact"], **self._rank_buffers})
-            self._updates, self._steps = Counter(saved["updates"]), dict(saved["steps"])
+            self._updates, self._last_steps = Counter(hook_state["updates"]), dict(hook_state["steps"])
         if self._stds:
             self._restore_power(record)
-            self._snapshots.restore(state, self._label, saved["snapshots"], checkpoint.get("name", ""))
+            self._snapshots.restore(state, self._label, hook_state["snapshots"], checkpoint.get("name", ""))
 
     def on_start(self, state: State) -> None:
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""
         if state.evaluations.get(label, Weights()).provider:
-            raise ValueError("another hook already sets the weights for validation; set evaluate: both, or raw")
+            raise ValueError("another hook already sets the weights for validation; set `evaluate` to both or raw")
         state.evaluations[label] = Weights(self.applied, self._label)
 
     def on_update(self, state: State) -> None:
@@ -139,14 +139,14 @@ class EMA(Hook):
         if not self._averages:
             if (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
                 return
-            self._copy_weights(state.module)
-        weights = self._count_update(state.turn, step)
-        for average, weight in zip(self._averages, weights, strict=True):
-            average.update(weight, state)
+            self._init_averages(state.module)
+        coefficients = self._next_coefficients(state.turn, step)
+        for average, coefficient in zip(self._averages, coefficients, strict=True):
+            average.update(coefficient, state)
         if not state.turn:
-            self._average_buffers(weights[0])
-        elif self._steps.get("") != step:  # only in the first turn of a step
-            self._average_buffers(self._count_update("", step)[0])
+            self._average_buffers(coefficients[0])
+        elif self._last_steps.get("") != step:  # only for the first optimizer of a step
+            self._average_buffers(self._next_coefficients("", step)[0])
 
     @paced_by("snapshots")
     def on_step(self, state: State) -> None:
@@ -170,20 +170,20 @@ class EMA(Hook):
             model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}
         checkpoint[self._label] = {
             "model": model,
-            "exact": self._averages_of_other_dtype(model),
+            "exact": self._full_precision_averages(model),
             **(self._power_record(state.module) if self._stds else {"decay": self.decay}),
         }
 
-    def _averages_of_other_dtype(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the averages whose dtype differs from that of the weights."""
+    def _full_precision_averages(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the averages whose dtype differs from the weights' dtype."""
         first = self._averages[0].by_name() if self._averages else {}
         averages = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
         return {name: average for name, average in averages.items() if average.dtype != model[name].dtype}
 
     def _power_record(self, module: nn.Module) -> dict[str, Any]:
-        """Return the averages of the further stds, and the average's name for each name in the state dict.
+        """Return the averages of all stds but the first, and for each state-dict key the name of its average.
 
-        The two names differ if several names share a parameter.
+        Key and name differ for tied parameters.
         """
         parameters = self._averages[0].parameters if self._averages else {}
         names = {id(parameter): name for name, parameter in parameters.items()}
@@ -197,8 +197,8 @@ class EMA(Hook):
         if saved_stds != self._stds:
             raise ValueError(
                 f"the checkpoint has averages of std {', '.join(map(str, saved_stds)) or 'none'}, but {self._label}.std"
-                f" is {', '.join(map(str, self._stds))}. Set std to the checkpoint's: `hookyard average` computes"
-                " averages of any other std from its snapshots. Or rename this hook to start new averages"
+                f" is {', '.join(map(str, self._stds))}. Set std to the checkpoint's value; `hookyard average` can"
+                " compute any other std from its snapshots. To start new averages, rename this hook"
             )
         for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
             average.restore(record["further"][str(std)])
@@ -206,7 +206,7 @@ class EMA(Hook):
     def state_dict(self) -> dict[str, Any]:
         return {
             "updates": dict(self._updates),
-            "steps": dict(self._steps),
+            "steps": dict(self._last_steps),
             "std": self._stds,
             "snapshots": self._snapshots.state_dict(),
         }
@@ -227,30 +227,30 @@ class EMA(Hook):
         return self.name or "ema"
 
     def weight(self, updates: int) -> float:
-        """Return the weight of the new values in an update after `updates` earlier ones; a subclass may override it."""
+        """Return the coefficient of the new values after `updates` earlier updates; a subclass may override it."""
         if self.average == "stochastic":
             return 1 / (updates + 1)
         if self.average == "annealing":
             return max(1 - self.decay, self.gamma / (self.gamma + updates * self.every.count))
         return 1 - self.decay
 
-    def _count_update(self, name: str, step: int) -> list[float]:
-        """Count an update, and return the weight of the new values in each average."""
-        updates, last_step = self._updates[name], self._steps.get(name, 0)
+    def _next_coefficients(self, name: str, step: int) -> list[float]:
+        """Count an update, and return the coefficient of the new values in each average."""
+        updates, last_step = self._updates[name], self._last_steps.get(name, 0)
         self._updates[name] += 1
-        self._steps[name] = step
+        self._last_steps[name] = step
         if self._exponents:
-            return [power_average.share(last_step, step, exponent) for exponent in self._exponents]
+            return [power_average.update_coefficient(last_step, step, exponent) for exponent in self._exponents]
         return [self.weight(updates) if updates else 1.0]
 
     @torch.no_grad()
-    def _average_buffers(self, weight: float) -> None:
+    def _average_buffers(self, coefficient: float) -> None:
         pairs = [(average, getattr(*slot)) for slot, average in self._buffers.values()]
         for average, buffer in move_to_averages(pairs):
-            average.lerp_(buffer.to(average), weight)
+            average.lerp_(buffer.to(average), coefficient)
 
-    def _copy_weights(self, module: nn.Module) -> None:
-        """Start the averages from the weights."""
+    def _init_averages(self, module: nn.Module) -> None:
+        """Initialize the averages from the weights."""
         self._averages = [AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))]
         if self.buffers == "ema":
             self._buffers = {
@@ -271,20 +271,20 @@ class EMA(Hook):
 
     @contextmanager
     def applied(self, state: State) -> Iterator[None]:
-        """Put the averages into `state.module`, and restore the raw weights at the end, also after an error.
+        """Put the averages into `state.module`, and restore the raw weights on exit, even after an error.
 
         Tensors are swapped, except for shards, which are copied. Has no effect before the first update. Raises
         RuntimeError when nested.
         """
         if self._is_applied:
-            raise RuntimeError("the model already has the averages; leave applied() before entering it again")
+            raise RuntimeError("applied() cannot be nested: the model already uses the averages")
         if not self._averages:
             yield
             return
         self._is_applied = True
         first = self._averages[0]
         parameters = list(first.parameters.values())
-        raw_weights = [_raw(parameter) for parameter in parameters]
+        raw_weights = [_get_raw_tensor(parameter) for parameter in parameters]
         raw_buffers = [(slot, getattr(*slot)) for slot, _ in self._buffers.values()]
         try:
             for parameter, average in zip(parameters, first.values, strict=True):
@@ -300,8 +300,8 @@ class EMA(Hook):
             self._is_applied = False
 
 
-def _raw(parameter: nn.Parameter) -> Tensor:
-    """Return a parameter's tensor to restore later; a copy for a shard, whose memory will be overwritten."""
+def _get_raw_tensor(parameter: nn.Parameter) -> Tensor:
+    """Return a parameter's tensor to restore later; a clone for a shard, whose memory will be overwritten."""
     return shards.local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
 
 

@@ -1,4 +1,4 @@
-"""From an experiment as written to its task and hooks, checked in three waves: fields, parts, and all together.
+"""Resolve an experiment: check it and build its task and hooks, in three passes (fields, components, cross-checks).
 
 Runs once in every process that needs an experiment: the driver, a worker, a trial's process.
 """
@@ -22,7 +22,7 @@ from orchestrator.config.optim.optimization import (
     with_stepping_interval,
 )
 from orchestrator.config.python.imports import define_in_main, find_class
-from orchestrator.config.python.user_code import call_expecting
+from orchestrator.config.python.user_code import call_and_check_type
 from orchestrator.config.sections.experiment import NO_TASK, Experiment, validate_sections, without_nulls
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -37,13 +37,13 @@ class ResolvedExperiment:
     experiment: Experiment
     task: Task
     hooks: dict[str, Hook]
-    """By name, in order, without those turned off."""
+    """Enabled hooks by name, in order."""
 
 
 def resolve(source: ExperimentSource) -> ResolvedExperiment:
     """Return the experiment of a source with defaults, task and hooks; raise ConfigError with every problem.
 
-    Checks the experiment of a sweep, but not its space; `load` does.
+    For a sweep, does not check the search space; `load` does.
     """
     extend_import_path(source.import_paths)
     define_in_main(source.main_classes)
@@ -56,23 +56,23 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
 
 
 def build(data: Mapping[str, Any]) -> ResolvedExperiment:
-    """Check data and build its parts; raise ConfigError. Its classes must be importable."""
+    """Check `data` and build the task and the hooks; raise ConfigError. Classes must be importable."""
     problems: list[Problem] = []
     task_class = find_task(data.get("task"))
     is_custom = task_class is not None and trains_itself(task_class)
     data = {**(train_defaults(task_class) if task_class and is_custom else {}), **without_nulls(data)}
     _, experiment = validate_sections(with_inferred_modes(data), problems)
     if task_class and not is_custom:
-        completed = collect_problems(problems, optimization_with_defaults, experiment, task_class)
-        experiment = with_stepping_interval(completed or experiment, task_class)
+        with_defaults = collect_problems(problems, optimization_with_defaults, experiment, task_class)
+        experiment = with_stepping_interval(with_defaults or experiment, task_class)
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
     with seeded(experiment.seed):
         task, task_args, built = _build_parts(experiment, task_class, problems)
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
     if task_class and not is_custom:
-        # If hooks are wrong, it is unknown which of them steps the scheduler.
-        stepping = {"param_scheduler": ParamScheduler()} if built is None else hooks
-        check_optimizations(experiment, task_class, stepping, problems)
+        # If the hooks are invalid, assume that the default one steps the scheduler.
+        hooks_to_check = {"param_scheduler": ParamScheduler()} if built is None else hooks
+        check_optimizations(experiment, task_class, hooks_to_check, problems)
     if problems or task is None or built is None:
         raise ConfigError([suggest_path(problem, task_class) for problem in dict.fromkeys(problems)])
 
@@ -93,7 +93,7 @@ def _build_parts(
     required: Mapping[str, Any] | None = {}
     if task:
         expected = "a mapping of names to hooks"
-        required = collect_problems(problems, call_expecting, Mapping, task.required_hooks, "task", expected)
+        required = collect_problems(problems, call_and_check_type, Mapping, task.required_hooks, "task", expected)
     defaults = default_hooks() if task_class and trains_itself(task_class) else None
     return task, task_args, collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
 

@@ -59,7 +59,7 @@ class Lifecycle:
         last = None
         while report := self.next():
             last = report
-        self.end(*ending_of(last))
+        self.end(*find_outcome(last))
 
     def next(self) -> Report | None:
         """Train to the next report, perhaps of a later attempt; None when the run is over."""
@@ -105,8 +105,8 @@ class Lifecycle:
         self._begun = False
 
 
-def ending_of(last: Report | None) -> tuple[str, Sequence[str]]:
-    """Return status and reasons of a run's end, from its last report."""
+def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
+    """Return a run's final status and the reasons to stop, from its last report."""
     reasons = last.stopped if last else ()
     interrupted = last is not None and last.interrupted
     return "interrupted" if interrupted else "stopped" if reasons else "finished", reasons

@@ -51,7 +51,7 @@ class SharedSession:
                     if member:  # the leader still trains
                         reports[member].close()
         except Exception as error:
-            error.add_note(f"{MEMBER_NOTE}{member_of(error, member)}")
+            error.add_note(f"{MEMBER_NOTE}{find_failed_member(error, member)}")
             raise
         finally:
             for own in reversed(reports):
@@ -97,12 +97,12 @@ class SharedSession:
                 session.assignment = replace(session.assignment, checkpoint=store.path(common[number]))
 
 
-def member_of(error: BaseException, otherwise: int = 0) -> int:
-    """Return which run failed, by a note of the error or of its cause."""
+def find_failed_member(error: BaseException, otherwise: int = 0) -> int:
+    """Return the index of the run that failed, from a note on the error or on its cause."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(MEMBER_NOTE)]
     if notes:
         return int(notes[0].removeprefix(MEMBER_NOTE))
-    return member_of(error.__cause__, otherwise) if error.__cause__ else otherwise
+    return find_failed_member(error.__cause__, otherwise) if error.__cause__ else otherwise
 
 
 def session_of(

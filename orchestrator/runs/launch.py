@@ -18,7 +18,7 @@ from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import Ray, connection_line, environment_values
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
-from orchestrator.loop.model.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.provenance import collect_provenance
@@ -52,7 +52,7 @@ def launch_metadata(experiment: Experiment, engine: EngineName) -> dict[str, Any
         "engine": engine,
         "local": engine == "in-process",
         "seed": experiment.seed,
-        "init": find_for(experiment),
+        "init": describe_initial_weights(experiment),
     }
 
 

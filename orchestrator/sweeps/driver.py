@@ -27,7 +27,7 @@ from orchestrator.engines.ray_environment import (
     environment_values,
 )
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
-from orchestrator.loop.model.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.new_run import create_run, refuse_if_taken
@@ -82,7 +82,7 @@ def sweep(
     address = chosen_address(address, local=local)
     Storage(storage).reach()
     _refuse_what_is_missing(experiment, settings, local, address)
-    find_for(experiment)
+    describe_initial_weights(experiment)
     metadata = {
         **collect_provenance(experiment.import_paths),
         "source": experiment.source,

@@ -65,7 +65,7 @@ class SequentialTrials:
         last = trial.reports[-1] if trial.reports else None
         if self._scheduler:
             self._scheduler.remove(trial.number, last, len(trial.reports))
-        if trial.ending:
+        if trial.outcome:
             self._sweep.ended(trial.number, trial.values, last)
 
     def _train_until_one_fails(self, trials: Sequence[ActiveTrial]) -> None:
@@ -76,7 +76,7 @@ class SequentialTrials:
                     group.stop(trial, reason)
             group.leave()
         except BaseException as error:
-            trial = group.failed(error)
+            trial = group.mark_failed(error)
             try:
                 with failing(trial.folder):
                     raise

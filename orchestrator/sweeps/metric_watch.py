@@ -1,4 +1,4 @@
-"""Checks that the reports of a trial have the sweep's metrics. In the process that drives the trial."""
+"""Checks that the reports of a trial have the sweep's metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.read.reading import recorded_schema
 
 _MISSPELLING = 0.8
-"""Similarity (difflib's ratio) from which a missing metric counts as a misspelling of a reported one."""
+"""Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a misspelling."""
 
 
-class MetricWatch:
-    """Checks the reports of one trial until one has the sweep's metrics. `seen` if an earlier attempt had them.
+class MetricMonitor:
+    """Check of one trial's reports until one has the sweep's metrics. `seen`: an earlier attempt reported them.
 
-    Each report of a phase has that phase's metrics. But a user's own hook may add a metric only sometimes, and a column
-    of the rows may begin later. Before the trial's end these count as missing only if they look misspelled.
+    Each report of a phase has that phase's metrics. But a user's hook may add a metric only sometimes, and a column of
+    the rows may appear later. Before the trial's end these count as missing only if they look misspelled.
     """
 
     def __init__(self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool) -> None:
@@ -40,7 +40,7 @@ class MetricWatch:
                 raise MetricMissing(f"no report of a trial has {self._description}; {list_known(known, *missing)}")
         return not missing
 
-    def ended_without_metrics(self, last: Report | None) -> RunError:
+    def missing_metrics_error(self, last: Report | None) -> RunError:
         """Return the failure of a trial that ended before it reported the sweep's metrics."""
         reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
         return RunError(f"the trial ended without a report that has {self._description}{reason}")

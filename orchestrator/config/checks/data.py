@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from hooks.metrics.names import PHASES
 from orchestrator.config.checks.metrics import phase_problems
 from orchestrator.config.components import NAME, NAME_RULE
-from orchestrator.config.python.user_code import call_expecting, catch_user_errors
+from orchestrator.config.python.user_code import call_and_check_type, catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, trains_itself
@@ -37,7 +37,7 @@ def data_problems(experiment: Experiment, task: Task) -> list[Problem]:
     problems: list[Problem] = []
     if trains_itself(type(task)):
         return problems
-    datasets = collect_problems(problems, call_expecting, Mapping, task.data, "task", PHASES_OF_DATA)
+    datasets = collect_problems(problems, call_and_check_type, Mapping, task.data, "task", PHASES_OF_DATA)
     if datasets is None:
         return problems
     collect_problems(problems, check_phases, task, datasets)

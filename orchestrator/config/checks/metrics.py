@@ -20,7 +20,7 @@ _REPORTED_ENDINGS = ("_s", "_bytes")
 """Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
 
 
-def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
+def infer_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
     """Return the modes that the sweep, a checkpoint or early stopping takes over from other parts, by path.
 
     `sweep` is the sweep that the experiment is a trial of.
@@ -39,7 +39,7 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
 
 
 def with_inferred_modes(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    for path, mode in inferred_modes(data).items():
+    for path, mode in infer_modes(data).items():
         data = with_value(data, path, mode)
     return data
 

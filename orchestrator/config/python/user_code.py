@@ -40,8 +40,8 @@ def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
         raise ConfigError.at(path, f"{message}{_raised_at(error)}") from error
 
 
-def call_expecting(kind: type[R], method: Callable[[], Any], path: str, expected: str) -> R:
-    """Call a method of the user's that must return a `kind`; raise ConfigError at `path` otherwise."""
+def call_and_check_type(kind: type[R], method: Callable[[], Any], path: str, expected: str) -> R:
+    """Call a method of user code that must return a `kind`; raise ConfigError at `path` otherwise."""
     with catch_user_errors(path, f"{method.__qualname__}() failed"):
         value = method()
     if isinstance(value, kind):

@@ -43,8 +43,8 @@ def find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     return origin
 
 
-def find_for(experiment: Experiment) -> dict[str, Any] | None:
-    """Return the experiment's initial weights for `run.json`, or None; raises ConfigError."""
+def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
+    """Describe the experiment's initial weights for `run.json`; None if it has none. Raises ConfigError."""
     return asdict(find(experiment.init, experiment.import_paths)) if experiment.init else None
 
 

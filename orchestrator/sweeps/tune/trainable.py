@@ -75,7 +75,7 @@ class Trial(tune.Trainable):
             try:
                 return self._next_result(self._group)
             except Exception as error:  # user code may raise anything
-                self._fail(self._group.failed(error), error)
+                self._fail(self._group.mark_failed(error), error)
         return self._result(None)
 
     def _begin(self) -> TrialGroup:
@@ -131,7 +131,7 @@ class Trial(tune.Trainable):
         If one of several trials failed by its own mistake, the others resume from their newest common checkpoint.
         Otherwise all failed, and raising the error has Tune start them again.
         """
-        others = [trial for trial in self._trials if not trial.ending and trial is not failed]
+        others = [trial for trial in self._trials if not trial.outcome and trial is not failed]
         has_result = self._shares_training and bool(others or self._metrics)
         alone = has_result and is_mistake(error) and not isinstance(error, MetricMissing)
         try:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hooks.parts.power_average import LARGEST_STD, combination, exponent, share
+from hooks.parts.power_average import LARGEST_STD, combination, exponent, update_coefficient
 
 
 def test_exponent_of_a_std_is_that_of_the_paper() -> None:
@@ -22,7 +22,7 @@ def test_exponent_of_a_std_is_that_of_the_paper() -> None:
 def test_updates_give_each_step_its_share_of_the_profile(steps: list[int]) -> None:
     g, left, before = exponent(0.1), np.zeros(len(steps)), 0
     for place, step in enumerate(steps):
-        taken = share(before, step, g)
+        taken = update_coefficient(before, step, g)
         left, before = left * (1 - taken), step
         left[place] += taken
     edges = np.array([0, *steps]) / steps[-1]

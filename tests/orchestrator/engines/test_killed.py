@@ -22,7 +22,7 @@ from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.loop.model.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
@@ -122,7 +122,7 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
     background = written.pop("hooks.checkpoint.background", False)
     written["hooks"]["checkpoint"]["background"] = background
     experiment = experiment_from_dict({name: value for name, value in written.items() if value is not None})
-    folder = create_run(root, kind.replace(" ", "-"), to_yaml(experiment), init=find_for(experiment))
+    folder = create_run(root, kind.replace(" ", "-"), to_yaml(experiment), init=describe_initial_weights(experiment))
     return Assignment(experiment.source, str(folder))
 
 
