@@ -24,7 +24,7 @@ from orchestrator.testing.training import SmallTask
 from orchestrator.testing.trees import difference
 from orchestrator.testing.watching import CheckFailure, HookCheckFailed
 
-SITUATIONS = (Situation(), Situation(accumulate=2), Situation(ranks=2), Situation(ranks=2, strategy="fsdp"))
+SITUATIONS = (Situation(), Situation(ranks=2, accumulate=2), Situation(ranks=2, strategy="fsdp"))
 _METHODS = ("state_dict", "load_state_dict", "rank_state_dict", "load_rank_state_dict", "unsuitable", "handles", "pace")
 _PARTS = tuple(part.name for part in dataclasses.fields(Snapshot))
 _KEEP_STATE = (
@@ -44,9 +44,9 @@ def check_hook(
 ) -> None:
     """Check that a hook keeps the promises of hooks: `check_hook(MyHook)`, one line in a test. Takes seconds.
 
-    The hook runs in small loops on the CPU: on one rank, on two (gloo processes, which stay for the next check), with
-    accumulation, and sharded if the hook allows it. Each loop is also stopped and resumed at every report, and must
-    give the same results bit for bit.
+    The hook runs in small loops on the CPU: on one rank, on two with accumulation (gloo processes, which stay for the
+    next check), and sharded if the hook allows it. Each loop is also stopped and resumed at every report, and must give
+    the same results bit for bit.
 
     `fields` are values as in an experiment file; other fields have their defaults. `task` is for a hook that needs a
     special one. `varies` names columns, metrics and entries of state dicts that differ from run to run; names with a
