@@ -42,40 +42,25 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
     attempts, orders = {attempt.number: attempt for attempt in folder.attempts()}, dict[str, _Order]()
     if lost := sorted({*rows["attempt"]} - attempts.keys()):
         raise folder.lost_attempt(lost[0])
-    rows, before = rows.astype({"phase": "str"}), random_state()
-    positions, of_stream = pd.Series(None, rows.index, dtype=object), pd.Series(False, rows.index)
+    rows, before, tables = rows.astype({"phase": "str"}), random_state(), list[pd.DataFrame]()
     try:
         for named, group in rows.groupby(_GROUP):
             number, rank, phase, epoch = cast(tuple[int, int, str, int], named)
             attempt = attempts[number]
             key = json.dumps(attempt.order and attempt.order.values)
             order = orders[key] = orders.get(key) or _Order(folder, attempt)
-            start = begins[number, rank, phase, epoch] if phase != "train" else None
-            of_stream[group.index] = order.is_stream(phase)
-            samples: list[Any] = (
-                _stream_positions(group)
-                if order.is_stream(phase)
-                else order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], start)
-            )
-            positions.loc[group.index] = pd.Series(samples, group.index, dtype=object)
+            column, places = "position", cast(list[Any], _stream_positions(group))
+            if not order.is_stream(phase):
+                start = begins[number, rank, phase, epoch] if phase != "train" else None
+                column = "index"
+                places = order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], start)
+            tables.append(group.assign(**{column: pd.Series(places, group.index, dtype=object)}).explode(column))
     finally:
         restore_random_state(before)
-    measured = rows[rows.columns.intersection(["loss"])]
-    table = pd.concat(
-        [
-            rows[["rank", "phase", "epoch", "iteration"]],
-            positions.rename("index"),
-            measured,
-            of_stream.rename("position"),
-        ],
-        axis=1,
-    )
-    table = table.explode("index", ignore_index=True).astype({"index": "Int64"})
-    streamed = table.pop("position").astype(bool)
-    if not streamed.any():
-        return table
-    table.insert(5, "position", table["index"].where(streamed))
-    return table.assign(index=table["index"].mask(streamed))
+    table = pd.concat(tables).sort_index(kind="stable") if tables else rows[:0]
+    kinds = {name: "Int64" for name in ("index", "position") if name == "index" or name in table}
+    columns = ["rank", "phase", "epoch", "iteration", *kinds, *(["loss"] if "loss" in table else [])]
+    return table.reindex(columns=columns).astype(kinds).reset_index(drop=True)
 
 
 def _stream_positions(rows: pd.DataFrame) -> list[list[int | None]]:

@@ -133,14 +133,14 @@ def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
     return table.sort_values("seconds", ascending=False)
 
 
-def cheaper_every(event: str, every: Any, share: float, most: float = 0.01) -> str | None:
-    """Return the `every` with which a hook takes at most a share `most` of the time at an event; None if it does now.
+def cheaper_every(event: str, every: Any, share: float) -> str | None:
+    """Return the `every` with which a hook takes at most 1 % of the time at an event; None if it does now.
 
     `every` is the hook's current one, such as `10` or `100 steps`, and `share` its current cost. Events outside of
     iterations and hooks without `every` give None too.
     """
     match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))
-    if match is None or event not in WITHIN_ITERATION or not share > most or not int(match[1]):
+    if match is None or event not in WITHIN_ITERATION or not share > 0.01 or not int(match[1]):
         return None
     unit = f" {match[2].removesuffix('s')}s" if match[2] else ""
-    return f"{ceil(round(int(match[1]) * share / most, 6))}{unit}"
+    return f"{ceil(round(int(match[1]) * share / 0.01, 6))}{unit}"

@@ -66,17 +66,16 @@ def diagnose(
     stats: Rows | pd.DataFrame,
     hooks: pd.DataFrame | None = None,
     ending: Finding | None = None,
-    sample: IterationSample | None = None,
 ) -> Diagnosis:
     """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
 
-    `hooks` are the hooks' costs, and `ending` is the finding on how the run ended. `sample` saves its computation. A
-    missing column only means fewer findings.
+    `hooks` are the hooks' costs, and `ending` is the finding on how the run ended. A missing column only means fewer
+    findings.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
-    sample, seconds = sample or sample_iterations(rows), times(rows)
+    sample, seconds = sample_iterations(rows), times(rows)
     exchanges = gradient_syncs(sample.rows)
     findings = [
         *data_bound(sample.rows, seconds),

@@ -28,8 +28,9 @@ def beyond_others(values: Floats) -> Floats:
     return values - (at(lower) + at(upper)) / 2
 
 
-def block_medians(values: Floats, most: int = 20, least_length: int = 4) -> Floats:
-    count = max(1, min(most, len(values) // least_length))
+def block_medians(values: Floats) -> Floats:
+    """Return the medians of at most 20 consecutive blocks of at least four rows."""
+    count = max(1, min(20, len(values) // 4))
     return np.array([np.median(block, axis=0) for block in np.array_split(values, count)])
 
 
@@ -46,12 +47,12 @@ def step_error(blocks: Floats) -> Floats:
     return spread
 
 
-def significant_errors(tests: int, blocks: int, error: float = 0.001) -> float:
-    """Return the number of standard errors for one false alarm in `1 / error` runs, each of `tests` tests.
+def significant_errors(tests: int, blocks: int) -> float:
+    """Return the number of standard errors for one false alarm in a thousand runs, each of `tests` tests.
 
     It is larger for few blocks, since their standard error is uncertain.
     """
-    return NormalDist().inv_cdf(1 - error / max(tests, 1)) * (1 + 6 / blocks)
+    return NormalDist().inv_cdf(1 - 0.001 / max(tests, 1)) * (1 + 6 / blocks)
 
 
 def lower_spread(values: Floats) -> float:

@@ -86,11 +86,11 @@ class Rows:
             return pd.DataFrame(index=pd.Index(at))
         return self._sample(expressions, where).quantile([*at])
 
-    def medians(self, expressions: Mapping[str, str], by: str, where: str = "true") -> pd.DataFrame:
+    def medians(self, expressions: Mapping[str, str], by: str) -> pd.DataFrame:
         """Return the medians of SQL expressions for each value of the column `by`, which becomes the sorted index."""
         if not expressions:
-            return self.aggregate({}, [by], where)
-        return self._sample({by: by, **expressions}, where, by).groupby(by)[[*expressions]].median()
+            return self.aggregate({}, [by])
+        return self._sample({by: by, **expressions}, "true", by).groupby(by)[[*expressions]].median()
 
     def _sample(self, expressions: Mapping[str, str], where: str, by: str = "0") -> pd.DataFrame:
         """Return SQL expressions of all rows, or of a random sample if there are many.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,22 +22,8 @@ SEGMENT_ROWS = 2**16
 logger = logging.getLogger("hookyard")
 
 
-class _Part(Protocol):
-    """An Arrow stream that grows."""
-
-    rows: int
-    schema: pa.Schema
-
-    def write(self, batch: pa.RecordBatch) -> None: ...
-
-    def send(self) -> None:
-        """Return once others can read all that was written."""
-
-    def end(self) -> None: ...
-
-
 class _DiskPart:
-    """A part on a disk, which others can read at once."""
+    """An Arrow stream that grows on a disk, where others can read it at once."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
@@ -49,8 +35,7 @@ class _DiskPart:
         self._file.flush()
         self.rows += batch.num_rows
 
-    def send(self) -> None:
-        pass
+    def send(self) -> None: ...
 
     def end(self) -> None:
         with self._file:
@@ -58,7 +43,7 @@ class _DiskPart:
 
 
 class _ObjectPart:
-    """A part on an object store, which is sent whole when it has grown."""
+    """An Arrow stream on an object store, which is sent whole when it has grown."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
@@ -93,9 +78,9 @@ class _Table:
     name: str
     columns: dict[str, pa.DataType] = field(default_factory=dict)
     """Columns so far; they stay, so that the schema settles."""
-    part: _Part | None = None
+    part: _DiskPart | _ObjectPart | None = None
     """The open part."""
-    parts: list[tuple[Recorded, _Part]] = field(default_factory=list)
+    parts: list[tuple[Recorded, _DiskPart | _ObjectPart]] = field(default_factory=list)
     """All parts outside of segments."""
     number: int = 0
     """Number of the next part."""

@@ -63,24 +63,7 @@ def test_missing_resources_are_refused_before_ray_starts(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "../esc",
-        "/tmp/esc",
-        "a/b",
-        "-rf",
-        "a\nb",
-        "a\n",
-        "\x1b[31mred",
-        "n" * 300,
-        "\u6f22" * 67,
-        "a b",
-        "a\0b",
-        5,
-    ],
+    "name", ["", "..", "/tmp/esc", "-rf", "a\n", "\x1b[31mred", "n" * 300, "\u6f22" * 67, "a b", 5]
 )
 def test_a_name_is_checked_by_the_rule_of_the_file(tmp_path: Path, name: Any) -> None:
     swept = described(epochs=1, sweep={"metric": "val/loss", "mode": "min", "space": {"seed": {"grid": [1, 2]}}})

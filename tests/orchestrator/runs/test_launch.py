@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,42 +24,29 @@ class ActorDied(Exception):
     """Ray's error where the actor is gone."""
 
 
-class Slow:
-    """Stands in for Ray, the mailbox and the work: each round says how many more of the calls are answered."""
+def shown(work: Future[None], *answers: list[Any] | ActorDied) -> list[str]:
+    """Return the lines that are shown until the work is done. The mailbox answers each call in turn."""
+    pending, lines = list(answers), list[str]()
 
-    exceptions = SimpleNamespace(RayActorError=ActorDied)
+    def collect(stop: bool) -> list[Any] | ActorDied:
+        if len(pending) == 2:
+            work.set_result(None)
+        return pending.pop(0)
 
-    def __init__(self, *rounds: tuple[int, list[Any]]) -> None:
-        self.rounds = list(rounds)
-        self.asked = self.answered = 0
-        self.work: Future[None] = Future()
-        self.answers: list[Any] = []
-        self.wishes: list[bool] = []
-        self.collect = SimpleNamespace(remote=self._ask)
+    def get(answer: list[Any] | ActorDied) -> list[Any]:
+        if isinstance(answer, ActorDied):
+            raise answer
+        return answer
 
-    def _ask(self, stop: bool) -> int:
-        self.wishes.append(stop)
-        self.asked += 1
-        count, answers = self.rounds.pop(0)
-        self.answered += count
-        self.answers += answers
-        if len(self.rounds) == 1:
-            self.work.set_result(None)
-        return self.asked - 1
-
-    def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
-        return [call for call in calls if call < self.answered], [call for call in calls if call >= self.answered]
-
-    def get(self, call: int) -> Any:
-        if isinstance(self.answers[call], Exception):
-            raise self.answers[call]
-        return self.answers[call]
-
-
-def watched(slow: Slow, asked: Callable[[], bool] = lambda: False) -> list[str]:
-    lines: list[str] = []
-    display: Any = SimpleNamespace(line=lines.append, progress=lambda *news: None)
-    _show_until_done(slow, slow, slow.work, display, asked)
+    ray: Any = SimpleNamespace(
+        exceptions=SimpleNamespace(RayActorError=ActorDied), wait=lambda calls, **_: (calls, []), get=get
+    )
+    mailbox: Any = SimpleNamespace(collect=SimpleNamespace(remote=collect))
+    display: Any = SimpleNamespace(line=lines.append)
+    try:
+        _show_until_done(ray, mailbox, work, display, lambda: False)
+    except ArithmeticError as error:
+        lines.append(str(error))
     return lines
 
 
@@ -70,19 +56,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_error_is_raised_after_all_lines_are_shown() -> None:
-    shown: list[str] = []
-    slow = Slow((1, [[("line", "last words")]]))
-    slow.work.set_exception(ValueError("no"))
-    display: Any = SimpleNamespace(line=shown.append)
-    with pytest.raises(ValueError, match="no"):
-        _show_until_done(slow, slow, slow.work, display, lambda: False)
-    assert shown == ["last words"]
+    work: Future[None] = Future()
+    work.set_exception(ArithmeticError("broken"))
+    assert shown(work, [("line", "last words")]) == ["last words", "broken"]
 
 
-@pytest.mark.parametrize("after", [[], [("line", "back again")]])
-def test_death_of_the_mailbox_does_not_end_the_run(after: list[Any]) -> None:
-    lines = watched(Slow((1, [[("line", "before")]]), (1, [ActorDied()]), (1, [after])))
-    assert lines == ["before", *(text for _, text in after)]
+def test_death_of_the_mailbox_does_not_end_the_run() -> None:
+    lines = shown(Future(), [("line", "before")], ActorDied(), [("line", "after")], [("line", "at the end")])
+    assert lines == ["before", "after", "at the end"]
 
 
 def test_run_writes_its_folder(finished: Run) -> None:

@@ -39,24 +39,16 @@ class Fails(Points):
 
 @dataclass
 class Breaks(Hook):
-    """A hook that raises at one event."""
-
-    event: str = "on_start"
-
-    def on_start(self, state: State) -> None:
-        """Raise where asked to."""
-        if self.event == "on_start":
-            raise ValueError("on_start is wrong")
+    """A hook that raises at the second step."""
 
     def on_step(self, state: State) -> None:
-        """Raise where asked to."""
-        if self.event == "on_step" and state.step == 2:
+        if state.step == 2:
             raise ValueError("on_step is wrong")
 
 
 def failing(where: str, **more: Any) -> Any:
-    if where.startswith("on_"):
-        return described(hooks={"breaks": {"type": f"{__name__}:Breaks", "event": where}}, epochs=1, **more)
+    if where == "on_step":
+        return described(hooks={"breaks": {"type": f"{__name__}:Breaks"}}, epochs=1, **more)
     return described(task=f"{__name__}:Fails", task_args={"where": where}, epochs=1, **more)
 
 

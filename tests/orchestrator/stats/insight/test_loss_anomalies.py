@@ -13,16 +13,6 @@ def loss(ranks: int = 3, iterations: int = 200) -> np.ndarray:
     return np.linspace(2, 1, iterations)[:, None] + 0.02 * draw.standard_normal((iterations, ranks))
 
 
-def test_a_falling_loss_has_no_finding() -> None:
-    assert list(losses(Rows.of(training(3, loss=loss())))) == []
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_noisy_loss_has_no_finding(seed: int) -> None:
-    noisy = np.random.default_rng(seed).lognormal(0, 1, (400, 2))
-    assert list(losses(Rows.of(training(2, 400, loss=noisy)))) == []
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: float) -> None:
     values = loss()
@@ -32,7 +22,3 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     assert (finding.numbers["iteration"], finding.numbers["ranks"], finding.numbers["iterations"]) == (121, [1], 80)
     assert finding.weight == 1
     assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice
-
-
-def test_without_a_loss_nothing_is_said() -> None:
-    assert list(losses(Rows.of(training(2)))) == []

@@ -68,12 +68,6 @@ def test_every_row_that_counts_is_asked_once(
         pd.testing.assert_frame_equal(found[[*expected.columns]], expected, check_dtype=False, check_exact=True)
 
 
-def test_a_run_that_has_recorded_nothing_has_no_rows(tmp_path: Path) -> None:
-    rows = Rows(counted_rows(Storage(tmp_path), []))
-    assert (rows.total, rows.columns) == (0, ["rank", "node", "phase", "epoch", "iteration", "step"])
-    assert len(query(rows.source, "select rank, count(*) from rows group by rank")) == 0
-
-
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     storage, (rows, attempts) = Storage(tmp_path), drawn(2)
     record(storage, rows)

@@ -14,6 +14,7 @@ from orchestrator.stats.write.checksums import END, read_stream, schema_in
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.rank_files import RankFiles
 from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import collecting_omissions
 
 
 @pytest.fixture
@@ -103,15 +104,14 @@ def test_stream_cut_short_by_a_kill_is_not_damaged(data: bytes, caplog: pytest.L
     assert caplog.text == ""
 
 
-def test_damaged_batch_ends_the_stream_with_a_warning(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_batch_ends_the_stream_and_is_reported(data: bytes) -> None:
     _, first, second = (place for place in range(len(data) - 8) if data.startswith(END[:4], place))
     for place in (first, first + 4, first + 5, first + 7, first + 40, second, second + 4, data.rindex(b"\xf8\x3f")):
-        caplog.clear()
         begin = first if place < second else second
-        assert (
-            losses(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]) == [[0.5, 0.25]][: begin == second]
-        )
-        assert f"a stream is damaged: the rows after byte {begin} are left out" in caplog.text
+        damaged = data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]
+        with collecting_omissions() as omissions:
+            assert losses(damaged) == [[0.5, 0.25]][: begin == second]
+        assert f"the rows after byte {begin} are left out" in omissions[0]
 
 
 def test_ended_stream_without_its_end_is_reported(data: bytes, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,26 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import TrialScheduler
-
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
+from orchestrator.sweeps.results.previous_trials import previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
 from tests.orchestrator.sweeps.search.draws import Draws
 from tests.orchestrator.sweeps.tune.test_schedulers import Member
-
-CURVES = {
-    0: [0.1, 0.2, 0.3, 0.4],
-    1: [0.5, 0.6, 0.7, 0.8],
-    2: [0.3, 0.4, 0.5, 0.6],
-    3: [0.2, 0.1, 0.1, 0.1],
-    4: [0.6, 0.6, 0.6, 0.6],
-}
 
 
 def settings(**more: Any) -> Sweep:
@@ -33,50 +21,10 @@ def settings(**more: Any) -> Sweep:
     return Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "grid", "space": space, **more})
 
 
-def scheduler_of(sweep: Sweep, previous: dict[int, PreviousTrial], mistakes: set[int] = frozenset()) -> Any:
-    scheduler = make_scheduler(sweep, previous, is_mistake=mistakes.__contains__)
-    scheduler.set_search_properties("val/score", "max")
-    return scheduler
-
-
-def decisions(scheduler: Any, controller: Any, number: int, begin: int = 0) -> list[str]:
-    """Return the decision on each report of a trial from `begin` on, up to the one that stops it."""
-    trial = Member(number, {})
-    scheduler.on_trial_add(controller, trial)
-    results = [{"val/score": value, TRAINING_ITERATION: count} for count, value in enumerate(CURVES[number], 1)]
-    decided = []
-    for result in results[begin:]:
-        decided.append(scheduler.on_trial_result(controller, trial, result))
-        if decided[-1] == TrialScheduler.STOP:
-            break
-    return decided
-
-
-@pytest.mark.parametrize(
-    "scheduler",
-    [
-        {"type": "asha", "grace_period": 1, "reduction_factor": 2},
-        {"type": "median", "grace_period": 2, "min_samples_required": 2},
-    ],
-)
-def test_a_scheduler_with_replayed_reports_decides_as_an_uninterrupted_one(scheduler: dict[str, Any]) -> None:
-    """Trials 0 and 1 are over, 2 has two reports and continues, 3 and 4 have not begun."""
-    sweep, controller = settings(scheduler=scheduler), SimpleNamespace(get_live_trials=list)
-    uninterrupted = scheduler_of(sweep, {})
-    expected = {number: decisions(uninterrupted, controller, number) for number in CURVES}
-    assert TrialScheduler.STOP in expected[3]
-    reports = {number: tuple({"val/score": value} for value in curve) for number, curve in CURVES.items()}
-    previous = {number: PreviousTrial({}, is_over=True, reports=reports[number]) for number in (0, 1)}
-    resumed = scheduler_of(sweep, {**previous, 2: PreviousTrial({}, is_over=False, reports=reports[2][:2])})
-    assert decisions(resumed, controller, 2, begin=2) == expected[2][2:]
-    assert decisions(resumed, controller, 3) == expected[3]
-    assert decisions(resumed, controller, 4) == expected[4]
-
-
 def test_a_trial_that_would_fail_again_does_not_restart() -> None:
     stopped: list[Any] = []
     controller = SimpleNamespace(stop_trial=stopped.append)
-    scheduler = scheduler_of(settings(), {}, mistakes={1})
+    scheduler: Any = make_scheduler(settings(), {}, is_mistake=lambda number: number == 1)
     for number in (0, 1):
         scheduler.on_trial_add(controller, Member(number, {}))
     assert [trial.trial_id for trial in stopped] == ["id-1"]

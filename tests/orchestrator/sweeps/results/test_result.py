@@ -133,13 +133,6 @@ def test_a_trial_is_compared_by_its_best_report_not_its_last(
     assert made.trials.loc["a", "last/test/accuracy"] == 0.25
 
 
-def test_values_that_are_not_numbers_do_not_count(tmp_path: Path) -> None:
-    made = crafted(tmp_path, "max", a=[float("nan"), 0.2], b=[None, float("nan")], c=[])
-    assert made.best.name == "a"
-    assert made.trials["val/accuracy"].isna().tolist() == [False, True, True]
-    assert made.trials["reports"].tolist() == [2, 2, 0]
-
-
 def test_a_sweep_without_a_report_has_no_best(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no trial has reported val/accuracy yet"):
         _ = crafted(tmp_path, "max", a=[]).best
