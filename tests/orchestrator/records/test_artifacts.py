@@ -27,7 +27,7 @@ def sent_by(monkeypatch: pytest.MonkeyPatch, run: Storage) -> list[str]:
     return found
 
 
-def test_what_has_changed_is_sent_and_what_is_gone_removed(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_files_are_uploaded_and_removed_ones_deleted(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     artifacts, sent = Artifacts(run), sent_by(monkeypatch, run)
     (artifacts.folder / "board").mkdir()
     (artifacts.folder / "board/events").write_text("a")
@@ -51,7 +51,7 @@ def appended(artifacts: Artifacts, name: str, text: str) -> None:
         file.write(text)
 
 
-def test_a_rank_that_goes_on_adds_to_what_it_wrote_before(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_rank_appends_to_its_files(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(3):
         first = Artifacts(run, rank, 3)
         appended(first, f"own/rank={rank}.txt", "before\n")
@@ -70,7 +70,7 @@ def test_a_rank_that_goes_on_adds_to_what_it_wrote_before(run: Storage, monkeypa
     assert (sent, run.read("own/rank=2.txt")) == (["own/rank=2.txt"], b"before\nafter\n")
 
 
-def test_a_list_leads_nowhere_else(run: Storage, tmp_path: Path) -> None:
+def test_list_cannot_name_files_outside_the_folder(run: Storage, tmp_path: Path) -> None:
     run.write(".artifacts/rank-0000.json", b'{"files": ["../../outside", "/etc/passwd", 5, "none"]}')
     later = Artifacts(run)
     later.fetch()
@@ -78,9 +78,7 @@ def test_a_list_leads_nowhere_else(run: Storage, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 12))
-def test_a_kill_at_any_operation_loses_nothing_that_was_sent(
-    run: Storage, monkeypatch: pytest.MonkeyPatch, last: int
-) -> None:
+def test_kill_at_any_operation_loses_no_uploaded_file(run: Storage, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     """Killed while it sends, a rank takes up at least what it had sent before, and at most what it was about to."""
     first = Artifacts(run)
     appended(first, "a.log", "1\n")

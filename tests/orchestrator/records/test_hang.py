@@ -29,7 +29,7 @@ def stack(rank: int, idle_s: float, *, waits: bool = False, limit_s: float = 300
         ),
     ],
 )
-def test_hung_ranks_are_told_from_those_that_wait(
+def test_hung_ranks_are_distinguished_from_waiting_ones(
     said: list[RankStack], hung: list[int], silent: list[int], waiting: list[int]
 ) -> None:
     found = find_hung_ranks(said, 2)
@@ -51,11 +51,11 @@ def test_hung_ranks_are_told_from_those_that_wait(
         pytest.param([stack(0, 900, waits=True), stack(1, 1000, limit_s=1500)], id="the other saves a checkpoint"),
     ],
 )
-def test_what_takes_long_is_no_hang(said: list[RankStack]) -> None:
+def test_slow_ranks_do_not_hang(said: list[RankStack]) -> None:
     assert find_hung_ranks(said, 2) is None
 
 
-def test_a_run_s_newest_attempt_is_looked_at(tmp_path: Path) -> None:
+def test_hang_is_found_in_the_newest_attempt(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
     for _ in range(2):
         folder.begin_attempt(hosts=[Host(rank, "n1", rank, "cpu", "2") for rank in range(2)], world_size=2)
@@ -74,7 +74,7 @@ def test_a_run_s_newest_attempt_is_looked_at(tmp_path: Path) -> None:
     assert find_hang(folder) is None
 
 
-def test_a_stack_that_was_written_without_the_interpreter_tells_who_holds_it(tmp_path: Path) -> None:
+def test_faulthandler_stack_shows_who_holds_the_interpreter_lock(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
     folder.begin_attempt(world_size=1)
     path = HangReports(folder, 0, 1).stack_file(0)
@@ -90,7 +90,7 @@ def test_a_stack_that_was_written_without_the_interpreter_tells_who_holds_it(tmp
     assert "task.py, line 3" in found.stacks
 
 
-def test_the_driver_asks(tmp_path: Path) -> None:
+def test_driver_requests_stacks(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
     notes = HangReports(folder, 0, 1)
     assert not notes.has_request()

@@ -69,7 +69,7 @@ def gone() -> Process:
     return replace(Process.this(), pid=process.pid, process_started="1")
 
 
-def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
+def test_run_has_one_driver_until_it_leaves(storage: Storage) -> None:
     assert is_driven(storage) is None
     with Lease(storage):
         assert is_driven(storage)
@@ -88,7 +88,7 @@ def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
         ]
 
 
-def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: Storage) -> None:
+def test_driver_elsewhere_is_dead_without_heartbeats(folder: Storage) -> None:
     put(folder, elsewhere(), age_s=LEASE_TTL_S - 10)
     with (
         pytest.raises(
@@ -103,7 +103,7 @@ def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: S
         assert len(read_claims(folder)) == 1
 
 
-def test_signs_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files are an hour old by this machine's clock, and the driver's last sign is as new as what is written
     now."""
     write = Storage.write
@@ -120,7 +120,7 @@ def test_signs_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch:
         pass
 
 
-def test_a_store_that_dates_nothing_leaves_it_to_the_user(storage: Storage) -> None:
+def test_store_without_dates_needs_force(storage: Storage) -> None:
     put(storage, elsewhere())
     with pytest.raises(UsageError, match="--force-lease"), Lease(storage):
         pass
@@ -128,7 +128,7 @@ def test_a_store_that_dates_nothing_leaves_it_to_the_user(storage: Storage) -> N
         assert [claim.driver.host for claim in read_claims(storage)] == [Process.this().host]
 
 
-def test_what_can_be_seen_to_live_is_not_taken_over(folder: Storage) -> None:
+def test_force_does_not_replace_a_visible_driver(folder: Storage) -> None:
     put(folder, replace(Process.this(), pid=os.getppid(), process_started=None))
     with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, force=True):
         pass
@@ -137,9 +137,7 @@ def test_what_can_be_seen_to_live_is_not_taken_over(folder: Storage) -> None:
 @pytest.mark.parametrize(
     "change", [{"state": "strange"}, {"state": ["over"]}, {"fencing_token": "1"}, {"driver": {"pid": 1}}, None]
 )
-def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(
-    folder: Storage, change: dict[str, object] | None
-) -> None:
+def test_damaged_claim_counts_until_it_expires(folder: Storage, change: dict[str, object] | None) -> None:
     file = put(folder, elsewhere())
     file.write_text("{" if change is None else json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(UsageError, match=r"driven by process 0 on an unknown host .* --force-lease"), Lease(folder):
@@ -149,7 +147,7 @@ def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(
         assert not file.exists()
 
 
-def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_claim_wins_between_two_requests(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     put(folder, elsewhere(), "asking", name="0", fencing_token=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
     with (
@@ -164,7 +162,7 @@ def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: p
         pass
 
 
-def test_one_that_becomes_the_driver_meanwhile_is_seen(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_that_starts_meanwhile_is_seen(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     put(folder, elsewhere(), "asking", name="x", fencing_token=0)
     monkeypatch.setattr(lease, "sleep", lambda seconds: put(folder, elsewhere(), name="x"))
     with pytest.raises(UsageError, match="on elsewhere since"), Lease(folder):
@@ -201,7 +199,7 @@ def test_exactly_one_of_many_concurrent_drivers_starts(folder: Storage, monkeypa
 # A driver that was taken for dead
 
 
-def test_a_driver_that_was_silent_for_too_long_writes_nothing_more(tmp_path: Path) -> None:
+def test_replaced_driver_stops_writing(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, "run")
     with Lease(run.storage) as first:
         run.begin("name: run\n")
@@ -217,7 +215,7 @@ def test_a_driver_that_was_silent_for_too_long_writes_nothing_more(tmp_path: Pat
     assert claim.name == first.name
 
 
-def test_a_run_whose_folder_was_removed_is_not_made_again(folder: Storage) -> None:
+def test_driver_does_not_recreate_a_removed_run(folder: Storage) -> None:
     with Lease(folder) as own:
         folder.delete("")
         with pytest.raises(LeaseLost, match="was removed"):
@@ -225,7 +223,7 @@ def test_a_run_whose_folder_was_removed_is_not_made_again(folder: Storage) -> No
     assert not folder.exists()
 
 
-def test_signs_are_given_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_are_sent_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     time = ToldTime()
     monkeypatch.setattr(lease, "Event", lambda: time)
     time.is_set = lambda: False  # type: ignore[attr-defined]
@@ -250,7 +248,7 @@ def test_signs_are_given_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatc
 # What was being written
 
 
-def test_what_the_dead_were_writing_is_swept_up_and_nothing_else(folder: Storage) -> None:
+def test_unfinished_files_of_dead_processes_are_deleted(folder: Storage) -> None:
     dead, living = gone().pid, os.getppid()
     left = {
         f".run.json.{dead}",
@@ -308,7 +306,7 @@ def go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_of_two_processes_one_drives_and_once_it_is_killed_the_next_one_does(folder: Storage) -> None:
+def test_next_process_drives_after_the_driver_is_killed(folder: Storage) -> None:
     both = [asker(folder), asker(folder)]
     third = asker(folder)
     assert [said(process) for process in (*both, third)] == ["ready"] * 3

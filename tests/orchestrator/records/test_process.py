@@ -11,19 +11,19 @@ from orchestrator.records import process
 from orchestrator.records.process import Process, is_pid_alive
 
 
-def test_this_process_is_alive_and_is_this() -> None:
+def test_current_process_is_alive() -> None:
     this = Process.this()
     assert this.pid == os.getpid()
     assert (this.is_visible(), this.is_alive(), this.is_this()) == (True, True, True)
 
 
-def test_another_process_with_the_same_number_is_not_the_one_that_was() -> None:
+def test_reused_pid_is_another_process() -> None:
     this = Process.this()
     assert not replace(this, process_started="1").is_alive()
     assert replace(this, process_started=None).is_alive(), "one of before, of which it is not known"
 
 
-def test_a_zombie_and_one_that_is_gone_do_not_live() -> None:
+def test_zombie_is_not_alive() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     zombie = replace(Process.this(), pid=child.pid, process_started=None)
@@ -34,11 +34,11 @@ def test_a_zombie_and_one_that_is_gone_do_not_live() -> None:
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier one"}, {"boot": None}])
-def test_what_is_elsewhere_cannot_be_seen(change: dict[str, str | None]) -> None:
+def test_process_elsewhere_is_not_visible(change: dict[str, str | None]) -> None:
     assert not replace(Process.this(), **change).is_visible()  # type: ignore[arg-type]
 
 
-def test_a_program_may_be_called_anything(tmp_path: os.PathLike[str]) -> None:
+def test_program_name_may_contain_brackets(tmp_path: os.PathLike[str]) -> None:
     program = os.path.join(tmp_path, "a) Z 1 (b")
     os.symlink("/bin/sleep", program)
     child = subprocess.Popen([program, "60"])
@@ -50,7 +50,7 @@ def test_a_program_may_be_called_anything(tmp_path: os.PathLike[str]) -> None:
         child.wait()
 
 
-def test_other_systems_are_asked_through_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_use_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     this = Process.this()
     assert this.process_started == str(psutil.Process().create_time())

@@ -34,7 +34,7 @@ def test_versions_and_command_line(tmp_path: Path) -> None:
     assert about["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
-def test_the_state_of_the_code(repository: Path) -> None:
+def test_git_state_is_recorded(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD").strip()
     assert collect_provenance([str(repository)])["git"] == {
         "commit": commit,
@@ -50,7 +50,7 @@ def test_the_state_of_the_code(repository: Path) -> None:
     assert "-width = 1\n+width = 2\n" in about["diff"]
 
 
-def test_files_that_git_does_not_know_yet_are_named(repository: Path) -> None:
+def test_untracked_files_are_listed(repository: Path) -> None:
     (repository / ".gitignore").write_text("*.pt\n")
     for name in ("new_task.py", "weights.pt"):
         (repository / name).touch()

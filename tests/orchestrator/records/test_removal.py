@@ -40,7 +40,7 @@ def checkpoint(folder: RunFolder) -> None:
     folder.checkpoint_storage().write("epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position}))
 
 
-def test_a_run_is_removed_when_somebody_says_yes(tmp_path: Path) -> None:
+def test_run_is_removed_with_yes(tmp_path: Path) -> None:
     made(tmp_path, "kept")
     folder = made(tmp_path, "gone")
     asked = CliRunner().invoke(app, ["rm", str(folder)])
@@ -64,7 +64,7 @@ def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["other"]
 
 
-def test_what_went_on_from_it_is_told_and_stays(tmp_path: Path) -> None:
+def test_run_that_another_continues_is_kept_until_it_has_checkpoints(tmp_path: Path) -> None:
     folder = made(tmp_path, "first")
     before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
     longer = made(tmp_path, "longer", continued_from=before)
@@ -76,7 +76,7 @@ def test_what_went_on_from_it_is_told_and_stays(tmp_path: Path) -> None:
     assert longer.exists()
 
 
-def test_what_is_under_way_or_a_trial_is_refused(tmp_path: Path) -> None:
+def test_running_run_and_trial_are_not_removed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is running"):
         Removal.of(str(made(tmp_path, "live", status="running")))
     sweep = made(tmp_path, "sweep", sweep={"objectives": [["val/loss", "min"]], "trials": 1})
@@ -88,7 +88,7 @@ def test_what_is_under_way_or_a_trial_is_refused(tmp_path: Path) -> None:
         Removal.of(str(tmp_path))
 
 
-def test_what_is_damaged_can_be_removed(tmp_path: Path) -> None:
+def test_damaged_run_can_be_removed(tmp_path: Path) -> None:
     folder = made(tmp_path, "one")
     made(tmp_path, "other").storage.write("run.json", "{")
     folder.storage.write("run.json", "5")
@@ -106,7 +106,7 @@ def test_nothing_is_removed_where_one_of_several_is_refused(tmp_path: Path) -> N
     assert folder.exists()
 
 
-def test_a_removal_that_is_cut_short_leaves_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_removal_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(tmp_path, "one")
     removal = Removal.of(str(folder))
 

@@ -24,7 +24,7 @@ def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFo
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
-def test_a_run_is_made_and_opened_again(tmp_path: Path, kind: str) -> None:
+def test_created_run_can_be_opened(tmp_path: Path, kind: str) -> None:
     storage = str(tmp_path / "runs") if kind == "folder" else f"memory://test-{uuid.uuid4().hex}"
     folder = make(storage, seed=3)
     again = RunFolder.open(str(folder))
@@ -64,7 +64,7 @@ def test_times_have_fractions_of_a_second() -> None:
     assert before - 0.001 <= moment <= time.time()
 
 
-def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> None:
+def test_taken_name_is_refused_with_the_resume_command(tmp_path: Path) -> None:
     folder = make(tmp_path / "it's mine", seed=1)
     with pytest.raises(UsageError, match=r"exists already.*\n.*--name") as refused:
         make(tmp_path / "it's mine", seed=2)
@@ -76,7 +76,7 @@ def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> No
     assert folder.metadata().seed == 1
 
 
-def test_a_folder_that_is_no_run_is_not_written_into(tmp_path: Path) -> None:
+def test_folder_that_is_not_a_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits/notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="exists already"):
@@ -84,7 +84,7 @@ def test_a_folder_that_is_no_run_is_not_written_into(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "digits") == ["notes.txt"]
 
 
-def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
+def test_only_a_run_can_be_opened(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing is not a run: it has no run.json"):
         RunFolder.open(tmp_path / "nothing")
 
@@ -98,7 +98,7 @@ def killed_as_it_began(folder: RunFolder, source: ExperimentSource) -> None:
     (Path(str(folder)) / ".run.json.4194305.0123abcd").write_text("{")
 
 
-def test_the_name_of_a_run_that_was_killed_as_it_began_is_free(tmp_path: Path) -> None:
+def test_name_is_free_after_a_kill_during_creation(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "digits")
     killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
     with pytest.raises(
@@ -111,7 +111,7 @@ def test_the_name_of_a_run_that_was_killed_as_it_began_is_free(tmp_path: Path) -
     assert sorted(os.listdir(tmp_path / "digits")) == [".driver", "experiment.yaml", "run.json", "source.json"]
 
 
-def test_a_folder_with_an_experiment_of_one_s_own_is_left_alone(tmp_path: Path) -> None:
+def test_folder_with_a_user_s_experiment_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits/experiment.yaml").write_text("mine")
     with pytest.raises(
@@ -123,7 +123,7 @@ def test_a_folder_with_an_experiment_of_one_s_own_is_left_alone(tmp_path: Path) 
 # Attempts
 
 
-def test_attempts_are_numbered_and_say_where_they_began(tmp_path: Path) -> None:
+def test_attempts_record_their_number_and_start(tmp_path: Path) -> None:
     folder = make(tmp_path)
     assert folder.attempts() == []
     first = folder.begin_attempt(world_size=2)
@@ -135,7 +135,7 @@ def test_attempts_are_numbered_and_say_where_they_began(tmp_path: Path) -> None:
     assert (two.number, two.checkpoint, two.world_size, two.position) == (1, "epoch-0001", 1, position)
 
 
-def test_an_attempt_killed_before_it_was_written_down_is_none(tmp_path: Path) -> None:
+def test_attempt_without_a_file_does_not_count(tmp_path: Path) -> None:
     folder = make(tmp_path)
     folder.begin_attempt()
     (tmp_path / "digits/stats/attempt=1").mkdir()
@@ -155,7 +155,7 @@ def test_reports_are_lines(tmp_path: Path) -> None:
     assert folder.reports() == lines
 
 
-def test_a_line_cut_short_by_a_kill_is_left_out_and_hurts_no_later_one(tmp_path: Path) -> None:
+def test_truncated_report_does_not_affect_later_ones(tmp_path: Path) -> None:
     folder = make(tmp_path)
     folder.append_metrics({"step": 1})
     folder.append_metrics({"step": 2})
@@ -170,7 +170,7 @@ def test_a_line_cut_short_by_a_kill_is_left_out_and_hurts_no_later_one(tmp_path:
 # Places
 
 
-def test_runs_are_listed_from_the_oldest_on(tmp_path: Path) -> None:
+def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
     make(tmp_path, "b").update(started="2026-01-01T00:00:00Z")
     make(tmp_path, "a").update(started="2026-01-02T00:00:00Z")
     (tmp_path / "other").mkdir()

@@ -17,11 +17,11 @@ KEYS = "s3://AKIA:hunter2@bucket/runs?region=eu-west-1"
         ("s3://bucket/runs?region=eu-west-1&scheme=http", "a", "s3://bucket/runs/a?region=eu-west-1&scheme=http"),
     ],
 )
-def test_what_lies_inside_keeps_the_options_at_the_end(location: str, part: str, inside: str) -> None:
+def test_options_stay_at_the_end_of_a_url(location: str, part: str, inside: str) -> None:
     assert join_location(location, part) == inside
 
 
-def test_options_are_of_urls_alone() -> None:
+def test_only_urls_have_options() -> None:
     assert split_options("s3://bucket/runs?region=x") == ("s3://bucket/runs", "?region=x")
     assert split_options("odd?folder") == ("odd?folder", "")
 
@@ -39,7 +39,7 @@ def test_options_are_of_urls_alone() -> None:
         ("me@work, why?", "me@work, why?"),
     ],
 )
-def test_users_passwords_and_keys_are_left_out(text: str, shown: str) -> None:
+def test_credentials_are_hidden(text: str, shown: str) -> None:
     assert without_credentials(text) == shown
 
 

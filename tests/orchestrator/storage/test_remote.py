@@ -62,9 +62,7 @@ def away(times: int) -> list[OSError]:
     return [OSError(AWAY) for _ in range(times)]
 
 
-def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(
-    remote: Remote, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_are_repeated_until_the_store_answers(remote: Remote, caplog: pytest.LogCaptureFixture) -> None:
     path = f"{remote.root}/file"
     remote.filesystem.errors = away(5)
     remote.send(BytesIO(b"whole"), path)
@@ -74,7 +72,7 @@ def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(
     assert told == ["does not answer", "answers again"] * 2
 
 
-def test_it_is_given_up_after_its_time_with_what_to_do(remote: Remote, time: Time) -> None:
+def test_silent_store_is_given_up_with_advice(remote: Remote, time: Time) -> None:
     remote.filesystem.errors = away(10_000)
     with pytest.raises(
         StorageError, match=rf"did not answer for {PATIENCE_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume"
@@ -83,7 +81,7 @@ def test_it_is_given_up_after_its_time_with_what_to_do(remote: Remote, time: Tim
     assert PATIENCE_S - 8 <= time.now <= PATIENCE_S
 
 
-def test_what_was_given_up_is_asked_once_until_it_answers(remote: Remote, time: Time) -> None:
+def test_given_up_store_gets_single_requests_until_it_answers(remote: Remote, time: Time) -> None:
     remote.filesystem.errors = away(10_000)
     for _ in range(3):
         with pytest.raises(StorageError):
@@ -108,14 +106,14 @@ def test_what_was_given_up_is_asked_once_until_it_answers(remote: Remote, time: 
         PermissionError("no"),
     ],
 )
-def test_a_refusal_is_told_at_once(remote: Remote, time: Time, refusal: OSError) -> None:
+def test_refusal_is_not_retried(remote: Remote, time: Time, refusal: OSError) -> None:
     remote.filesystem.errors = [refusal]
     with pytest.raises(StorageError, match=r"refuses: .*Check its name and this process's credentials"):
         remote.infos(remote.root)
     assert time.now == 0
 
 
-def test_a_file_that_is_not_there_is_no_failure_of_the_store(remote: Remote, time: Time) -> None:
+def test_missing_file_is_not_retried(remote: Remote, time: Time) -> None:
     with pytest.raises(FileNotFoundError):
         remote.read(f"{remote.root}/none", 0)
     remote.delete(f"{remote.root}/none")
@@ -129,7 +127,7 @@ def test_a_deletion_whose_answer_was_lost_is_done(remote: Remote) -> None:
     assert remote.infos(remote.root) == []
 
 
-def test_before_anything_is_begun_it_is_asked_once(remote: Remote, time: Time) -> None:
+def test_reach_sends_one_request(remote: Remote, time: Time) -> None:
     remote.reach()
     remote.filesystem.errors = away(1)
     with pytest.raises(UsageError, match=r"cannot be reached: .*AWS_ENDPOINT_URL"):
@@ -140,7 +138,7 @@ def test_before_anything_is_begun_it_is_asked_once(remote: Remote, time: Time) -
 @pytest.mark.parametrize(
     "url", ["s3://AKIA:hunter2%zz@bucket/runs", "nowhere://AKIA:hunter2@bucket/runs?token=hunter2"]
 )
-def test_a_location_that_cannot_be_opened_is_told_without_its_keys(url: str) -> None:
+def test_error_for_a_bad_location_hides_credentials(url: str) -> None:
     with pytest.raises(UsageError, match="cannot be opened") as told:
         Remote(url)
     assert "hunter2" not in str(told.value)

@@ -111,7 +111,7 @@ def told(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
+def test_run_survives_an_outage_of_its_store(
     bucket: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Outage, "server", server)
@@ -141,7 +141,7 @@ def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
     assert there.folder.storage.read("report.html").lower().startswith(b"<!doctype html>")
 
 
-def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_down(
+def test_run_resumes_by_a_url_with_credentials_that_are_never_recorded(
     bucket: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -175,7 +175,7 @@ def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_dow
     assert (json.loads(planned.stdout)["continued_from"]["run"], SECRET in planned.output) == (done.path, False)
 
 
-def test_a_bucket_that_is_not_there_is_refused_before_anything_is_begun(bucket: str) -> None:
+def test_missing_bucket_is_refused_before_the_run_starts(bucket: str) -> None:
     with pytest.raises(UsageError, match=r"storage s3://nowhere/runs.* refuses: .*NO_SUCH_BUCKET.*Nothing was started"):
         run(described(epochs=1), "s3://nowhere/runs", local=True)
 

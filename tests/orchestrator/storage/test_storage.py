@@ -39,7 +39,7 @@ def fail_in_the_middle(storage: Storage, name: str) -> None:
         raise RuntimeError
 
 
-def test_what_is_written_is_read(storage: Storage) -> None:
+def test_files_are_read_as_written(storage: Storage) -> None:
     assert not storage.exists()
     assert (storage.names(), storage.names("a")) == ([], [])
     storage.delete("a")
@@ -52,7 +52,7 @@ def test_what_is_written_is_read(storage: Storage) -> None:
     assert storage.names("a") == ["b.txt"]
 
 
-def test_a_file_that_grew_is_read_from_where_it_was(storage: Storage) -> None:
+def test_file_is_read_from_an_offset(storage: Storage) -> None:
     before = time.time()
     storage.write("a/x", "0123456789")
     assert storage.read("a/x", 7) == b"789"
@@ -76,7 +76,7 @@ def test_text_is_appended(storage: Storage) -> None:
     assert storage.read("a/log.txt") == b"one\ntwo\n"
 
 
-def test_a_stream_is_whole_once_it_is_sent_and_closed(storage: Storage) -> None:
+def test_stream_is_complete_after_send(storage: Storage) -> None:
     storage.write("run.json", "{}")
     stream = storage.open_stream("a/rows")
     stream.write(b"one")
@@ -87,13 +87,13 @@ def test_a_stream_is_whole_once_it_is_sent_and_closed(storage: Storage) -> None:
     assert storage.read("a/rows") == b"onetwo"
 
 
-def test_a_stream_is_not_written_into_a_folder_that_is_gone(tmp_path: Path) -> None:
+def test_stream_does_not_recreate_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file or directory"):
         Storage(tmp_path / "run").open_stream("stats/rows")
     assert not [*tmp_path.iterdir()]
 
 
-def test_files_and_folders_are_deleted_with_all_in_them_and_nothing_else(storage: Storage) -> None:
+def test_delete_removes_only_its_file_or_folder(storage: Storage) -> None:
     for name in ("a/b/c", "a/d", "e", "ab"):
         storage.write(name, "x")
     storage.delete("a")
@@ -101,7 +101,7 @@ def test_files_and_folders_are_deleted_with_all_in_them_and_nothing_else(storage
     assert storage.names() == ["ab"]
 
 
-def test_files_and_folders_of_a_folder_are_moved(tmp_path: Path) -> None:
+def test_files_and_folders_are_renamed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage.write("a/b/c", "x")
     storage.write("d", "y")
@@ -114,9 +114,7 @@ def test_files_and_folders_of_a_folder_are_moved(tmp_path: Path) -> None:
 # A folder
 
 
-def test_nothing_is_written_through_a_link_that_was_put_where_a_file_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_does_not_follow_a_planted_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
     (tmp_path / "mine").write_text("mine")
     (tmp_path / f".x.{os.getpid()}.00000000").symlink_to(tmp_path / "mine")
@@ -125,7 +123,7 @@ def test_nothing_is_written_through_a_link_that_was_put_where_a_file_is_made(
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_file_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     acts: list[str] = []
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (acts.append("sync"), sync(file)))
@@ -134,19 +132,19 @@ def test_a_file_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypatch:
     assert acts[:2] == ["sync", "replace"]
 
 
-def test_a_folder_may_be_named_in_many_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_can_be_written_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for location in ("runs", f"file://{tmp_path}/runs", "~/runs", tmp_path / "runs"):
         assert Storage(location).local == tmp_path / "runs"
 
 
-def test_a_location_that_nobody_knows_is_refused_by_name() -> None:
+def test_unknown_location_is_refused() -> None:
     with pytest.raises(UsageError, match=r"storage 'nowhere://bucket/runs' cannot be opened.*Give a folder"):
         Storage("nowhere://bucket/runs")
 
 
-def test_a_tree_has_the_files_at_every_depth(storage: Storage) -> None:
+def test_tree_lists_files_at_every_depth(storage: Storage) -> None:
     assert storage.tree() == storage.tree("nowhere") == {}
     for name in ("a/b/c.txt", "a/d.txt", "e.txt"):
         storage.write(name, name)
@@ -170,7 +168,7 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
         storage.open("folder")
 
 
-def test_a_file_is_read_in_pieces_and_its_state_is_told(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_read_in_pieces_with_its_state(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.storage.storage._PIECE_BYTES", 4)
     monkeypatch.setattr("orchestrator.storage.remote._PIECE_BYTES", 4)
     storage.write("a/file", b"0123456789")
@@ -191,7 +189,7 @@ def test_a_file_is_read_in_pieces_and_its_state_is_told(storage: Storage, monkey
             storage.read(none)
 
 
-def test_what_is_asked_of_many_is_answered_in_their_order_within_one_another_too(storage: Storage) -> None:
+def test_each_keeps_the_order_also_when_nested(storage: Storage) -> None:
     for number in range(50):
         storage.write(f"{number % 5}/{number}", str(number))
 
@@ -204,7 +202,7 @@ def test_what_is_asked_of_many_is_answered_in_their_order_within_one_another_too
         storage.each(storage.read, ["0/0", "none", "1/1"])
 
 
-def test_the_folder_around_a_storage_and_other_paths_are_storages_too(location: str) -> None:
+def test_parent_and_other_paths_are_storages(location: str) -> None:
     storage = Storage(location) / "runs" / "one"
     storage.write("file", b"x")
     around = storage.parent
@@ -215,7 +213,7 @@ def test_the_folder_around_a_storage_and_other_paths_are_storages_too(location: 
 
 
 @pytest.mark.parametrize("read", [Storage.read, Storage.open, lambda storage, name: [*storage.pieces(name)]])
-def test_a_pipe_in_the_place_of_a_file_is_refused_and_never_waited_for(tmp_path: Path, read: Any) -> None:
+def test_pipe_in_place_of_a_file_is_refused(tmp_path: Path, read: Any) -> None:
     os.mkfifo(tmp_path / "run.json")
     with pytest.raises(StorageError, match="pipe"):
         read(Storage(str(tmp_path)), "run.json")

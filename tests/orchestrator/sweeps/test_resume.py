@@ -87,7 +87,7 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
             "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:",
         )
     )
-    code, stderr = Driver("sweep", "kept.yaml", "--local", "hooks.accident.after=1").wait()
+    code, stderr = Driver("sweep", "kept.yaml", "--local", "hooks.accident.after=1", "epochs=2").wait()
     assert code == -signal.SIGKILL, stderr
     left = open_sweep("runs/kept")
     assert left.status == "lost"
@@ -102,7 +102,9 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
         [None, "step-00000012"],
         [None],
     ]
-    uninterrupted = sweep(load_experiment("kept.yaml", ["hooks.accident=null"]), "runs", "uninterrupted", local=True)
+    uninterrupted = sweep(
+        load_experiment("kept.yaml", ["hooks.accident=null", "epochs=2"]), "runs", "uninterrupted", local=True
+    )
     # Threads of another process sum in another order; other data or weights would differ in the second digit.
     assert np.array(losses(resumed)) == pytest.approx(np.array(losses(uninterrupted)), rel=1e-5)
     assert not resumed.stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()

@@ -13,7 +13,7 @@ VALUES = (math.nan, math.inf, -math.inf, 0.5, 0.7)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_no_value_that_is_not_finite_is_the_best(mode: str) -> None:
+def test_best_value_is_finite(mode: str) -> None:
     for values in product(VALUES, repeat=3):
         best = best_report([{"val/score": value} for value in values], "val/score", mode)
         finite = [value for value in values if math.isfinite(value)]
@@ -21,7 +21,7 @@ def test_no_value_that_is_not_finite_is_the_best(mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["train/loss", "train/loss_d", "val/score"])
-def test_training_diverged_where_the_last_value_is_not_finite(name: str) -> None:
+def test_training_diverged_if_the_last_value_is_not_finite(name: str) -> None:
     """Since the first of the last values that are not; what was before and came back does not count."""
     for values in product(VALUES, repeat=3):
         reports = [{name: value, "val/loss": 0.1, "step": step} for step, value in enumerate(values)]

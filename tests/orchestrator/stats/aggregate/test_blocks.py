@@ -17,7 +17,7 @@ def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, number
     monkeypatch.setattr(blocks, "NUMBERS", 4 * rows * numbers // together)
 
 
-def test_a_diagnosis_does_not_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that is slow, a hook that takes long twice, a loss that is none, memory that grows and is nearly full; in
     stretches."""
     monkeypatch.setattr(iteration_sample, "MOST_ITERATIONS", 200)

@@ -71,7 +71,7 @@ def side(
     )
 
 
-def test_differences_that_are_there_are_found_and_have_a_direction() -> None:
+def test_real_differences_are_found_with_their_direction() -> None:
     found = compare([side("a", 1), side("b", 2, 0.12, rss=150 * MIB, accuracy=0.9)])
     costs, metrics = found["costs"], found["metrics"]
     assert costs["step_s"]["findings"] == [None, "more"]
@@ -84,7 +84,7 @@ def test_differences_that_are_there_are_found_and_have_a_direction() -> None:
     assert "val/iteration_s best" not in metrics
 
 
-def test_the_numbers_are_those_of_the_runs() -> None:
+def test_compared_numbers_match_a_hand_calculation() -> None:
     """Two ranks, of which the slower one counts; 50 iterations of 2 s and 4 x 32 samples."""
     rows = pd.DataFrame(
         {
@@ -111,7 +111,7 @@ def test_the_numbers_are_those_of_the_runs() -> None:
     assert found["metrics"]["val/loss last"]["findings"] == [None, "unknown"]
 
 
-def test_training_that_takes_turns_being_slow_takes_as_long_as_its_slowest_rank() -> None:
+def test_training_time_is_that_of_the_slowest_rank() -> None:
     """Each rank is slow in every other iteration: 75 s each, though some rank takes 2 s in each of 50 iterations."""
     rows = pd.DataFrame({"rank": [0, 1] * 50, "phase": "train", "epoch": 0, "iteration": np.repeat(np.arange(50), 2)})
     rows["step_s"] = np.where((rows["rank"] + rows["iteration"]) % 2, 1.0, 2.0)
@@ -119,7 +119,7 @@ def test_training_that_takes_turns_being_slow_takes_as_long_as_its_slowest_rank(
     assert found["costs"]["train_s"]["values"] == [75.0] == [usage(Rows.of(rows))["train_s"]]
 
 
-def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
+def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
     reports = [
         {"val/ppl": 9.0, "val/score": 0.5},
         {"val/ppl": 7.0, "val/score": 0.25},
@@ -142,7 +142,7 @@ def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.8, 0.9])
-def test_pure_noise_is_seldom_called_a_difference(kept: float) -> None:
+def test_noise_is_rarely_reported_as_a_difference(kept: float) -> None:
     """200 pairs of runs of 1,000 iterations that are alike, whose noise remembers 1, 9 or 19 iterations: one alarm in a
     hundred is allowed, and more than six in 200 would come about less than once in a hundred times."""
     pairs = [(blocks(noise(2 * n, 1000, kept)), blocks(noise(2 * n + 1, 1000, kept))) for n in range(200)]
@@ -156,7 +156,7 @@ def test_a_difference_of_half_the_noise_is_found() -> None:
     assert sum(compare_costs(0.5, first, other) == "more" for first, other in pairs) >= 90
 
 
-def test_metrics_that_only_fluctuate_are_seldom_called_different() -> None:
+def test_fluctuating_metrics_rarely_differ() -> None:
     """400 pairs of ten reports around one value: the last reports are told apart in at most two of a hundred."""
     curves = np.random.default_rng(0).normal(size=(400, 2, 10))
     alarms = sum(compare_metrics(other[-1] - first[-1], first, other) != "noise" for first, other in curves)

@@ -13,7 +13,7 @@ def repeats(number: int, *values: float | None, status: str = "finished") -> lis
     return [Repeat(number, f"trial-{10 * number + place:04d}", status, value) for place, value in enumerate(values)]
 
 
-def test_mean_spread_and_interval_are_those_on_paper() -> None:
+def test_mean_std_and_interval_match_a_hand_calculation() -> None:
     (one,) = configurations(repeats(0, 1.0, 2.0, 3.0, 4.0), "max")
     assert (one.n, one.mean, one.std) == (4, 2.5, pytest.approx(math.sqrt(5 / 3)))
     assert (one.low, one.high) == pytest.approx(
@@ -23,7 +23,7 @@ def test_mean_spread_and_interval_are_those_on_paper() -> None:
     assert one.describe("val/accuracy") == "2.5 ± 2.054 (mean of 4 trials)"
 
 
-def test_the_best_has_the_most_trials_that_ended_well_and_then_the_best_mean() -> None:
+def test_best_configuration_has_most_ended_trials_then_best_mean() -> None:
     held, better = repeats(0, 0.5, 0.7), repeats(1, 0.1, 1.2)
     lucky = [*repeats(2, 0.9), Repeat(2, "trial-0021", "failed", 0.95)]
     nothing = repeats(3, None, None, status="failed")
@@ -37,7 +37,7 @@ def test_the_best_has_the_most_trials_that_ended_well_and_then_the_best_mean() -
     assert ahead_with_fewer(found, "min") is None
 
 
-def test_by_its_bound_a_mean_counts_less_the_wider_its_trials_spread() -> None:
+def test_lower_bound_penalizes_spread_between_trials() -> None:
     """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 the mean 0.65 and the standard error
     0.05."""
     wide, narrow = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
@@ -58,7 +58,7 @@ def test_by_its_bound_a_mean_counts_less_the_wider_its_trials_spread() -> None:
     assert [ahead and ahead.number] == [1], "0.6 alone is better than the bound, and no better than the mean"
 
 
-def test_of_what_has_not_ended_it_is_what_was_reached_so_far() -> None:
+def test_running_trials_count_with_their_best_so_far() -> None:
     (one,) = configurations(repeats(0, 0.25, 0.75, None, status="running"), "max")
     assert (one.n, one.mean, one.trials) == (0, 0.5, ("trial-0001", "trial-0000"))
     assert "so far" in one.describe("val/loss")

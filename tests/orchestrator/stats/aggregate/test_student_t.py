@@ -13,12 +13,12 @@ from orchestrator.stats.aggregate.student_t import quantile, tail
     ("freedom", "expected"),
     [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (29, 2.045), (120, 1.980)],
 )
-def test_quantiles_are_those_of_the_tables(freedom: int, expected: float) -> None:
+def test_quantiles_match_printed_tables(freedom: int, expected: float) -> None:
     assert quantile(0.975, freedom) == pytest.approx(expected, abs=5e-4)
     assert tail(quantile(0.975, freedom), freedom) == pytest.approx(0.025, rel=1e-9)
 
 
 @pytest.mark.parametrize("t", [-40.0, -1.0, 0.0, 0.3, 2.5, 1e6, math.inf])
-def test_tails_are_the_closed_forms(t: float) -> None:
+def test_tails_match_closed_forms(t: float) -> None:
     assert tail(t, 1) == pytest.approx(0.5 - math.atan(t) / math.pi, abs=1e-12)
     assert tail(t, 2) == pytest.approx(0.0 if math.isinf(t) else 0.5 - t / (2 * math.sqrt(2 + t * t)), abs=1e-12)

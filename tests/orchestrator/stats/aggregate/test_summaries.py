@@ -123,7 +123,7 @@ def test_the_table_by_hook_has_the_every_that_would_take_one_percent() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_tables_are_what_pandas_makes_of_the_rows(seed: int) -> None:
+def test_summaries_equal_those_of_pandas(seed: int) -> None:
     rows = drawn(seed)
     numbers = [name for name in NUMBERS if name != "empty"]
     kept = {"rank": numbers, "node": numbers, "phase": [*numbers, "loss"]}

@@ -29,7 +29,7 @@ def test_the_wait_for_other_ranks_is_a_share_of_all_ranks_time() -> None:
     assert "all_reduce_wait_share" not in diagnose(training(1)).signs
 
 
-def test_the_weightiest_comes_first() -> None:
+def test_most_serious_finding_comes_first() -> None:
     stats = training(2, change=slower("forward_s", 1, 0.02), loss=FALLING)
     diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 1.0)))
     assert [finding.kind for finding in diagnosis.findings] == ["straggler", "hook"]
@@ -47,7 +47,7 @@ def test_every_finding_has_its_query_and_advice_and_is_plain_data() -> None:
         json.dumps(asdict(finding))
 
 
-def test_the_queries_can_be_asked() -> None:
+def test_queries_of_findings_run() -> None:
     stats = training(
         2,
         400,

@@ -56,6 +56,6 @@ def test_speed_is_of_the_last_iterations() -> None:
     )
 
 
-def test_what_was_not_recorded_is_not_known() -> None:
+def test_speed_of_missing_columns_is_unknown() -> None:
     assert speed(pd.DataFrame()) == Speed()
     assert speed(pd.DataFrame({"rank": [0], "iteration": [1], "loss": [float("nan")]})) == Speed()

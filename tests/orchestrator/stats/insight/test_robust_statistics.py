@@ -12,7 +12,7 @@ from orchestrator.stats.insight.robust_statistics import (
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4, 7, 8])
-def test_the_median_of_the_others_leaves_each_column_out_in_turn(columns: int) -> None:
+def test_beyond_others_subtracts_the_median_of_other_columns(columns: int) -> None:
     values = np.random.default_rng(0).integers(0, 5, (30, columns)).astype(float)
     others = [np.median(np.delete(values, column, axis=1), axis=1) for column in range(columns)]
     assert beyond_others(values).tolist() == (values - np.array(others).T).tolist()
@@ -27,7 +27,7 @@ def test_the_error_of_a_median_is_that_of_repeated_draws() -> None:
     assert np.median(step_error(blocks + np.arange(16)[:, None] * 0.1)) == pytest.approx(2, rel=0.1)
 
 
-def test_the_spread_of_ranks_takes_no_notice_of_those_that_stand_out_above() -> None:
+def test_lower_spread_ignores_high_outliers() -> None:
     alike = [0.0, 1.0, 2.0, 3.0, 4.0]
     assert lower_spread(np.array(alike)) == pytest.approx(1.4826, rel=1e-4)
     assert lower_spread(np.array([*alike[:3], 90.0, 95.0])) == pytest.approx(1.4826, rel=1e-4)

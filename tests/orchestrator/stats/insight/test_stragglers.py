@@ -39,7 +39,7 @@ def test_ranks_that_are_alike_get_no_finding(ranks: int) -> None:
 @pytest.mark.parametrize(
     "span", ["data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s", "hooks_s", "other_s"]
 )
-def test_the_slow_rank_is_named_and_those_that_wait_for_it_are_not(ranks: int, span: str) -> None:
+def test_only_the_slow_rank_is_named(ranks: int, span: str) -> None:
     stats = training(ranks, change=slower(span, ranks - 1, 0.01))
     (finding,) = found(stats)
     assert named([finding]) == named(found(unmeasured(stats))) == [(ranks - 1, span, "chronic")]
@@ -81,7 +81,7 @@ def test_micro_batches_of_a_step_count_together() -> None:
     assert "per step more than the others" in finding.sentence
 
 
-def test_what_comes_so_late_that_it_costs_little_is_not_told() -> None:
+def test_late_slowdown_that_costs_little_is_not_reported() -> None:
     """In the last third of the run, 3 ms of 100 are 0.9 % of it, and 30 ms are 9 %."""
     late = np.arange(200) >= 140
     assert found(training(2, change=slower("forward_s", 1, np.where(late, 0.003, 0)))) == []
@@ -90,7 +90,7 @@ def test_what_comes_so_late_that_it_costs_little_is_not_told() -> None:
     ]
 
 
-def test_a_stall_among_hiccups_of_all_ranks_is_not_told() -> None:
+def test_stall_among_hiccups_of_all_ranks_is_not_reported() -> None:
     """Four iterations long, where two others had hiccups of up to two, and told where theirs were short."""
 
     def change(hiccup_s: float) -> Any:
@@ -105,7 +105,7 @@ def test_a_stall_among_hiccups_of_all_ranks_is_not_told() -> None:
     assert named(found(training(3, change=change(0.05)))) == [(1, "data_wait_s", "stalls")]
 
 
-def test_what_all_ranks_have_is_nobodys_fault() -> None:
+def test_slowdown_of_all_ranks_is_not_reported() -> None:
     def stall(own: dict[str, Any]) -> None:
         for rank, place in enumerate((20, 55, 77, 140)):
             own["forward_s"][place, rank] += 0.5
@@ -120,7 +120,7 @@ def test_what_all_ranks_have_is_nobodys_fault() -> None:
 
 
 @pytest.mark.parametrize(("late", "waiting"), [("data_wait_s", "hooks_s"), ("hooks_s", "other_s")])
-def test_a_rank_that_waits_outside_of_the_gradients_is_a_victim(late: str, waiting: str) -> None:
+def test_rank_that_waits_in_another_span_is_not_blamed(late: str, waiting: str) -> None:
     """Rank 0 waits for rank 1 in a collective hook, or where the ranks agree whether to stop."""
 
     def change(own: dict[str, Any]) -> None:
@@ -132,14 +132,14 @@ def test_a_rank_that_waits_outside_of_the_gradients_is_a_victim(late: str, waiti
     assert named(found(stats)) == [(1, late, "chronic")]
 
 
-def test_a_slow_backward_pass_shows_where_the_wait_is_measured() -> None:
+def test_slow_backward_pass_is_found_if_the_wait_is_measured() -> None:
     """Without the measure nobody's spans differ, and nobody is blamed."""
     stats = training(3, change=slower("backward_s", 2, 0.02))
     assert named(found(stats)) == [(2, "backward_s", "chronic")]
     assert found(unmeasured(stats)) == []
 
 
-def test_where_ranks_wait_in_the_backward_pass_itself_nobody_is_blamed_for_it() -> None:
+def test_waiting_in_the_backward_pass_is_not_blamed() -> None:
     """As where they share out their parameters: nothing but a question now and then is in the span of waiting."""
     stats = unmeasured(training(3, change=slower("data_wait_s", 1, 0.02)))
     asked = np.where(stats["iteration"] % 50 == 0, 0.001, 0)
@@ -194,7 +194,7 @@ def test_several_slow_ranks_have_each_their_own_numbers() -> None:
 
 
 @pytest.mark.parametrize("ranks", [3, 16])
-def test_times_with_long_tails_make_nobody_slow(ranks: int) -> None:
+def test_long_tails_are_not_stragglers(ranks: int) -> None:
     """The median of a sum of such times is more than the sum of their medians, on every rank."""
     draw = np.random.default_rng(0)
 

@@ -46,9 +46,7 @@ def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
 
 @pytest.mark.parametrize("lie", ["alive", "spooled", "joined", "apart", "apart and alive"])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_row_that_counts_is_asked_once(
-    seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_see_each_valid_row_once(seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, (rows, attempts) = Storage(tmp_path), drawn(seed)
     last = len(attempts) - 1
     monkeypatch.setattr(reading, "IN_MEMORY", 0 if lie == "spooled" else 2**20)

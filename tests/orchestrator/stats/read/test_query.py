@@ -45,7 +45,7 @@ NUMBERS = ["step_s", "loss", "lr", "grad norm", "of rank 0", "empty"]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_quantiles_are_those_of_pandas_to_the_last_bit(seed: int) -> None:
+def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
     table = drawn(seed)
     rows, asked = Rows.of(table), {name: queries.quoted(name) for name in NUMBERS}
     assert rows.numbers == NUMBERS
@@ -70,7 +70,7 @@ def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: py
     assert medians[1] == table["step_s"][:50].median()
 
 
-def test_what_is_no_query_is_told_with_its_place() -> None:
+def test_query_errors_show_their_place() -> None:
     data = Rows.of(drawn(1)).source
     assert (
         query(data, 'select rank, max(step_s) as "most" from rows group by rank order by rank')["most"].tolist()
@@ -97,7 +97,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("sql", STRANGE)
-def test_a_query_reads_no_file_and_writes_nothing(sql: str, tmp_path: Path) -> None:
+def test_query_cannot_read_or_write_files(sql: str, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("a,b\n1,2\n")
     try:
@@ -121,7 +121,7 @@ print(found["c"].iloc[0], *[name for name in os.listdir(sys.argv[1]) if str(os.g
 """
 
 
-def test_what_did_not_fit_into_memory_is_swept(tmp_path: Path) -> None:
+def test_temporary_files_of_queries_are_removed(tmp_path: Path) -> None:
     gone = tmp_path / "hookyard-query-999999999-left"
     gone.mkdir()
     done = subprocess.run(
@@ -166,7 +166,7 @@ ROWS = pa.table(
         (" or ".join(["rank = 0"] * 4000), [0, 2]),
     ],
 )
-def test_the_rows_that_meet_a_condition(where: str, rows: list[int]) -> None:
+def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
     source = Rows.of(ROWS).source
     batches = queries.matching_rows(source, ["row"], where)
     assert sorted(row for batch in batches for row in batch["row"].to_pylist()) == rows
@@ -194,7 +194,7 @@ def test_the_rows_that_meet_a_condition(where: str, rows: list[int]) -> None:
         ("not " * 5000 + "skipped", "expression depth limit"),
     ],
 )
-def test_what_is_wrong_in_a_condition_is_named(where: str, says: str) -> None:
+def test_condition_errors_are_explained(where: str, says: str) -> None:
     with pytest.raises(UsageError) as raised:
         list(queries.matching_rows(Rows.of(ROWS).source, ["row"], where))
     assert says in str(raised.value)

@@ -80,7 +80,7 @@ def loaded(rows: list[dict[str, Any]], attempts: Sequence[Attempt] = (FRESH,)) -
 # Which rows count
 
 
-def test_one_attempt_counts_whole_and_is_in_order() -> None:
+def test_rows_of_one_attempt_all_count_in_order() -> None:
     rows = [row(0, "val", 0, 1, 2), row(0, "train", 0, 2, 2), row(0, "train", 0, 1, 1), row(0, "test", 0, 1, 2)]
     stats = loaded(rows)
     assert keys(stats, "phase", "iteration") == [("train", 1), ("train", 2), ("val", 1), ("test", 1)]
@@ -103,7 +103,7 @@ def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
         (Stage.REPORTED, [(0, 1, 0), (0, 2, 0), (1, 1, 0), (1, 2, 0)]),
     ],
 )
-def test_validation_is_done_again_only_from_a_checkpoint_before_it(stage: Stage, counting: list[Any]) -> None:
+def test_validation_repeats_only_after_a_checkpoint_before_it(stage: Stage, counting: list[Any]) -> None:
     """Epochs of five steps, validated in two iterations; the checkpoint is of the end of the second epoch."""
     first = [row(0, "val", epoch, n, 5 * epoch + 5) for epoch in (0, 1, 2) for n in (1, 2)]
     second = [row(1, "val", 1, n, 10) for n in (1, 2)] if stage is Stage.TRAINED else []
@@ -111,14 +111,14 @@ def test_validation_is_done_again_only_from_a_checkpoint_before_it(stage: Stage,
     assert sorted(keys(stats, "epoch", "iteration", "attempt")) == counting
 
 
-def test_a_validation_at_the_same_step_but_before_an_iteration_that_made_none_stays() -> None:
+def test_validation_before_a_skipped_step_stays() -> None:
     """Validated at step 7, then a step was left out, then came the checkpoint: still step 7, eight samples later."""
     rows = [row(0, "val", 0, n, 7, samples=56) for n in (1, 2)] + [row(0, "val", 0, 3, 7, samples=64)]
     stats = loaded(rows, [FRESH, attempt(1, 8, 7, Stage.TRAINED, samples=64)])
     assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 0)]
 
 
-def test_validation_is_done_again_on_ranks_with_fewer_samples_of_a_stream() -> None:
+def test_repeated_validation_of_a_stream_supersedes_on_every_rank() -> None:
     """At the checkpoint before a validation, rank 0 had seen 36 samples and rank 1 had seen 30."""
     seen = {0: 36, 1: 30}
     rows = [
@@ -130,13 +130,13 @@ def test_validation_is_done_again_on_ranks_with_fewer_samples_of_a_stream() -> N
     assert keys(loaded(rows, [FRESH, begun]), "rank", "attempt") == [(0, 1), (1, 1)]
 
 
-def test_a_test_phase_is_always_done_again() -> None:
+def test_test_phase_is_always_superseded() -> None:
     rows = [row(0, "test", 1, 1, 10), row(1, "test", 1, 1, 10)]
     stats = loaded(rows, [FRESH, attempt(1, 10, 10, Stage.REPORTED)])
     assert keys(stats, "iteration", "attempt") == [(1, 1)]
 
 
-def test_a_third_attempt_may_go_back_behind_the_second() -> None:
+def test_third_attempt_may_start_before_the_second() -> None:
     """The newest checkpoint was damaged, so the third began at an older one than the second had."""
     rows = [row(number, "train", 0, n, n) for number, begin in ((0, 1), (1, 7), (2, 5)) for n in range(begin, 10)]
     attempts = [FRESH, attempt(1, 6, 6, Stage.TRAIN), attempt(2, 4, 4, Stage.TRAIN)]
@@ -201,7 +201,7 @@ def test_columns_and_conditions_select_from_the_whole_table(tmp_path: Path, stat
         pd.testing.assert_frame_equal(part, expected, check_dtype=False, check_categorical=len(expected) > 0)
 
 
-def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path: Path) -> None:
+def test_condition_never_selects_superseded_rows(tmp_path: Path) -> None:
     """The row of the second attempt counts and does not meet the condition; that of the first does and must not
     appear."""
     twice = [row(0, "val", 0, 1, 4, loss=9.0), row(1, "val", 0, 1, 4, loss=1.0)]
@@ -211,7 +211,7 @@ def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path
     assert len(load(Storage(tmp_path), attempts, where="loss > 5")) == 0
 
 
-def test_a_column_that_nobody_recorded_is_named_and_the_nearest_suggested(tmp_path: Path) -> None:
+def test_unknown_column_error_suggests_the_nearest(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
     with pytest.raises(UsageError, match="no column 'grad_nrm': did you mean 'grad_norm'"):
         load(Storage(tmp_path), ATTEMPTS, ["grad_nrm"])
@@ -220,7 +220,7 @@ def test_a_column_that_nobody_recorded_is_named_and_the_nearest_suggested(tmp_pa
 
 
 @pytest.mark.parametrize(("where", "times"), [(None, 4), ("iteration > 2", 3)])
-def test_a_table_larger_than_memory_is_refused_with_its_size(
+def test_table_larger_than_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None, times: int
 ) -> None:
     record(Storage(tmp_path), ROWS)
@@ -234,9 +234,7 @@ def test_a_table_larger_than_memory_is_refused_with_its_size(
         load(Storage(tmp_path), ATTEMPTS, None, where)
 
 
-def test_parts_that_become_a_segment_while_they_are_read_are_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_rewritten_during_a_read_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(tmp_path)
     record(storage, [*ROWS[:5], row(0, "train", 0, 6, 6, later=1.0)])
     parts = recorded_files(storage, "rows").parts
@@ -254,7 +252,7 @@ def test_parts_that_become_a_segment_while_they_are_read_are_followed(
     assert [one.path for one in recorded_files(storage, "rows").parts] == []
 
 
-def test_columns_are_as_small_as_is_safe(tmp_path: Path) -> None:
+def test_columns_have_the_smallest_safe_types(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
     narrow = {"rank": "int32", "epoch": "int32", "iteration": "int32", "step": "int32", "attempt": "int16"}
     for _ in range(2):
@@ -277,7 +275,7 @@ def cost(attempt: int, rank: int, hook: str, step: int, calls: int, seconds: flo
     return {**place, "hook": hook, "event": "on_update", "calls": calls, "seconds": seconds}
 
 
-def test_costs_of_hooks_by_rank_without_what_was_done_again() -> None:
+def test_hook_costs_exclude_superseded_rows() -> None:
     rows = [
         cost(0, 0, "ema", 5, 5, 0.5),
         cost(0, 0, "ema", 9, 4, 0.5),  # past the second attempt's start

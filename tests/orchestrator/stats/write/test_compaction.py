@@ -47,7 +47,7 @@ def same(storage: Storage, before: tuple[pd.DataFrame, pd.DataFrame, list[Any]])
     assert rows == before[2]
 
 
-def test_every_row_stays_and_the_table_is_as_it_was(tmp_path: Path, many: bool) -> None:
+def test_compaction_keeps_every_row(tmp_path: Path, many: bool) -> None:
     storage = Storage(tmp_path)
     record(storage, ROWS, COSTS)
     before = everything(storage)
@@ -75,7 +75,7 @@ def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_partitions_say_themselves_which_rows_are_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_files_mark_superseded_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those written by ranks before the later attempt began, those packed at the end, and a file joined before it was
     gone on with."""
     storage = Storage(tmp_path)
@@ -134,7 +134,7 @@ def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch, work: Callabl
     return True
 
 
-def test_a_kill_at_any_operation_on_a_file_loses_and_doubles_nothing(
+def test_kill_at_any_file_operation_keeps_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
     recorded, operations, is_over = tmp_path / "recorded", 0, False

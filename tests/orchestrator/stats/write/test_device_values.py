@@ -53,7 +53,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     return gpu
 
 
-def test_values_of_all_rows_and_columns_come_over_at_once_on_a_stream_of_their_own(gpu: Gpu) -> None:
+def test_gpu_values_are_copied_in_one_transfer_on_their_own_stream(gpu: Gpu) -> None:
     rows: list[dict[str, Any]] = [
         {"loss": torch.tensor(1.5), "step": 3, "count": torch.tensor([7])},
         {"loss": torch.tensor(2.5), "count": torch.tensor(2**40)},
@@ -65,7 +65,7 @@ def test_values_of_all_rows_and_columns_come_over_at_once_on_a_stream_of_their_o
     assert gpu.asked == ["mark the training's stream", "wait for the mark on another", "begin", "end"]
 
 
-def test_a_flush_on_the_way_leaves_what_the_gpu_has_not_computed(gpu: Gpu, tmp_path: Any) -> None:
+def test_flush_skips_values_that_the_gpu_has_not_computed(gpu: Gpu, tmp_path: Any) -> None:
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=2, flush_s=3600)
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     for iteration in range(4):
@@ -77,7 +77,7 @@ def test_a_flush_on_the_way_leaves_what_the_gpu_has_not_computed(gpu: Gpu, tmp_p
     assert recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_rows_without_such_values_ask_nothing_of_a_gpu(gpu: Gpu) -> None:
+def test_rows_without_gpu_values_do_not_touch_the_gpu(gpu: Gpu) -> None:
     values = DeviceValues([{"loss": 1.0, "text": "x"}])
     assert values.ready()
     values.read()
@@ -96,9 +96,7 @@ def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
     return recorder, recorded(Storage(folder), "rows").read().to_pylist()
 
 
-def test_a_rank_that_fails_takes_what_the_gpu_computes_within_its_time_and_leaves_the_rest(
-    gpu: Gpu, tmp_path: Any
-) -> None:
+def test_failed_rank_keeps_gpu_values_computed_in_time(gpu: Gpu, tmp_path: Any) -> None:
     recorder, (row,) = closed_with_a_row(tmp_path / "in time", 3600.0)
     assert (gpu.looks, row["loss"], recorder.incomplete_rows) == (3, 0.5, 0)
     gpu.looks = 10
@@ -107,7 +105,7 @@ def test_a_rank_that_fails_takes_what_the_gpu_computes_within_its_time_and_leave
     assert gpu.asked.count("begin") == 1
 
 
-def test_what_is_lost_while_it_is_read_is_left_out(gpu: Gpu, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_a_lost_gpu_are_left_out(gpu: Gpu, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread ends what the GPU waits for, and what comes over then may be anything."""
     monkeypatch.setattr(gpu, "wait_event", lambda mark: recorder.drop_device_values())
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})

@@ -55,7 +55,7 @@ def sent(storage: Storage) -> list[list[float]]:
     return [[row["n"] for batch in read_stream(stream, "").batches for row in batch.to_pylist()] for stream in streams]
 
 
-def test_what_is_new_is_sent_after_the_interval_with_what_was_there(
+def test_new_rows_are_uploaded_after_the_interval(
     storage: Storage, files: RankFiles, time: ToldTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(files, 1, 2)
@@ -77,9 +77,7 @@ def test_what_is_new_is_sent_after_the_interval_with_what_was_there(
     assert sent(storage) == [[1, 2, 3, 4]], "nothing new, nothing sent"
 
 
-def test_a_sync_sends_all_at_once_and_a_new_column_does_not_wait_for_it(
-    storage: Storage, files: RankFiles, time: ToldTime
-) -> None:
+def test_sync_uploads_everything(storage: Storage, files: RankFiles, time: ToldTime) -> None:
     write(files, 1, 2.5)
     assert sent(storage) == [], "a new file begins, and the one before it is not waited for"
     files.sync()
@@ -104,7 +102,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
     return lambda: left[0]
 
 
-def test_what_could_not_be_sent_is_kept_and_sent_with_the_next(
+def test_failed_upload_is_retried(
     storage: Storage,
     files: RankFiles,
     time: ToldTime,
@@ -125,7 +123,7 @@ def test_what_could_not_be_sent_is_kept_and_sent_with_the_next(
     assert sent(storage) == [[1, 2, 3]]
 
 
-def test_training_does_not_wait_for_an_upload_that_takes_long_and_a_sync_does(
+def test_only_sync_waits_for_a_slow_upload(
     storage: Storage, files: RankFiles, time: ToldTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, begun, may_end = Storage.write, threading.Event(), threading.Event()
@@ -156,7 +154,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, storage: Storage) -> S
     return Storage(tmp_path) if request.param == "a folder" else storage
 
 
-def test_what_is_long_becomes_a_segment_and_nothing_is_lost(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rows are worth a segment at first, and later a quarter of those that are in one."""
     monkeypatch.setattr(rank_files, "PART_ROWS", 10)
     monkeypatch.setattr(rank_files, "Thread", Immediately)
@@ -197,7 +195,7 @@ class Immediately(threading.Thread):
         return False
 
 
-def test_a_segment_that_cannot_be_written_leaves_its_parts(
+def test_failed_segment_keeps_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rank_files, "PART_ROWS", 3)

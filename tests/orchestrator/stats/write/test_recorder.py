@@ -40,7 +40,7 @@ def record(root: Path, *rows: dict[str, Any], together: bool = True) -> list[dic
     return read(root)
 
 
-def test_rows_arrive_as_they_are_with_the_identity_before_them(tmp_path: Path) -> None:
+def test_rows_are_recorded_with_the_identity_first(tmp_path: Path) -> None:
     taken = recorder(tmp_path, identity={"rank": 3, "node": "a", "attempt": 1})
     rows = [{"phase": "train", "iteration": n, "loss": n / 7, "lr": 0.1} for n in range(1000)]
     for row in rows:
@@ -52,7 +52,7 @@ def test_rows_arrive_as_they_are_with_the_identity_before_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_new_column_in_the_middle_is_empty_before(tmp_path: Path, together: bool) -> None:
+def test_late_column_is_empty_before(tmp_path: Path, together: bool) -> None:
     rows = [{"a": 1}, {"a": 2, "b": 0.5}, {"a": 3}]
     found = record(tmp_path, *rows, together=together)
     assert [(row["a"], row.get("b")) for row in found] == [(1, None), (2, 0.5), (3, None)]
@@ -71,9 +71,7 @@ def test_a_new_column_in_the_middle_is_empty_before(tmp_path: Path, together: bo
         ([2**53 + 1, 2**60], [2**53 + 1, 2**60]),
     ],
 )
-def test_values_keep_their_number_when_kinds_mix(
-    tmp_path: Path, together: bool, values: list[Any], expected: list[Any]
-) -> None:
+def test_mixed_types_keep_their_values(tmp_path: Path, together: bool, values: list[Any], expected: list[Any]) -> None:
     found = [row["x"] for row in record(tmp_path, *({"x": value} for value in values), together=together)]
     if expected is None:
         np.testing.assert_equal(found, values)
@@ -95,7 +93,7 @@ def test_tensors_and_numpy_numbers_become_numbers(tmp_path: Path) -> None:
     ]
 
 
-def test_a_tensor_of_more_than_one_number_is_refused_with_its_column(tmp_path: Path) -> None:
+def test_tensor_with_several_numbers_is_refused(tmp_path: Path) -> None:
     taken = recorder(tmp_path)
     taken.append({"norms": torch.zeros(2, 3)})
     with pytest.raises(ValueError, match=r"column 'norms' got a tensor of shape \(2, 3\)"):
@@ -109,7 +107,7 @@ def test_a_tensor_of_more_than_one_number_is_refused_with_its_column(tmp_path: P
         (False, "column 'mode' has type int64 and got string"),
     ],
 )
-def test_text_in_a_column_of_numbers_is_refused_by_name(tmp_path: Path, together: bool, message: str) -> None:
+def test_text_in_a_numeric_column_is_refused(tmp_path: Path, together: bool, message: str) -> None:
     taken = recorder(tmp_path)
     taken.append({"mode": 1})
     if not together:
@@ -123,7 +121,7 @@ def test_text_in_a_column_of_numbers_is_refused_by_name(tmp_path: Path, together
 # When rows are flushed
 
 
-def test_the_buffer_does_not_grow(tmp_path: Path) -> None:
+def test_buffer_is_bounded(tmp_path: Path) -> None:
     taken = recorder(tmp_path, flush_rows=10)
     on_disk = []
     for n in range(100):
@@ -136,7 +134,7 @@ def test_the_buffer_does_not_grow(tmp_path: Path) -> None:
     taken.close()
 
 
-def test_rows_are_flushed_after_a_while_though_they_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_flushed_after_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("orchestrator.stats.write.recorder.perf_counter", lambda: now[0])
     taken = recorder(tmp_path, flush_s=1.0)
@@ -157,7 +155,7 @@ class Watched(dict[str, Any]):
     """A row that tells whether anybody has it still."""
 
 
-def test_without_a_place_rows_are_dropped() -> None:
+def test_recorder_without_storage_drops_rows() -> None:
     taken = Recorder(flush_rows=1, recent=1)
     rows = [Watched(n=1), Watched(hook="ema")]
     kept = [weakref.ref(row) for row in rows]
@@ -183,7 +181,7 @@ class Span:
         return self.seconds
 
 
-def test_a_flush_on_the_way_takes_what_the_device_has_passed_and_waits_for_none(tmp_path: Path) -> None:
+def test_flush_does_not_wait_for_the_device(tmp_path: Path) -> None:
     spans = [Span(0.1, passed=True), Span(0.2, passed=True), Span(0.3, passed=True), Span(0.4), Span(0.5), Span(0.6)]
     taken = recorder(tmp_path, flush_rows=2)
     for span in spans:
@@ -204,7 +202,7 @@ DOUBLES: Layout = {
 """Numbers `n` and `time`, and `twice`, which is reckoned where it is looked at."""
 
 
-def test_numbers_become_the_columns_their_layout_says_with_labels_and_what_hooks_added(tmp_path: Path) -> None:
+def test_layout_labels_and_hooks_make_the_columns(tmp_path: Path) -> None:
     taken = recorder(tmp_path, flush_rows=2)
     taken.begin({"phase": "train"}, DOUBLES)
     for n in range(3):
@@ -222,7 +220,7 @@ def test_numbers_become_the_columns_their_layout_says_with_labels_and_what_hooks
 
 
 @pytest.mark.parametrize("kept", [1, 5, 100])
-def test_the_last_rows_can_be_looked_back_on_whether_flushed_or_not(tmp_path: Path, kept: int) -> None:
+def test_recent_rows_are_kept_before_and_after_a_flush(tmp_path: Path, kept: int) -> None:
     taken = recorder(tmp_path, flush_rows=4, recent=kept)
     rows: list[dict[str, Any]] = []
     assert list(taken.recent) == []
@@ -254,7 +252,7 @@ def test_the_last_rows_can_be_looked_back_on_whether_flushed_or_not(tmp_path: Pa
 # Files
 
 
-def test_costs_have_a_file_of_their_own(tmp_path: Path) -> None:
+def test_hook_costs_have_their_own_file(tmp_path: Path) -> None:
     taken = recorder(tmp_path, identity={"rank": 0})
     taken.append_costs([{"hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}])
     taken.append({"n": 1})
