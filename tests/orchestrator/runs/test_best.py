@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import shlex
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from orchestrator import ConfigError, Run, RunError, run, sweep
+from orchestrator import ConfigError, Run, run, sweep
 from orchestrator.cli import app
 from orchestrator.report import report
 from tests.tasks import Points, described
@@ -122,66 +121,46 @@ def test_wrong_reference_is_a_usage_error(done: Run, reference: str, told: str) 
     assert (result.exit_code, told in result.output) == (2, True)
 
 
-NAMED: list[Any] = [None, "auto", ["val/loss", "val/accuracy"]]
-SAID: list[dict[str, Any]] = [{}, {"mode": "max"}, {"mode": "min"}]
-OF_EACH: list[dict[str, Any]] = [{"mode": ["max", "min"]}, {"mode": ["min", "min"]}]
-ELSEWHERE: list[dict[str, Any]] = [
-    {},
-    *(
-        {"early_stopping": {"monitor": f"val/{name}", "mode": mode, "patience": 99}}
-        for name, mode in itertools.product(("accuracy", "loss"), ("max", "min"))
-    ),
-]
-NATURAL = {"val/accuracy": "max", "val/loss": "min"}
+def stopping(metric: str, mode: str) -> dict[str, Any]:
+    return {"early_stopping": {"monitor": metric, "mode": mode, "patience": 99}}
 
 
-def expected_choice(named: Any, said: dict[str, Any], elsewhere: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the metric and mode that choose the best; None if parts of the experiment contradict each other."""
-    other = elsewhere.get("early_stopping", {})
-    first = {"auto": "val/accuracy", None: other.get("monitor", "val/accuracy")}
-    metric = named[0] if isinstance(named, list) else first.get(named, named)
-    metrics, modes = (named if isinstance(named, list) else [metric]), said.get("mode")
-    own = dict(zip(metrics, modes if isinstance(modes, list) else [modes] * len(metrics), strict=True))
-    own = {name: mode for name, mode in own.items() if mode}
-    declared = {other["monitor"]: other["mode"]} if other else {}
-    if any(declared.get(name, mode) != mode for name, mode in own.items()):
-        return None
-    return metric, {**NATURAL, **declared, **own}[metric]
-
-
-@pytest.mark.parametrize("named", NAMED, ids=str)
-def test_hook_and_readers_agree_on_the_best(named: Any, tmp_path: Path) -> None:
-    """Whatever `best` and `mode` say, and other parts of the experiment of the same metrics."""
+@pytest.mark.parametrize(
+    ("checkpoint", "others", "metric", "mode"),
+    [
+        ({}, {}, "val/accuracy", "max"),
+        ({}, stopping("val/loss", "max"), "val/loss", "max"),
+        ({"best": "auto"}, stopping("val/accuracy", "min"), "val/accuracy", "min"),
+        ({"best": "val/loss", "mode": "max"}, {}, "val/loss", "max"),
+        ({"best": ["val/loss", "val/accuracy"], "mode": ["min", "min"]}, {}, "val/loss", "min"),
+        ({"best": ["val/loss", "val/accuracy"]}, stopping("val/accuracy", "min"), "val/loss", "min"),
+    ],
+)
+def test_hook_and_readers_agree_on_the_best(
+    checkpoint: dict[str, Any], others: dict[str, Any], metric: str, mode: str, tmp_path: Path
+) -> None:
     changes = [{"at": 1, "set": {"optimizer.lr": 3.0}}, {"at": 2, "set": {"optimizer.lr": 0.01}}]
-    tried, ways = 0, [{}, *SAID[1:] * bool(named), *OF_EACH * isinstance(named, list)]
-    cases = [*zip(itertools.cycle(ways), ELSEWHERE, strict=False)]
-    for number, (said, elsewhere) in enumerate(cases):
-        hooks = {"checkpoint": {"keep": None, **({"best": named} if named else {}), **said}, **elsewhere}
-        expected = expected_choice(named, said, elsewhere)
-        if expected is None and named == "auto":
-            continue  # its metric is known only in training
-        if expected is None:
-            with pytest.raises((ConfigError, RunError), match=r"is better|set the same mode|has mode"):
-                run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, f"run-{number}", local=True)
-            continue
-        done = run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, f"run-{number}", local=True)
-        metric, mode = expected
-        values = {report["step"]: report[metric] for report in done.reports()}
-        value = (max if mode == "max" else min)(values.values())
-        best, case = done.best, (named, said, elsewhere)
-        assert best is not None, case
-        assert (best.metric, best.mode, best.value, best.checkpoint_value) == (metric, mode, value, value), case
-        assert done.checkpoint("best").name == best.checkpoint
-        assert done.folder.metadata().best == vars(best)
-        assert done.modes[metric] == mode
-        assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", done.path), case
-        shutil.rmtree(Path(done.path, "checkpoints"))
-        Path(done.path, "checkpoints").mkdir()
-        again = done.best
-        assert again is not None
-        assert (again.metric, again.mode, again.value, again.step) == (metric, mode, value, best.step), case
-        tried += 1
-    assert tried
+    hooks = {"checkpoint": {"keep": None, **checkpoint}, **others}
+    done = run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, local=True)
+    value = (max if mode == "max" else min)(report[metric] for report in done.reports())
+    best = done.best
+    assert best is not None
+    assert (best.metric, best.mode, best.value, best.checkpoint_value) == (metric, mode, value, value)
+    assert done.checkpoint("best").name == best.checkpoint
+    assert done.folder.metadata().best == vars(best)
+    assert done.modes[metric] == mode
+    assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", done.path)
+    shutil.rmtree(Path(done.path, "checkpoints"))
+    Path(done.path, "checkpoints").mkdir()
+    again = done.best
+    assert again is not None
+    assert (again.metric, again.mode, again.value, again.step) == (metric, mode, value, best.step)
+
+
+def test_contradicting_modes_are_refused(tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"best": "val/loss", "mode": "max"}, **stopping("val/loss", "min")}
+    with pytest.raises(ConfigError, match=r"is better|set the same mode|has mode"):
+        run(described(epochs=1, hooks=hooks), tmp_path, local=True)
 
 
 @dataclass

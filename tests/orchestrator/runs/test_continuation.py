@@ -37,11 +37,16 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return trained(tmp_path_factory.mktemp("first"), "first", 2)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run as long as the first one and its continuation."""
+    return trained(tmp_path_factory.mktemp("whole"), "whole", 4)
+
+
 @pytest.mark.parametrize("label", ["last", "epoch-0001"])
-def test_continuation_equals_a_longer_run(first: Run, tmp_path: Path, label: str) -> None:
+def test_continuation_equals_a_longer_run(first: Run, whole: Run, tmp_path: Path, label: str) -> None:
     """Weights, optimizer, averages, schedule, random numbers and counters: to the last bit."""
     longer = run(first.continued(label, ["epochs=4"]), tmp_path, local=True)
-    whole = trained(tmp_path, "whole", 4)
     torch.testing.assert_close(everything(longer), everything(whole), rtol=0, atol=0)
     begun = int(Path(str(first.checkpoint(label))).name[-1])
     assert longer.metrics["epoch"].tolist() == [*range(begun - 1, 4)]
