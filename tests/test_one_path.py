@@ -349,21 +349,3 @@ def test_trial_is_checked_once_and_builds_each_part_once(tmp_path: Path, counted
     assert done.status == "finished"
     hooks = {f"hooks.{name}" for name in experiment.hooks}
     assert counted == dict.fromkeys(["checks", "task", *hooks], 3)
-
-
-def test_trial_on_ray_is_checked_once_and_builds_each_part_once(
-    tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.engines.gang.get_current_placement_group", lambda: None)
-    experiment = five_by_five()
-    counted.clear()
-    told = pickle.loads(pickle.dumps(trial_arguments(experiment, tmp_path)))
-    trial = trial_on_ray(told, 0, {"hooks.ema.decay": 0.5})
-    assert not counted
-    assert trial.step()["done"]
-    once = dict.fromkeys(["checks", "task", *(f"hooks.{name}" for name in experiment.hooks)], 1)
-    assert counted == once
-    assert trial.reset_config(tune_config(1, {"hooks.ema.decay": 0.25}))
-    assert trial.step()["done"]
-    assert counted == dict.fromkeys(once, 2)
-    assert json.loads((tmp_path / "trials/trial-0001/run.json").read_text())["status"] == "finished"

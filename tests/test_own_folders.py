@@ -71,18 +71,6 @@ def test_a_user_s_folders_may_have_any_name(tmp_path: Path, study: Path) -> None
     assert told.returncode == 0, told.stderr
 
 
-def test_a_file_may_be_called_from_elsewhere(tmp_path: Path, study: Path) -> None:
-    told = hookyard(tmp_path, tmp_path, "validate", "study/experiments/t.yaml")
-    assert told.returncode == 0, told.stderr
-
-
-def test_a_hook_in_a_folder_called_hooks_is_refused_with_what_to_do(tmp_path: Path, study: Path) -> None:
-    (study / "hooks/mine.py").write_text((study / "experiments/t.py").read_text())
-    told = hookyard(tmp_path, study, "run", "experiments/t.yaml", "hooks.mine={type: 'hooks.mine:Confidence'}")
-    assert told.returncode == 2
-    assert f"give {study / 'hooks'} another name, such as my_hooks, and write my_hooks.mine" in told.stderr
-
-
 def test_where_python_itself_puts_the_user_s_folder_first_the_error_says_so(tmp_path: Path, study: Path) -> None:
     """As `python -m orchestrator` does, and a script beside such a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(study), str(ROOT)])}

@@ -8,36 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from hooks import HOOKS, State
+from hooks import State
 from hooks.interval import Interval
 from hooks.training.ema import EMA
 from hooks.training.nan_guard import NanGuard
-from orchestrator.config.python.parameters import construct
-from tests.gpu.hooks import CASES, UNTRIED
 from tests.gpu.tasks import loop_on
-from tests.tasks import Overflows, Points, Rows
+from tests.tasks import Overflows
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.mark.parametrize("name", sorted(HOOKS.keys() - UNTRIED.keys()))
-def test_a_hook_runs_ten_steps(device: torch.device, name: str, tmp_path: Path) -> None:
-    case = CASES.get(name, {})
-    hook = construct(HOOKS[name], case.get("fields", {}), name)[0]
-    rows = Rows()
-    loop = loop_on(
-        device,
-        case.get("task") or Points(),
-        {name: hook},
-        recorder=rows,
-        artifacts=tmp_path,
-        epochs=None,
-        steps=10,
-        batch_size=4,
-    )
-    reports = list(loop.run())
-    assert (loop.state.step, reports[-1].final) == (10, True)
-    assert {str(tensor.device) for tensor in loop.state.module.state_dict().values()} == {str(device)}
 
 
 @pytest.mark.parametrize("place", [None, "cpu"])

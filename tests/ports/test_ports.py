@@ -16,13 +16,11 @@ from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.ports import (
-    dcgan,
     gcn,
     imagenet,
     reinforcement_learning,
     siamese_network,
     vae,
-    word_language_model,
 )
 from tests.ports.harness import Fails, Port, Ranks, check
 from tests.ranks import on_ranks, until_killed
@@ -30,8 +28,6 @@ from tests.ranks import on_ranks, until_killed
 PORTS = {
     "imagenet": imagenet.PORT,
     "vae": vae.PORT,
-    "dcgan": dcgan.PORT,
-    "word_language_model": word_language_model.PORT,
     "reinforcement_learning": reinforcement_learning.PORT,
     "siamese_network": siamese_network.PORT,
     "gcn": gcn.PORT,

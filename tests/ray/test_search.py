@@ -133,22 +133,6 @@ def test_hyperband_pauses_trials_and_finishes_the_best(ray_cluster: Any, outside
     assert done.trials["status"].tolist() == ["stopped"] * 6
 
 
-def test_median_rule_stops_a_trial_below_the_median(ray_cluster: Any, outside: Path) -> None:
-    scheduler = {"type": "median", "grace_period": 2, "min_samples_required": 2}
-    done = swept(outside, epochs=5, scheduler=scheduler, max_concurrent=1, **grid(0.7, 0.6, 0.0, 0.69))
-    assert done.trials["status"].tolist() == ["finished", "finished", "stopped", "finished"]
-    assert done.trials["reports"].tolist() == [5, 5, 2, 5]
-
-
-def test_race_eliminates_configurations_and_trains_the_best_with_all_seeds(ray_cluster: Any, outside: Path) -> None:
-    race = {"scheduler": {"type": "race", "level": 0.45}, "repeats": 2, "search": "grid", "max_concurrent": 2}
-    space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
-    done = swept(outside, 1, metric="val/loss", mode="min", space=space, **race)
-    assert done.status == "finished"
-    assert (done.configurations.index[0], done.configurations["n"].tolist()[0]) == (1, 2)
-    assert "eliminated: " in (outside / "runs" / done.name / "log.txt").read_text()
-
-
 def test_optuna_trials_end_by_rules_and_budget(ray_cluster: Any, outside: Path) -> None:
     pytest.importorskip("optuna")
     done = swept(

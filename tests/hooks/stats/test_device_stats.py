@@ -65,26 +65,6 @@ def test_machine_readings_are_those_of_psutil() -> None:
     assert state.row["system_memory_percent"] == pytest.approx(psutil.virtual_memory().percent, abs=10)
 
 
-def test_readings_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """psutil sleeps where it is given an interval; and its first answer, 0, must be gone before the first row."""
-    asked: list[tuple[str, Any]] = []
-
-    def answer(what: str) -> Any:
-        def cpu_percent(*arguments: Any, interval: float | None = None) -> float:
-            asked.append((what, interval))
-            return 0.0 if len(asked) <= 2 else {"process": 150.0, "system": 40.0}[what]
-
-        return cpu_percent
-
-    monkeypatch.setattr(psutil.Process, "cpu_percent", answer("process"))
-    monkeypatch.setattr(psutil, "cpu_percent", answer("system"))
-    hook, state = DeviceStats(), State()
-    hook.on_start(state)
-    hook.on_step(state)
-    assert asked == [("process", None), ("system", None)] * 2
-    assert (state.row["cpu_percent"], state.row["system_cpu_percent"]) == (150.0, 40.0)
-
-
 def test_gpu_readings_are_those_of_torch_in_the_named_units(gpu: dict[str, Any]) -> None:
     assert gpu_columns(*started()) == COLUMNS
 

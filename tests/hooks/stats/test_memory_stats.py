@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,19 +47,6 @@ def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
     state.phase_iteration += 1
     hook.on_step(state)
     return state.row
-
-
-def _open_statms() -> int:
-    return sum(file.is_symlink() and os.readlink(file).endswith("/statm") for file in Path("/proc/self/fd").iterdir())
-
-
-def test_the_descriptor_is_closed_at_the_end_and_on_failure() -> None:
-    for finish in (lambda hook: hook.on_end(State()), lambda hook: hook.on_exception(State(), ValueError())):
-        hook = MemoryStats(every=Interval(1, "iterations"))
-        hook.on_start(State())
-        assert _open_statms() == 1
-        finish(hook)
-        assert _open_statms() == 0
 
 
 def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator) -> None:
