@@ -120,7 +120,7 @@ def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
 
 
 class Hook:
-    """A part of training that can be added and removed: every event is a no-op to override. Worker process.
+    """A part of training that can be added and removed: every event is a no-op to override. Used in workers.
 
     A hook is a dataclass whose fields are its parameters. It reads and changes the state. It asks the loop to save or
     stop, and never does so itself. The events below are in the order in which they fire.
@@ -202,7 +202,7 @@ class Hook:
         """Called at the end of an iteration, which the counters now count; in every phase."""
 
     def on_phase_end(self, state: State) -> None:
-        """Called when `state.metrics` holds the phase's values, reduced over ranks."""
+        """Called when `state.metrics` holds the phase's values, reduced across ranks."""
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         """Called on every rank before a checkpoint is written; the master saves what hooks put into it."""

@@ -79,7 +79,7 @@ def hidden_module(name: str) -> str | None:
 def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
     """Return what `module:name` names: a subclass of `expected`, or a function annotated to return one.
 
-    Raises ValueError with the hook's field for anything else, as a config may not call arbitrary code.
+    Raises ValueError with the hook's field for anything else: a config must not call arbitrary code.
     """
     module, _, name = path.partition(":")
     try:

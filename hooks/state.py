@@ -156,7 +156,7 @@ class State:
     recent: Recent = field(default_factory=KeptRows)
     """The last rows of this rank in all phases, oldest first; excludes the current iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the phases since the last report, such as `val/accuracy`, over all ranks."""
+    """Metrics of the phases since the last report, such as `val/accuracy`, across all ranks."""
 
     # Results
     name: str = ""

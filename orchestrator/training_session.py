@@ -39,10 +39,10 @@ class SessionLoop(Protocol):
 
 
 class TrainingSession:
-    """Records rows and keeps parts in checkpoints for a task with a loop of its own. In each worker process.
+    """Rows, reports and checkpoints for a task with a custom loop; each worker has a session.
 
     The task yields reports: mappings of metrics, whose names begin with `train/`, `val/` or `test/`. All ranks yield at
-    the same places, and the run reports the means over ranks. A report ends a round, which is called an epoch. With
+    the same points, and the run reports the means across ranks. A report ends a round, which is called an epoch. With
     several ranks torch's process group exists. All generators begin with the experiment's `seed`, so that all ranks
     build the same model. `restore` then seeds each rank with `seed` plus its number.
     """
@@ -70,7 +70,7 @@ class TrainingSession:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether training has to end: Ctrl-C, a hook, the sweep, or all `steps` are made.
+        """True once training has to end: Ctrl-C, a hook, the sweep, or all `steps` are done.
 
         All ranks get the same answer, so all must ask at the same places. Steps after the last `yield` get a report and
         a checkpoint. After an interruption they do not: a resume continues from the last checkpoint, such as one that

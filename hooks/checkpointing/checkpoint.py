@@ -98,7 +98,7 @@ class Checkpoint(Hook):
         self._saved: tuple[int, str] | None = None
         self._restored: str | None = None
         self._counts_restored = False
-        """Whether the restored checkpoint is one to keep: this hook asked for it, or it begins the run."""
+        """True if the restored checkpoint is kept: this hook requested it, or it begins the run."""
         self._run: str | None = None
         """The run that this memory is of."""
 

@@ -136,7 +136,7 @@ class _Call:
         return program(*self.arguments, **self.named)
 
     def on_cpu(self) -> _Call:
-        """Return the call of a copy on the CPU, as a trace fixes the device of its constants."""
+        """Return the call of a copy on the CPU, because a trace fixes the device of its constants."""
         arguments, named = tree_map(
             lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named)
         )
@@ -147,7 +147,7 @@ class _Call:
 
 
 def _call(state: State) -> _Call:
-    """Run the forward pass on a batch and catch the model's arguments; a batch of one is doubled, as torch would fix
+    """Run the forward pass on a batch and catch the model's arguments; double a batch of one, because torch would fix
     its size."""
     caught: list[_Call] = []
 

@@ -85,7 +85,7 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
         after = self._axis_value(state) + 1
         self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=after, flush_secs=int(self.flush))
         _, start, _ = hparams(flatten(state.config), {})
-        self._write(start)  # now, as the run may be killed
+        self._write(start)  # now, because the run may be killed
         self._writer.flush()
         if self.graph:
             self._draw_graph(self._writer, state)
@@ -146,7 +146,7 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
             add_graph(writer, state)
         except Exception as error:  # tracing may fail in any way, and training works all the same
             logger.warning(
-                "TensorBoard has no graph of the model, as torch cannot trace it: %s",
+                "TensorBoard has no graph of the model: torch cannot trace it: %s",
                 str(error).strip().split("\n")[0],
             )
 

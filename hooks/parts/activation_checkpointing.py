@@ -53,7 +53,7 @@ def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractCo
 
 
 class _AsBefore(AbstractContextManager[None]):
-    """Restores a part's buffers, and the random states that torch's checkpoint ignores, as they are now."""
+    """Snapshot of a module's buffers, and of the RNG states that torch's checkpoint ignores."""
 
     def __init__(self, part: nn.Module) -> None:
         self._buffers = [

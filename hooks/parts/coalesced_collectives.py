@@ -12,7 +12,7 @@ from torch import Tensor
 
 @torch.no_grad()
 def average(tensors: Iterable[Tensor]) -> None:
-    """Replace floating-point tensors by their mean over all ranks, in place. Collective."""
+    """Replace floating-point tensors by their mean across all ranks, in place. Collective."""
 
     def mean(flat: Tensor) -> None:
         dist.all_reduce(flat.div_(dist.get_world_size()))  # divides first, so that fp16 cannot overflow
@@ -22,7 +22,7 @@ def average(tensors: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def total(tensors: Iterable[Tensor]) -> None:
-    """Replace tensors by their sum over all ranks, in place. Collective."""
+    """Replace tensors by their sum across all ranks, in place. Collective."""
     _run_coalesced(tensors, dist.all_reduce)
 
 

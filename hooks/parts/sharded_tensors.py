@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Return whether a tensor is split over ranks."""
+    """Return whether a tensor is split across ranks."""
     # Importing DTensor takes a second, so look for its method instead.
     return hasattr(tensor, "to_local")
 

@@ -57,7 +57,7 @@ class DeepCluster(Hook):
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
-    """In a phase's last iteration, as batch sizes may differ."""
+    """Only in a phase's last iteration, because batch sizes may differ."""
 
     def __post_init__(self) -> None:
         # Both have an additional slot for samples that other ranks keep, as selecting them would wait for the device.
@@ -225,7 +225,7 @@ def cluster(samples: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor
     """Return unit-length centroids (K, D) after k-means, and the nearest one of each own sample, (N,) int64.
 
     `samples` (N, D) are this rank's, of unit length and any number. The centroid of an empty cluster stays, as in
-    VISSL. Sums are added over ranks, so all ranks get the same bits. Source: "Concept Decompositions for Large Sparse
+    VISSL. Sums are added across ranks, so all ranks get the same bits. Source: "Concept Decompositions for Large Sparse
     Text Data Using Clustering" (Dhillon and Modha, 2001).
     """
     for _ in range(iterations):

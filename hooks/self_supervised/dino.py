@@ -21,7 +21,7 @@ class DINOOutput:
     teacher: list[Tensor]
     """Teacher's outputs for the global views, (B, K)."""
     centre: Tensor
-    """Running mean of the teacher's outputs over all ranks, (1, K), without this batch."""
+    """Running mean of the teacher's outputs across all ranks, (1, K), without this batch."""
     teacher_temperature: float
     """Divisor of the teacher's centred outputs."""
 

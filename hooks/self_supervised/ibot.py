@@ -27,7 +27,7 @@ class IBOTOutput:
     teacher: list[Tokens]
     """Teacher's outputs for the unmasked global views."""
     centre: Tensor
-    """Running mean of the teacher's outputs for whole views over all ranks, (1, K), without this batch."""
+    """Running mean of the teacher's outputs for whole views across all ranks, (1, K), without this batch."""
     patch_centre: Tensor
     """The same for patches, (1, P)."""
     temperature: float

@@ -37,7 +37,7 @@ class MoCo(MomentumTeacher, Hook):
 
     The task's forward pass returns the embeddings of the first view (B, D), or a list that begins with them; the hook
     replaces it by `MoCoOutput`. The momentum encoder follows after each optimizer step. If it has BatchNorm layers that
-    are not synchronized, images are shuffled over ranks before it. The keys of all ranks enter the queue after the
+    are not synchronized, images are shuffled across ranks before it. The keys of all ranks enter the queue after the
     backward pass, so all ranks hold the same queue. In val and test the queue stays. Source: "Momentum Contrast for
     Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
     """
@@ -49,7 +49,7 @@ class MoCo(MomentumTeacher, Hook):
 
     collective: ClassVar[bool] = True
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
-    """In a phase's last iteration, as batch sizes may differ."""
+    """Only in a phase's last iteration, because batch sizes may differ."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

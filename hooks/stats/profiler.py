@@ -39,7 +39,7 @@ class Profiler(Cleanup, Hook):
     wait: Annotated[int, Ge(0)] = 0
     """Iterations at the start of a window without profiler."""
     warmup: Annotated[int, Ge(0)] = 1
-    """Iterations with the profiler but no trace, as the first ones are slow."""
+    """Iterations with the profiler but no trace, because the first ones are slow."""
     active: Annotated[int, Ge(1)] = 3
     """Iterations in the trace."""
     repeat: Annotated[int, Ge(0)] = 1

@@ -85,7 +85,7 @@ class Throughput(Hook):
         self._last = {}
 
     def _measure(self, state: State) -> dict[str, float]:
-        """Measure over the last closed rows, as the time of the current one is unknown."""
+        """Measure over the last closed rows, because the time of the current one is unknown."""
         columns = state.recent.columns(self.window, phase="train", names=("step_s", "batch_size"))
         timed = [
             (time, size)

@@ -33,7 +33,7 @@ class EmptyCache(Hook):
     """Iterations between two releases, with `after_iter`."""
 
     priority: ClassVar[Priority] = Priority.LOWEST
-    """After hooks that may hold memory until then."""
+    """Runs after hooks that may still hold memory."""
 
     def handles(self, event: str) -> bool:
         """Return whether the hook acts at an event, so that the others cost nothing."""

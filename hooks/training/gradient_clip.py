@@ -14,7 +14,7 @@ from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_
 from hooks.state import State
 
 _EPSILON = 1e-6
-"""As in torch.nn.utils.clip_grad_norm_."""
+"""The epsilon of torch.nn.utils.clip_grad_norm_."""
 
 
 @dataclass

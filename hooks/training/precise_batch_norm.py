@@ -27,12 +27,12 @@ class PreciseBatchNorm(Hook):
 
     Running averages mix in the weights of earlier steps. The hook takes shuffled training samples outside the training
     order; each value has the same weight, whatever its batch or rank. Training does not change. Costs a forward pass of
-    these samples for each validation, and one sum over ranks. Layers in evaluation mode are left alone. Source:
+    these samples for each validation, and one sum across ranks. Layers in evaluation mode are left alone. Source:
     ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021).
     """
 
     num_samples: Annotated[int, Ge(1)]
-    """Number of training samples over all ranks, each at most once."""
+    """Number of training samples across all ranks, each at most once."""
     cache_samples: bool = False
     """Keeps these samples in host memory instead of loading them again."""
 
@@ -75,7 +75,7 @@ def _moved(batch: Any, device: torch.device) -> Any:
 def recompute(state: State, batches: Iterable[Any]) -> None:
     """Set running mean and variance of all BatchNorm layers to those of their inputs with the current weights.
 
-    One pass over `batches` of this rank. Sums are added over ranks, so each value has the same weight, which
+    One pass over `batches` of this rank. Sums are added across ranks, so each value has the same weight, which
     torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased. Collective.
     """
     layers = _tracked_layers(state.module)

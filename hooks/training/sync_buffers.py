@@ -12,7 +12,7 @@ from hooks.state import State
 
 @dataclass
 class SyncBuffers(Hook):
-    """Mean of floating-point buffers over ranks at the end of each training phase, so before each validation.
+    """Mean of floating-point buffers across ranks at the end of each training phase, so before each validation.
 
     Running statistics of BatchNorm differ between ranks, as each sees its own batches. Integer and boolean buffers are
     copied from rank 0. One collective for each dtype. Source: MMEngine SyncBuffersHook.

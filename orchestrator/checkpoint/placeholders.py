@@ -75,7 +75,7 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     if (parts := _parts(tree)) is not None:
         name, *values = parts
         return {_ENCODED: name, "parts": encode(values, sharded, place)}
-    what = "a tensor that is sharded over ranks" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
+    what = "a tensor sharded across ranks" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
     raise RunError(
         f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
         " tuples, sets and dicts of them"

@@ -41,7 +41,7 @@ def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None =
     index = store.load(name, INDEX)
     tensors = {key: _empty(index[key], mesh) for key in keys}
     copies: dict[str, list[tuple[int, Tensor, int]]] = {}
-    """By file: a shard's number, this rank's part of the tensor, and the shard's first row in it."""
+    """Copies by file: a shard's number, this rank's part of the tensor, and the shard's first row in it."""
     for key, tensor in tensors.items():
         part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         begin = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0

@@ -42,7 +42,7 @@ def stats(
 ) -> None:
     """Summarize what the ranks measured, or print single rows.
 
-    By default a run has one line per column over all ranks, and a sweep has one line per trial.
+    By default a run has one line per column across all ranks, and a sweep has one line per trial.
     """
     from orchestrator.records.run_folder import RunFolder
 

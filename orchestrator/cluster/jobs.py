@@ -23,7 +23,7 @@ from orchestrator.storage import without_credentials
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 """Statuses after which a job does not change."""
 EXCLUDES = ["/runs", "/checkpoints", ".git", ".venv", "venv", "__pycache__"]
-"""What Ray does not send of a working folder, beside what .gitignore and .rayignore exclude."""
+"""Patterns of files that Ray does not upload, besides those in .gitignore and .rayignore."""
 
 
 @dataclass(frozen=True)

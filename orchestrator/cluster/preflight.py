@@ -1,4 +1,4 @@
-"""Preflight: checks of every node before a run starts on a cluster. Driver."""
+"""Preflight: checks of every node before a run starts on a cluster. Runs in the driver."""
 
 from __future__ import annotations
 

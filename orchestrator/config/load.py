@@ -1,4 +1,4 @@
-"""Load an experiment from a YAML file or plain data, and convert it back. Driver."""
+"""Load an experiment from a YAML file or plain data, and convert it back. Runs in the driver."""
 
 from __future__ import annotations
 

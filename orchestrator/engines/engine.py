@@ -13,7 +13,7 @@ from orchestrator.loop.report import Report
 
 
 class Engine(Protocol):
-    """Trains one run at a time, report by report. In the process that drives it: a run's driver, or a trial's."""
+    """Protocol of engines, which train one run at a time. Used in a run's driver or in a trial's process."""
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Begin an attempt at a run. A rank trains with `resolved`, unused so far, or makes its own."""
@@ -32,4 +32,4 @@ class Engine(Protocol):
 
 
 ENGINES: Mapping[str, type[Gang] | type[TrainJobs]] = {"gang": Gang, "train": TrainJobs}
-"""By their names in an experiment. `bundles` are what Tune reserves for a trial, its own process first."""
+"""Engines by name. `bundles` are the resources that Tune reserves for a trial, its own process first."""

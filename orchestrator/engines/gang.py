@@ -272,7 +272,7 @@ class Gang:
             self._end_attempt(_end_after(self._failure(rank, error)))
 
     def _failure(self, rank: int, error: RayError) -> RankFailed:
-        if not isinstance(error, RayTaskError):  # the process is gone, perhaps ended by Ray's memory monitor
+        if not isinstance(error, RayTaskError):  # the process died, perhaps killed by Ray's memory monitor
             return RankFailed.died(rank, self._folder)
         cause = error.cause
         return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)
@@ -289,7 +289,7 @@ def _end_after(failure: RankFailed) -> AttemptEnd:
 
 
 def _replacement_line(lost: Set[int], from_spares: Set[int], count: int) -> str:
-    """Return the line that tells which processes the next attempt replaces."""
+    """Return the log line that lists the processes that the next attempt replaces."""
     ranks = f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, sorted(lost)))}"
     spares = f", {len(from_spares)} with a spare one" if from_spares else ""
     return f"replaced the process of {ranks}{spares}; kept {count - len(lost)} of {count}"

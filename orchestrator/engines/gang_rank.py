@@ -47,7 +47,7 @@ END = "end"
 
 
 class AttemptEnd(StrEnum):
-    """How an attempt ended."""
+    """Outcome of an attempt."""
 
     LEFT = "left"
     """The gang ends all ranks between two reports."""
@@ -59,7 +59,7 @@ class AttemptEnd(StrEnum):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the ranks of an attempt form their process group: a store in the process that drives the gang."""
+    """Store in which the ranks of an attempt form their process group, in the process that drives the gang."""
 
     host: str
     port: int
@@ -71,7 +71,7 @@ class Rendezvous:
         return PrefixStore(f"attempt-{self.attempt}", server)
 
     def wait_for_end(self) -> AttemptEnd:
-        """Wait until the gang announces the end of the attempt. Raises RuntimeError if its process is gone."""
+        """Wait until the gang announces the end of the attempt. Raises RuntimeError if its process died."""
         store = self.connect()
         store.wait([END], _ATTEMPT_TIMEOUT)
         return AttemptEnd(store.get(END).decode())
@@ -97,7 +97,7 @@ class GangRank(Rank):
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
         world = World(rank=self.rank, world_size=size, device=self.device)
         if size > 1:
-            # A thread of its own, as the rank may wait for its device.
+            # A thread of its own, because the rank may be waiting for its device.
             self._abort_thread = threading.Thread(target=self._abort_at_loss, args=(rendezvous, world), daemon=True)
             self._abort_thread.start()
         world.number_on_nodes()
@@ -105,14 +105,14 @@ class GangRank(Rank):
 
     def _abort_at_loss(self, rendezvous: Rendezvous, world: World) -> None:
         """Free this rank from waiting for one that failed."""
-        with suppress(RuntimeError):  # the process that drives the gang is gone
+        with suppress(RuntimeError):  # the process that drives the gang died
             end = rendezvous.wait_for_end()
             self.lost_peer |= end == AttemptEnd.RANK_FAILED
             if end != AttemptEnd.LEFT:
                 world.abort()
 
     def end(self) -> None:
-        """End the run where it is, and leave its process group. The gang has announced the end."""
+        """End the run at its current position, and leave its process group. The gang has announced the end."""
         self._leave_group()
         if self._abort_thread:
             self._abort_thread.join(_ABORT_S)

@@ -43,8 +43,8 @@ _EXCHANGES = (os.path.join(_TORCH, "autograd", "graph.py"), os.path.join(_TORCH,
 
 
 class HangWatch:
-    """Checks now and then whether its rank has made progress. Reports the rank's stack while it is over the limit, and
-    while another rank is.
+    """Watchdog thread of one rank. It reports the rank's stack while this rank, or another one, has made no progress
+    for longer than the limit.
 
     Progress is another iteration, epoch or phase. `limits` holds the seconds without progress and the action. With the
     action `fail`, `end` ends the hung rank; where that rank cannot be ended, it ends the first rank that waits for it.

@@ -33,7 +33,7 @@ def device_of(workers: Workers) -> torch.device:
 
 
 def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *, local: bool) -> None:
-    """Raise UsageError if the ranks train on this machine and it lacks a resource or a usable GPU. Driver."""
+    """Raise UsageError if the ranks train on this machine and it lacks a resource or a usable GPU."""
     if local:
         device_of(workers)
     elif starts_ray(address):

@@ -30,7 +30,7 @@ _log = logging.getLogger("hookyard")
 
 
 class Lifecycle:
-    """Drives an engine through one run. In the process that drives the engine: a run's driver, or a trial's.
+    """The lifecycle of one run on an engine. Used in the run's driver or in a trial's process.
 
     The run begins with the first call of `next`. After a loss it begins again from the newest checkpoint, up to
     `restarts` times, -1 for no limit; 0 where the engine restarts by itself. So it does after a report that
@@ -92,14 +92,14 @@ class Lifecycle:
         self._engine.drop(member)
 
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
-        """End the run where it is, and write that down."""
+        """End the run at its current position, and record its status."""
         self.leave()
         self.folder.end(status, stopped=list(reasons), error=None)
         if status in ENDED:
             compact_rows(self.folder)
 
     def leave(self) -> None:
-        """Leave the run where it is; it may resume elsewhere."""
+        """Stop training without ending the run, which may resume elsewhere."""
         if self._begun:
             self._engine.end()
         self._begun = False

@@ -21,7 +21,7 @@ News = tuple[Any, ...]
 
 
 class Mailbox:
-    """Keeps news of rank 0 until the driver collects it, and the driver's request to stop.
+    """Buffer of rank 0's messages for the driver, and of the driver's request to stop.
 
     An actor without a CPU. It imports neither torch nor pandas, so that it starts fast.
     """
@@ -43,7 +43,7 @@ class Mailbox:
 
 
 class MailboxLink:
-    """Rank 0's end of the mailbox: a display, and the request to stop. Worker process; never blocks."""
+    """Rank 0's end of the mailbox: a display, and the request to stop. Used in workers; never blocks."""
 
     def __init__(self, name: str) -> None:
         self._actor = ray.get_actor(name)

@@ -1,4 +1,4 @@
-"""Classes of a script or notebook, which other processes cannot import, sent by value. Driver."""
+"""Classes of a script or notebook, which other processes cannot import, sent by value. Runs in the driver."""
 
 from __future__ import annotations
 

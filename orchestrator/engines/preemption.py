@@ -1,4 +1,4 @@
-"""Preemption: the warning that nodes of a run will be taken away, such as spot machines. Driver."""
+"""Preemption: the warning that nodes of a run will be taken away, such as spot machines. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PreemptionWatch:
 
     def is_warned(self) -> bool:
         """Return whether to save and continue elsewhere; asks Ray now and then."""
-        # While nodes leave it asks at each call, as the next attempt may already run elsewhere.
+        # While nodes leave it asks at each call, because the next attempt may already run elsewhere.
         if self._leaving or monotonic() >= self._poll_at:
             self._poll_at = monotonic() + POLL_S
             draining = draining_nodes()

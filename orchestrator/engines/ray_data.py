@@ -1,4 +1,4 @@
-"""Ray Data: each rank's share of a dataset that the cluster reads while it trains. Worker process."""
+"""Ray Data: each rank's share of a dataset that the cluster reads while it trains. Runs in workers."""
 
 from __future__ import annotations
 

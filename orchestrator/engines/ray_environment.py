@@ -1,4 +1,4 @@
-"""Ray's settings, set before ray is imported; and the resources of a cluster or a run. Driver."""
+"""Ray's settings, set before ray is imported; and the resources of a cluster or a run. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Resources:
     """Resources of a cluster, or those that a run needs."""
 
     amounts: Mapping[str, float]
-    """By Ray's names: `CPU`, `GPU`, `memory` in bytes, kinds of GPU, and a cluster's own resources."""
+    """Amounts by Ray's names: `CPU`, `GPU`, `memory` in bytes, kinds of GPU, and a cluster's custom resources."""
 
     @classmethod
     def required_by(cls, workers: Workers) -> Resources:
@@ -83,7 +83,7 @@ def starts_ray(address: str | None) -> bool:
 
 
 def connection_line(address: str | None) -> str:
-    """Return the line that tells how Ray starts."""
+    """Return the log line on how Ray starts."""
     if address:
         return f"joining Ray at {address}"
     if not starts_ray(address):
@@ -142,14 +142,14 @@ def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:
 
 
 class Ray:
-    """Ray, started on this machine or joined at an address, as a context manager. Driver."""
+    """Ray, started on this machine or joined at an address, as a context manager. Used in the driver."""
 
     def __init__(
         self, address: str | None = None, *, environment: Mapping[str, str] | None = None, **local_options: Any
     ) -> None:
         self.address = chosen_address(address)
         self._options = local_options
-        # Only if there are new ones, as Ray starts new processes for workers with an environment of their own.
+        # Only if there are new ones: Ray starts new processes for workers with an environment of their own.
         new = {name: value for name, value in (environment or {}).items() if name not in variables_of_job()}
         self._environment = {"runtime_env": {"env_vars": new}} if new else {}
 

@@ -36,7 +36,7 @@ SCRATCH = ".ray"
 """Folder in the run's folder for Ray Train's own files."""
 
 _STARTS = 60
-"""Minutes that Ray Train waits for resources, as a host may come back or an autoscaler add one."""
+"""Minutes that Ray Train waits for resources: a host may come back, or an autoscaler add one."""
 
 
 def train_and_report(queue: Any, assignment: Assignment) -> None:
@@ -81,7 +81,7 @@ def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
 
 
 class TrainJobs:
-    """Starts a Ray Train job for each run and takes its reports one by one. In a trial's process or a run's driver.
+    """Engine that starts a Ray Train job for each run. Used in a trial's process or in a run's driver.
 
     `lean` leaves out Ray Train's actors for the loss of a driver, where Ray ends with the driver anyway.
     """
@@ -150,10 +150,10 @@ class TrainJobs:
 
 
 def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment: Experiment, *, lean: bool) -> None:
-    """Run a worker group to its end, and restart it from its last checkpoint when a worker dies. Driver, or a trial's
-    process.
+    """Run a worker group to its end, and restart it from its last checkpoint when a worker dies.
 
-    Raises RunError with the message of the rank that failed first, at once for a mistake in the experiment.
+    Runs in the driver or in a trial's process. Raises RunError with the message of the rank that failed first; a user
+    error is not retried.
     """
     from ray.train.torch import TorchTrainer
 
@@ -189,8 +189,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
 
 
 def remove_placement_group_of(run: RunFolder) -> None:
-    """Free the resources of a job that is over or was killed, which Ray may hold until the sweep's driver ends. Driver,
-    or a trial's process."""
+    """Free the resources of a job that has ended or was killed; Ray may hold them until the sweep's driver ends."""
     if group := _placement_group_of(run):
         remove_placement_group(group)
         run.storage.delete(_GROUP)

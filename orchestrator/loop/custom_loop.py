@@ -1,4 +1,4 @@
-"""The loop around a task's own `train`: rounds, rows, reports and checkpoints. Worker process."""
+"""The loop around a task's own `train`: rounds, rows, reports and checkpoints. Runs in workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ROW_COLUMNS = frozenset(COLUMNS)
 
 
 class CustomLoop(Rounds):
-    """Runs the task's own `train`. A round is an epoch, and ends with a report.
+    """Loop around the task's own `train`. A round is an epoch, and ends with a report.
 
     It fires the events of the run, of a phase and of a checkpoint, and `on_step` with each row.
     """
@@ -149,7 +149,7 @@ class CustomLoop(Rounds):
         self._ended = self.clock.restart()
 
     def _mean_over_ranks(self, report: Any) -> dict[str, float] | None:
-        """Return the means over ranks of a report, or None if training is over; collective.
+        """Return the means across ranks of a report, or None if training is over; collective.
 
         Raises RankMismatch if ranks differ.
         """
@@ -258,7 +258,7 @@ class CustomLoop(Rounds):
         self._ended += perf_counter() - began
 
     def should_stop(self) -> bool:
-        """Return whether training has to end, agreed over ranks, which communicate in some of these calls."""
+        """Return whether training has to end, agreed across ranks, which communicate in some of these calls."""
         state, now = self.state, perf_counter()
         if state.max_steps is not None and state.step >= state.max_steps:
             return True
@@ -289,7 +289,7 @@ class KeptParts:
 
     @property
     def are_named(self) -> bool:
-        """Whether the task has named the parts."""
+        """True once the task has named the parts."""
         return self._shared is not None
 
     @property

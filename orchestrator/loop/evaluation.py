@@ -1,4 +1,4 @@
-"""Evaluation: a phase of val or test. Worker process."""
+"""Evaluation: a phase of val or test. Runs in workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.task import Task
 
 
 class Evaluation:
-    """Evaluates the model on the phases of val or test, once with each set of weights in `state.evaluations`."""
+    """Evaluation on the phases of val or test, once with each set of weights in `state.evaluations`."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from orchestrator.task import Task, without_loss
 
 
 class HookedRun(Rounds):
-    """A run of a training: its hooks, evaluation, checkpoints and reports. Worker process.
+    """A run of a training: its hooks, evaluation, checkpoints and reports. Used in workers.
 
     Events fire in `Training` for the start and the training phases, in `Evaluation` for the other phases, in
     `Iterations` within an iteration, in `CheckpointSaver` around a checkpoint, and here for reports and the end.
@@ -143,7 +143,7 @@ class Loop(HookedRun):
 
 
 class EvaluationLoop(Loop):
-    """Evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`, and yields one report.
+    """Loop that evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`, and yields one report.
 
     Initial weights of the experiment replace all weights that the checkpoint was validated with.
     """

@@ -16,7 +16,7 @@ from orchestrator.stats.write.recorder import Recorder
 
 @dataclass(frozen=True)
 class RunContext:
-    """The place of a loop, and of its files. By default one rank of a run that keeps nothing. Worker process."""
+    """The place of a loop, and of its files. By default one rank of a run that keeps nothing. Used in workers."""
 
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)

@@ -69,7 +69,7 @@ class SharedContents(HookedContents):
 
 
 class SharedTraining(Training):
-    """A training with several runs, which report in turn. Worker process.
+    """A training with several runs, which report in turn. Used in workers.
 
     At the start and in training phases it calls the observing hooks of all runs, each with its run's state. The order
     of a run's hooks is the same as if the run trained alone. All other hooks belong to the training, and get its state.
@@ -189,7 +189,7 @@ class SharedTraining(Training):
 
 
 class SharedRun(HookedRun):
-    """A run of a shared training. Worker process.
+    """A run of a shared training. Used in workers.
 
     It has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of its experiment. The first
     run of a training also has the training's experiment, context and non-observing hooks.

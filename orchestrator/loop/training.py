@@ -1,4 +1,4 @@
-"""Training: a task's model, optimizers, schedules and data, and the training phases. Worker process."""
+"""Training: a task's model, optimizers, schedules and data, and the training phases. Runs in workers."""
 
 from __future__ import annotations
 
@@ -219,14 +219,14 @@ class Training:
         return min(last, (state.step // every.count + 1) * every.count)
 
     def _has_to_stop(self) -> bool:
-        """Return whether training ends in the middle of a phase, agreed over ranks."""
+        """Return whether training ends in the middle of a phase, agreed across ranks."""
         if not self.stopping.is_asked():
             return False
         self.stopping.agree()
         return bool(self.stopping.reasons)
 
     def _stop_at_end_of_data(self) -> None:
-        """End training, as a rank has no batch left. Gradients of an incomplete step are dropped."""
+        """End training, because a rank has no batch left; drop the gradients of an incomplete step."""
         state = self.state
         if state.step == 0:
             raise RunError(

@@ -1,4 +1,4 @@
-"""The world: which rank this process is, and how it communicates with the others. Worker process."""
+"""The world: this process's rank, and its communication with the other ranks. Runs in workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class World:
         self._is_aborted = False
 
     def abort(self) -> None:
-        """End the device's collectives, as a rank may be gone; from any thread.
+        """Abort the device's collectives, because a rank may have died; callable from any thread.
 
         NCCL would wait for that rank until its timeout, and so would everybody who waits for the device. The device's
         results may be wrong afterwards. Gloo notices.
@@ -78,7 +78,7 @@ class World:
             dist.barrier(group=self._group)
 
     def maximum(self, values: list[float]) -> list[float]:
-        """Return the largest of each value over ranks."""
+        """Return the largest of each value across ranks."""
         if self.world_size == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)

@@ -19,7 +19,7 @@ _LISTS = ".artifacts"
 
 
 class Artifacts:
-    """The files that one rank's hooks write. Worker process.
+    """The files that one rank's hooks write. Used in workers.
 
     For a run on a disk, `folder` is its folder. Otherwise `folder` is temporary: `fetch` downloads the files that the
     rank wrote before, so that hooks can append, and `send` uploads changes. With fewer ranks than before, the remaining

@@ -110,7 +110,7 @@ def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks |
 
 
 class HangReports:
-    """The reports that the ranks of one attempt leave in the run's folder. Any process."""
+    """The reports that the ranks of one attempt leave in the run's folder. Used in any process."""
 
     def __init__(self, folder: RunFolder, attempt: int, world_size: int) -> None:
         self._storage, self._attempt, self._world_size = folder.storage, attempt, world_size

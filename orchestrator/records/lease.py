@@ -98,7 +98,7 @@ def check_lease(path: str) -> None:
 
 
 class Lease:
-    """The right to drive a run or a sweep until the block or the process ends. Driver.
+    """The right to drive a run or a sweep until the block or the process ends. Used in the driver.
 
     Each driver writes a claim, lists all claims, and has the lease once no other claim is live. If two drivers request
     the lease at the same time, the one that lists last sees both claims, even if their clocks differ. It gives up if

@@ -117,7 +117,7 @@ class RunMetadata:
     best: Mapping[str, Any] | None = None
     """Best report, as `Best` in `runs/best.py`; for a sweep with the `trial`."""
     diverged: str = ""
-    """How training diverged; empty if it did not."""
+    """Description of a divergence; empty if there was none."""
 
     # Provenance
     argv: Sequence[str] = ()

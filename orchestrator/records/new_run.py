@@ -1,4 +1,4 @@
-"""Creating a run: its name must be free. Driver."""
+"""Creating a run: its name must be free. Runs in the driver."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Process:
         return f"process {self.pid} on {self.host}"
 
     def is_visible(self) -> bool:
-        """Return whether this machine can tell if it is alive."""
+        """Return whether this machine can check if it is alive."""
         return (self.host, self.boot) == (socket.gethostname(), _boot())
 
     def is_this(self) -> bool:

@@ -1,4 +1,4 @@
-"""Removal of a run with all its files, in a safe order. Driver."""
+"""Removal of a run with all its files, in a safe order. Runs in the driver."""
 
 from __future__ import annotations
 

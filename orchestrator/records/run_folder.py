@@ -45,7 +45,7 @@ ADVICE = {
     "source.json": "Restore a copy, or delete it: then `hookyard resume` reads experiment.yaml",
     "attempt.json": "Restore a copy; without it, the rows and reports of this attempt cannot be used",
 }
-"""What to do about a damaged file."""
+"""Advice on damaged files by name."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class RunFolder:
         return sweep.metadata() if metadata.trial and sweep.exists() else metadata
 
     def status(self, run: RunMetadata | None = None) -> str:
-        """Return the status of `run.json`, or `lost` if the driver is gone."""
+        """Return the status of `run.json`, or `lost` if the driver is dead."""
         run = run or self.metadata()
         driver = run.driver
         if run.status == "running" and driver is not None:

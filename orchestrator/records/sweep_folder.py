@@ -43,7 +43,7 @@ def checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str | None
 
 
 def end_trial(folder: RunFolder, status: str, reason: str) -> None:
-    """Record the end of a trial that is still running. Driver."""
+    """Record the end of a trial that is still running. Runs in the driver."""
     if folder.metadata().status == "running":
         folder.end(status, stopped=[reason])
 

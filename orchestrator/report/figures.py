@@ -107,7 +107,7 @@ def _escape(value: Any, key: str = "") -> Any:
 
 
 def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
-    """Draw lines over the same axis; `column` tells the unit."""
+    """Draw lines over the same axis; the name of `column` gives the unit."""
     extremes = [edge for line in drawn for edge in (line.y, line.low, line.high) if edge is not None]
     size, axis = _value_axis(column, np.concatenate(extremes))
     figure = go.Figure(layout={"xaxis": {"title": {"text": x_name}}, "yaxis": axis, "hovermode": "x unified"})

@@ -24,10 +24,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A value whose unit is not that of its column."""
+    """A value with another unit than its column."""
 
     name: str
-    """Name that tells the unit."""
+    """Name that gives the unit."""
     value: Any
 
 
@@ -41,7 +41,7 @@ def table(
 ) -> Markup:
     """Return a table whose first cells head their rows.
 
-    A cell is a value, whose unit its column's name tells, a Quantity, a Share, or markup. `headings` replace names of
+    A cell is a value with the unit of its column's name, a Quantity, a Share, or markup. `headings` replace names of
     columns.
     """
     cells = [[cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]

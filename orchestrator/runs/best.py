@@ -36,7 +36,7 @@ class Best:
     checkpoint_value: float | None = None
     """Value of the checkpoint, if none was made at the best step."""
     diverged: str = ""
-    """How training diverged; empty if it did not."""
+    """Description of a divergence; empty if there was none."""
 
     def __str__(self) -> str:
         place = f"epoch {self.epoch}, step {self.step}{f'; diverged: {self.diverged}' if self.diverged else ''}"
@@ -88,7 +88,7 @@ def _with_checkpoint(best: Best, storage: Storage, name: str | None, reports: Se
 
 @contextmanager
 def recording_best(folder: RunFolder) -> Iterator[None]:
-    """Record the best at the end in `run.json`, which is all that `ls` reads; also after a failure. Driver."""
+    """Record the best at the end in `run.json`, which is all that `ls` reads; also after a failure."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Continuing a run from a checkpoint of another one. Driver."""
+"""Continuing a run from a checkpoint of another one. Runs in the driver."""
 
 from __future__ import annotations
 

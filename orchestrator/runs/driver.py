@@ -1,4 +1,4 @@
-"""Starting and resuming a run. Driver."""
+"""Starting and resuming a run. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def resume(
     """Resume a run that was interrupted, failed, or lost its driver, from its last intact checkpoint.
 
     `workers` changes the number of ranks from now on. `from_start` deletes the checkpoints and restarts. `force_lease`
-    takes the lease of a driver on another machine that is gone. Raises UsageError if there is nothing to resume, all
+    takes the lease of a dead driver on another machine. Raises UsageError if there is nothing to resume, all
     checkpoints are damaged, or the run has a driver.
     """
     with errors_before_start():

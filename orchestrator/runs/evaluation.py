@@ -1,4 +1,4 @@
-"""Evaluations: metrics of a stored checkpoint, measured as its run does, in a folder inside it. Driver."""
+"""Evaluations: metrics of a stored checkpoint, measured as its run does, in a folder inside it. Runs in the driver."""
 
 from __future__ import annotations
 

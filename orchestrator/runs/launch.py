@@ -1,4 +1,4 @@
-"""Driving a run to its end on an engine, with a display. Driver."""
+"""Driving a run to its end on an engine, with a display. Runs in the driver."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Run(Result):
     def summary(
         self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None
     ) -> pd.DataFrame:
-        """Return statistics of each column over all ranks, or a table by rank, node, phase, span or hook.
+        """Return statistics of each column across all ranks, or a table by rank, node, phase, span or hook.
 
         `where` is a condition as in `load_stats`. Without a condition on the phase, only rows of `train` count, except
         in the table by phase and in evaluations. Raises UsageError for columns that cannot be summarized.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SequentialTrials:
-    """Runs the trials of a sweep one after the other; those that share a training together. Driver."""
+    """Runner of a sweep's trials, one after another; trials that share a training run, together. Used in the driver."""
 
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep, self._rules = sweep, sweep.rules

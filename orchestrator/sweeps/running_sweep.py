@@ -20,7 +20,7 @@ from orchestrator.sweeps.stopping_rules import StoppingRules
 
 
 class RunningSweep:
-    """Takes the events of a sweep's trials, whether they run in this process or on Ray. Driver.
+    """Handler of the events of a sweep's trials, in this process or on Ray. Used in the driver.
 
     `previous` are the trials of earlier attempts by number, which took `seconds_used`; `ranks` train each trial.
     """

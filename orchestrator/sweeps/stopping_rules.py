@@ -1,4 +1,4 @@
-"""Rules that stop a trial early, and limits that end the sweep. Driver; needs no Ray."""
+"""Rules that stop a trial early, and limits that end the sweep. Runs in the driver; needs no Ray."""
 
 from __future__ import annotations
 

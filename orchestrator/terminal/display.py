@@ -29,7 +29,7 @@ _logger = logging.getLogger("hookyard")
 
 
 class DriverLog:
-    """Writes lines with their time to `log.txt`; without a storage, nowhere. Driver, or a run in one process."""
+    """Log of lines with their time in `log.txt`; without a storage, it drops them."""
 
     def __init__(self, storage: Storage | None) -> None:
         self._storage = storage
@@ -52,7 +52,7 @@ class DriverLog:
 
 
 class TerminalDisplay:
-    """Shows lines and progress on stderr, and keeps the lines in `log.txt`. Driver, or a run in one process.
+    """Display of lines and progress on stderr; it also writes the lines to `log.txt`.
 
     On a terminal, progress is one bar per label, or the result of `frame`, which gets the number of lines.
     """

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks the run to save and end, the second exits at once. Driver."""
+"""Ctrl-C: the first asks the run to save and end, the second exits at once. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCK_ERROR_S = 1.0
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while the block runs.
+    """Context manager that counts SIGINT and SIGTERM.
 
     The first sets `requested` and prints `message`. The second ends this process and the processes that it started
     within the block, and prints `resume_command`.

@@ -33,7 +33,7 @@ def is_notebook() -> bool:
 
 
 class NotebookDisplay:
-    """Shows the frame and the last lines below the cell, and keeps the lines in `log.txt`. Driver.
+    """Display of the frame and the last lines below the cell; it also writes the lines to `log.txt`.
 
     At the end only the lines remain, collapsed.
     """

@@ -21,7 +21,7 @@ from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import log_omission
 
 MAX_DIAGNOSED = 128
-"""With more ranks there are no findings, as each rank would be looked at."""
+"""Maximum number of ranks for findings, because these compare each rank."""
 _COMPARE_EVERY_S, _COMPARE_SHARE = 10.0, 0.05
 """Ranks are compared at most this often, and in at most this share of the time: it costs more than all else."""
 
@@ -93,9 +93,9 @@ class RunView:
 
 
 class LiveRun:
-    """Reads new data in a run's files at each look. Runs in any process that sees the run's storage.
+    """Incremental reader of a run's files, for any process that can access the run's storage.
 
-    `clock` gives seconds since 1970; without `diagnosed` there are no findings.
+    `clock` returns Unix time; without `diagnosed` there are no findings.
     """
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:

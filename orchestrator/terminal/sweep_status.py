@@ -76,9 +76,9 @@ class SweepView:
 
 
 class LiveSweep:
-    """Reads new data in a sweep's folder at each look; an ended trial is read once.
+    """Incremental reader of a sweep's folder, which reads a finished trial once.
 
-    Runs in any process that sees the sweep's storage. `clock` gives seconds since 1970.
+    Works in any process that can access the sweep's storage. `clock` returns Unix time.
     """
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time) -> None:

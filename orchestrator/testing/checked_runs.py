@@ -81,7 +81,7 @@ class CheckedRun:
 
 
 class CheckedRuns:
-    """Trains one task in one situation, on this rank. All ranks share `folder`."""
+    """Training of one task in one situation, on this rank. All ranks share `folder`."""
 
     def __init__(self, task: Task, situation: Situation, world: World, folder: Path) -> None:
         self._task, self._situation, self._world, self._folder = task, situation, world, folder

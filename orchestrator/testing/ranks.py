@@ -24,7 +24,7 @@ SIZE = 2
 TIMEOUT_S = 120.0
 """Time after which the ranks count as waiting for each other."""
 GRACE_S = 2.0
-"""Time for the other rank once one has a result, as it may wait for that rank."""
+"""Time for the other rank once one has a result, because it may wait for that rank."""
 _pools: list[Pool] = []
 """One process for each rank."""
 
@@ -59,7 +59,7 @@ def _start() -> None:
     context: Any = multiprocessing.get_context("forkserver")
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    store = f"{folder}/store"  # a file, as a free port may be taken a moment later
+    store = f"{folder}/store"  # a file, because a free port may be taken a moment later
     _pools.extend(context.Pool(1, _join_group, (rank, store)) for rank in range(SIZE))
 
 

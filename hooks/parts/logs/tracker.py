@@ -24,7 +24,7 @@ MOST_WAITING = 1000
 
 
 class BackgroundSender:
-    """Runs jobs one after the other in a thread, so that training never waits for a server.
+    """Thread that runs jobs one after another, so that training never waits for a server.
 
     Failed jobs and dropped jobs are counted. The first failure is logged when it happens, the number of all at the end.
     Nothing is raised, and the thread does not keep the process alive.

@@ -172,7 +172,7 @@ def completed_share(state: State) -> float:
 
 
 class Centre:
-    """Running mean of outputs over all ranks: centre = m * centre + (1 - m) * mean of a batch. Begins at 0."""
+    """Running mean of outputs across all ranks: centre = m * centre + (1 - m) * mean of a batch. Begins at 0."""
 
     def __init__(self, momentum: float) -> None:
         self.momentum = momentum

@@ -56,7 +56,7 @@ class StarterTask(Task):
         return functional.cross_entropy(output, batch[1])
 
     def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
-        """Return a value per sample; reports hold the mean over all ranks, as `val/accuracy`."""
+        """Return a value per sample; reports hold the mean across all ranks, as `val/accuracy`."""
         return {"accuracy": (output.argmax(1) == batch[1]).float()}
 
 

@@ -1,4 +1,4 @@
-"""Classes and objects in an experiment made in Python, converted to what a file would say. Driver."""
+"""Classes and objects in an experiment made in Python, converted to what a file would say. Runs in the driver."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ else:
 
 
 class _FromPython(ModelMetaclass):
-    """Checks a model created by a call as a file is checked; pydantic creates models without calling their class."""
+    """Metaclass that checks models created by a call like files; pydantic itself does not call their class."""
 
     from_python: Callable[[Mapping[str, Any]], Any]
 

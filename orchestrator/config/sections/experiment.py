@@ -130,7 +130,7 @@ class Loader(Model):
     drop_last: bool = False
     """Drops the last training batch of an epoch if it is smaller than the others."""
     on_exhausted: Literal["restart", "stop"] = "restart"
-    """What a rank does when its part of a stream is used up before the run ends: `restart` the part, or `stop`
+    """Action of a rank whose part of a stream is exhausted before the run ends: `restart` the part, or `stop`
     training on all ranks."""
 
 
@@ -155,7 +155,7 @@ class Compile(Model):
 
 
 class Hang(Model):
-    """When a rank counts as hung, and what happens then."""
+    """Detection of hung ranks, and the action to take."""
 
     after: Annotated[Duration, Ge(1), Lt(2**31)] = 300.0
     """Time without an iteration: `300` seconds, `5m`, `2h`. A phase's first iteration, which may compile, gets five
@@ -283,7 +283,7 @@ class Experiment(Model):
     max_preemptions: Annotated[int, Ge(-1)] = -1
     """Restarts elsewhere after a warning that a node will be taken away; -1 is unlimited. These repeat no step."""
     hang: Hang = Hang()
-    """When a rank counts as hung, and what happens then."""
+    """Detection of hung ranks, and the action to take."""
     loader: Loader = Loader()
     """Options of the data loaders."""
     workers: Workers = Workers()

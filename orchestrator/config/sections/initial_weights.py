@@ -1,4 +1,4 @@
-"""Initial weights: which weights of another run or of a file a model starts from. Driver, and each worker."""
+"""Initial weights: which weights of another run or of a file a model starts from. Runs in the driver and in workers."""
 
 from __future__ import annotations
 

@@ -63,12 +63,12 @@ class Workers(Model):
     """Number of processes that wait, each with a rank's resources, to replace a rank that is lost. Engine `gang`
     only."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """How ranks hold the model: each a full copy, or each a shard of every parameter (torch's fully_shard)."""
+    """Parallelism: each rank has a full copy of the model, or a shard of every parameter (torch's fully_shard)."""
     meta_device: Annotated[bool, Needs("workers.strategy: fsdp")] = False
     """Builds the model on torch's meta device, so that no rank ever holds all of it. Each part's `reset_parameters`
     then sets the values of its shards. Needs `strategy: fsdp`."""
     ddp: Annotated[Ddp, Needs("workers.strategy: ddp")] = Ddp()
-    """How ranks with full copies (`strategy: ddp`) exchange gradients."""
+    """Options of DDP (`strategy: ddp`)."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

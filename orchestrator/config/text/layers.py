@@ -1,4 +1,4 @@
-"""An experiment file over its bases, and `key=value` overrides over that. Driver."""
+"""An experiment file over its bases, and `key=value` overrides over that. Runs in the driver."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class ExperimentSource:
     import_paths: tuple[str, ...] = ()
     """Folders to import classes from that are not installed."""
     continued_from: ParentCheckpoint | None = None
-    """Where training continues from; None for a new start."""
+    """Checkpoint of another run to continue from; None for a new start."""
     main_classes: bytes | None = None
     """Pickled classes of a script or a notebook; sent to other processes, never written to a file."""
 

@@ -12,7 +12,7 @@ from orchestrator.loop.clock.span_clock import Clock
 
 
 class BackwardTimer:
-    """Takes a mark of the clock at the end of a rank's own backward pass. Worker process.
+    """Timer of the end of a rank's own backward pass. Used in workers.
 
     `DistributedDataParallel` exchanges gradients during the pass, and waits for the missing ones in a callback that
     autograd calls at its end. Autograd calls such callbacks in the order in which they were queued, and this one is

@@ -43,7 +43,7 @@ Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 class Clock:
-    """Takes the marks of an iteration. Worker process.
+    """Clock of an iteration's timestamps. Used in workers.
 
     A mark is a reading of the host's clock and nothing else. The spans between marks are computed at a flush, for many
     rows at once.

@@ -1,4 +1,4 @@
-"""Map-style data, whose position in an epoch is a number of samples. Worker process."""
+"""Map-style data, whose position in an epoch is a number of samples. Runs in workers."""
 
 from __future__ import annotations
 

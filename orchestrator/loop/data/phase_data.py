@@ -8,7 +8,7 @@ from typing import Any
 
 
 class PhaseData(ABC):
-    """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once. Worker process.
+    """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once. Used in workers.
 
     The defaults are those of data whose position the loop's counters know.
     """

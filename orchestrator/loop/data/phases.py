@@ -1,4 +1,4 @@
-"""The data of all phases: train, val and test. Worker process."""
+"""The data of all phases: train, val and test. Runs in workers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def shuffled(length: int, seed: int) -> Order:
 
 
 class ShardedSampler(Sampler[int]):
-    """Yields this rank's share of an order of `length` samples, from any place in an epoch. Worker process.
+    """Sampler of this rank's share of `length` samples, from any position in an epoch. Used in workers.
 
     With `even` the shares are those of torch's DistributedSampler: a few samples are repeated, so that all ranks have
     the same number. `offset` counts the samples of this epoch that all ranks have consumed. As shares are interleaved,
@@ -74,7 +74,7 @@ class ShardedSampler(Sampler[int]):
 
 
 class SeededBatches(BatchSampler):
-    """Yields this rank's batches for a loader with processes, each with a seed of its own. Worker process.
+    """Sampler of this rank's batches, each with its own seed, for a loader with processes. Used in workers.
 
     The process that fetches a batch seeds all generators. The seed depends on the experiment's seed, the epoch, and the
     batch's place among the samples of all ranks. So a resume, or another process, draws the same numbers.

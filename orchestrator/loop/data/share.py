@@ -119,7 +119,7 @@ class _Position:
             self._items = iter(self._dataset)
             self._items.load_state_dict(state["iterator"])
         elif "dataset" in state:
-            # A copy, as the next pass begins at the dataset's beginning.
+            # A copy, because the next pass begins at the dataset's beginning.
             self._dataset = (deepcopy if _is_of_hugging_face(self._dataset) else copy)(self._dataset)
             self._dataset.load_state_dict(state["dataset"])
             self._items = iter(self._dataset)
@@ -138,7 +138,7 @@ def has_state(source: Any) -> bool:
 
 
 def shares_itself(dataset: Any) -> bool:
-    """Return whether a dataset shares its samples out by its own code: it says so, or its library does."""
+    """Return whether a dataset shards itself: it declares that, or its library does it."""
     answer = getattr(dataset, "shares_itself", None)
     return bool(_classes(dataset) & SHARE_THEMSELVES if answer is None else answer)
 

@@ -1,4 +1,4 @@
-"""Streams: iterable datasets, and loaders that keep their own position. Worker process."""
+"""Streams: iterable datasets, and loaders that keep their own position. Runs in workers."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ class Stream(PhaseData):
         return next(with_own_generators(loader, seed))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Yield batches of new data, as the stream must keep its position; of training data one epoch."""
+        """Yield batches of new data, because the stream must keep its position; of training data one epoch."""
         dataset, seed, world = self._build_again(), self._experiment.seed, self._world
         loader = dataset
         if self._share is not None:

@@ -1,4 +1,4 @@
-"""Initial weights of the model: matching them by name and shape, and loading them. Worker process."""
+"""Initial weights of the model: matching them by name and shape, and loading them. Runs in workers."""
 
 from __future__ import annotations
 

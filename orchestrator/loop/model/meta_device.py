@@ -1,4 +1,4 @@
-"""Models built on torch's meta device: without memory, until each rank has its shards. Worker process."""
+"""Models built on torch's meta device: without memory, until each rank has its shards. Runs in workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strategy by which the ranks of a run share one model. Worker process."""
+"""The strategy by which the ranks of a run share one model. Runs in workers."""
 
 from __future__ import annotations
 

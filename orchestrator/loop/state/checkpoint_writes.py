@@ -26,11 +26,11 @@ Entries = Mapping[str, dict[str, Any]]
 _POLL_S = 0.5
 """The longest pause of the master between two looks for the files of other ranks."""
 OTHERS_S = 10.0
-"""Seconds that the master waits, after its own files, for those of ranks that may be gone."""
+"""Seconds that the master waits, after its own files, for the files of ranks that may have died."""
 
 
 class Background:
-    """A thread beside the training that writes copies of checkpoints, and deletes old ones. Worker process.
+    """A thread beside the training that writes copies of checkpoints, and deletes old ones. Used in workers.
 
     The copies are in memory that is kept from one checkpoint to the next, page-locked where they come from a GPU.
     Source: torch.distributed.checkpoint.async_save.
@@ -89,7 +89,7 @@ def _like(copy: Tensor, tensor: Tensor) -> Tensor:
 
 
 class ForegroundWrite:
-    """This rank's files of one checkpoint, written by the loop itself. Worker process."""
+    """This rank's files of one checkpoint, written by the loop itself. Used in workers."""
 
     is_under_way = has_failed = False
     """Whether this rank has more to do, and whether it could not do its part."""

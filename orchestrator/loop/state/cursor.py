@@ -1,4 +1,4 @@
-"""The position of a run: in the current epoch, and in the current round. Worker process."""
+"""The position of a run: in the current epoch, and in the current round. Runs in workers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from orchestrator.loop.step.metrics import Means
 
 
 class HookedContents:
-    """Saves and restores what the loop trains, on each rank. Worker process."""
+    """Checkpoint contents of a hooked loop on each rank. Used in workers."""
 
     files: tuple[str, ...] = ("model", "optimizer")
     unread: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class HookedContents:
         if self._data.train.is_over:
             state.max_steps = state.step
         for rank in range(state.rank + state.world_size, saved_world_size, state.world_size):
-            # The means of the phase under way count the samples of ranks that are gone too.
+            # The means of the current phase include the samples of ranks that no longer exist.
             means.include(other(rank)["means"])
 
     def _restore_task(self, rank_state: Mapping[str, Any], saved_world_size: int) -> None:

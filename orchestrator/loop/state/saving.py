@@ -1,4 +1,4 @@
-"""Saving: all ranks together write or restore a checkpoint, whatever it holds. Worker process."""
+"""Saving: all ranks together write or restore a checkpoint, whatever its contents. Runs in workers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CheckpointContents(Protocol):
 
 
 class CheckpointSaver:
-    """Writes and restores checkpoints, every rank taking part.
+    """Writer and reader of checkpoints, in which every rank takes part.
 
     With the hook `checkpoint: {background: true}` training continues once all is copied, and one checkpoint at a time
     is written meanwhile. `send_artifacts` uploads what hooks wrote.

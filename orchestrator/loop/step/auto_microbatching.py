@@ -1,4 +1,4 @@
-"""Automatic microbatching: a batch that does not fit the memory is computed in pieces. Worker process."""
+"""Automatic microbatching: a batch that does not fit the memory is computed in pieces. Runs in workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_ST
 
 
 class MicrobatchedIterations(Iterations):
-    """Trains on a batch, and repeats it in twice as many pieces where memory runs out.
+    """Iterations that repeat a batch in twice as many pieces when memory runs out.
 
     The pieces' gradients add up to those of the batch. Ranks exchange gradients after their backward passes: within
     one, as in DDP, a rank that runs out of memory would leave the others waiting. All use the same number of pieces.
@@ -139,7 +139,7 @@ class MicrobatchedIterations(Iterations):
         return None, False
 
     def _exchange(self) -> None:
-        """Average gradients over all ranks, a limited number at a time, as this copies them; collective."""
+        """Average gradients across all ranks, a limited number at a time, as this copies them; collective."""
         if self.world.world_size == 1:
             return
         gradients = [parameter.grad for parameter in self.state.module.parameters() if parameter.grad is not None]

@@ -1,4 +1,4 @@
-"""Changes: settings that get other values during the run. Worker process."""
+"""Changes: settings that get other values during the run. Runs in workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 class Changes:
-    """Makes the experiment's `changes` at their epochs and steps, and keeps the optimizers' present settings.
+    """The experiment's `changes`, applied at their epochs and steps, and the optimizers' present settings.
 
     Only mutable fields of hooks and numbers of the optimizer may change. A second optimizer, built with the new number,
     shows what that is in each parameter group, as the task's own may do anything with its arguments. A learning rate is

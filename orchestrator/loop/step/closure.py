@@ -1,4 +1,4 @@
-"""Iterations of an optimizer that evaluates the loss several times in a step, such as LBFGS. Worker process."""
+"""Iterations of an optimizer that evaluates the loss several times in a step, such as LBFGS. Runs in workers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _Skipped(Exception):
 
 
 class ClosureIterations(Iterations):
-    """Makes each step by `optimizer.step(closure)` on one batch.
+    """Iterations that call `optimizer.step(closure)` on one batch.
 
     Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure returns the mean
-    loss over ranks, so that a line search takes the same way on each.
+    loss across ranks, so that a line search takes the same steps on each.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Metrics of a phase: means over the samples of all ranks, and the task's meters. Worker process."""
+"""Metrics of a phase: means over the samples of all ranks, and the task's meters. Runs in workers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Means:
 
     @staticmethod
     def merge_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
-        """Return the means over all ranks, from the `state_dict` of each; a rank may have no sample."""
+        """Return the means across all ranks, from the `state_dict` of each; a rank may have no sample."""
         means = Means()
         for state in states:
             means.include(state)
@@ -58,7 +58,7 @@ class Means:
 
 
 def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World) -> dict[str, float]:
-    """Return the means and the meters' values over all ranks, as `<prefix>/<name>`; collective.
+    """Return the means and the meters' values across all ranks, as `<prefix>/<name>`; collective.
 
     Raises RunError for a meter whose values differ between ranks, are not numbers, or have the name of a mean.
     """

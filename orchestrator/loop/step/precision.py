@@ -13,7 +13,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """fp32, bf16, or fp16 with a GradScaler of these arguments. Worker process."""
+    """fp32, bf16, or fp16 with a GradScaler of these arguments. Used in workers."""
 
     def __init__(self, name: str, device: torch.device, scaler: Mapping[str, Any] | None = None) -> None:
         self._dtype = _AUTOCAST.get(name)
@@ -38,8 +38,8 @@ class Precision:
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Step the optimizer with the scaler; returns False if a gradient overflowed.
 
-        The host waits for the device once, as the scaler does itself. Fused optimizers decide on the device, so for
-        them the scale tells whether the step was skipped.
+        The host synchronizes with the device once, as the scaler itself does. Fused optimizers decide on the device, so
+        for them the scale shows whether the step was skipped.
         """
         assert self.scaler is not None
         if optimizer.defaults.get("fused"):

@@ -1,4 +1,4 @@
-"""Checks of what the task's methods return; errors name the line in the task's file. Worker process."""
+"""Checks of what the task's methods return; errors name the line in the task's file. Runs in workers."""
 
 from __future__ import annotations
 

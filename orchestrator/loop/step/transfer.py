@@ -79,7 +79,7 @@ def leaves(batch: Any) -> Iterator[Any]:
 
 
 class Copies:
-    """Moves batches to a GPU on a stream of its own, while the GPU still works on the batch before. Worker process.
+    """Moves batches to a GPU on a stream of its own, while the GPU still works on the batch before. Used in workers.
 
     On the stream of that work a copy would wait for its end. The GPU waits for the copy before it uses the batch; the
     host waits for neither, if the batch is in page-locked memory. A batch with a part that moves itself is copied on

@@ -36,7 +36,7 @@ class Player:
 class TurnIterations(Iterations):
     """Takes batches through the turns of a task, each with the events of a single optimizer's iteration.
 
-    Worker process. A turn's backward pass computes gradients only for its optimizer's parameters. Ranks exchange them
+    Used in workers. A turn's backward pass computes gradients only for its optimizer's parameters. Ranks exchange them
     after the turn's last backward pass of a step, in one message for each kind of tensor. An optimizer steps at its
     turns in a step's last micro-batch. One without a turn there steps after these.
     """
@@ -142,7 +142,7 @@ class TurnIterations(Iterations):
         raise RunError(f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}{where}")
 
     def _exchange(self, player: Player) -> None:
-        """Average the gradients of a turn over all ranks; collective.
+        """Average the gradients of a turn across all ranks; collective.
 
         Raises RunError if ranks differ in which parameters have one.
         """

@@ -125,7 +125,7 @@ def spending(spans: pd.DataFrame) -> page.Section:
     title = "Time per iteration"
     if not len(spans):
         return page.Section("spending", title, "No trial has recorded spans yet.")
-    note = "Mean over all ranks, of the best trials, the best first."
+    note = "Mean across all ranks, of the best trials, the best first."
     drawn = stacks("Mean iteration of each trial", spans.fillna(0.0), "trial", note)
     return page.Section("spending", title, drawn)
 

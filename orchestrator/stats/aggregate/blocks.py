@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from orchestrator.stats.aggregate.spans import SPANS
 
 ROWS = 2**21
-"""In a run of at most this many rows, each row is a block."""
+"""Maximum number of rows of a run in which each row is a block."""
 NUMBERS = 2**23
 """Numbers, about, that the blocks of a longer run hold."""
 OWN_WORK = "(own work)"

@@ -1,4 +1,4 @@
-"""Numbers with their units, as people read them. The name of a column tells its unit."""
+"""Numbers with their units, formatted for people. The name of a column gives its unit."""
 
 import math
 from numbers import Real

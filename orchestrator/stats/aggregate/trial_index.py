@@ -149,7 +149,7 @@ class TrialIndex:
         return {record.name: record for record in records}
 
     def keep(self, trial: str) -> None:
-        """Add a trial that ended. Driver. If the storage fails, its folder still has everything."""
+        """Add a trial that ended. Runs in the driver. If the storage fails, its folder still has everything."""
         self._ended.append(trial)
         if len(self._ended) < max(_BATCH, self._count // _SHARE):
             return
@@ -159,7 +159,7 @@ class TrialIndex:
         self._ended = []
 
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:
-        """Write the index anew, with those trials that ended. Driver."""
+        """Write the index anew, with those trials that ended. Runs in the driver."""
         check_lease(self._sweep.path)
         records = [record for record in trials if isinstance(record, TrialRecord) and record.is_over]
         lines = [self._header, *(seal(json.dumps(vars(record))) for record in records)]

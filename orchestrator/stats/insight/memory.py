@@ -1,4 +1,4 @@
-"""Memory: leaks, imbalance over ranks, and memory that is nearly full."""
+"""Memory: leaks, imbalance across ranks, and memory that is nearly full."""
 
 from __future__ import annotations
 

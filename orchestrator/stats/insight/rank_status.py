@@ -20,7 +20,7 @@ class Speed:
     """Training over its last iterations; None if not recorded."""
 
     loss: float | None = None
-    """Mean over all ranks."""
+    """Mean across all ranks."""
     step_s: float | None = None
     """Median of an iteration."""
     samples_per_s: float | None = None

@@ -28,7 +28,7 @@ WINDOW = 400
 
 
 class LineTail:
-    """Reads reports as they are added to a file."""
+    """Incremental reader of the reports in a file."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name

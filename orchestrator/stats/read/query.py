@@ -41,7 +41,7 @@ MOMENT = (
 class Rows:
     """The valid rows of a run that meet the SQL condition `where`; queries see them as the table `rows`.
 
-    In queries, measurements are doubles and NaN is null, as in pandas. Pyarrow reads the files instead of DuckDB, as it
+    In queries, measurements are doubles and NaN is null, as in pandas. Pyarrow reads the files instead of DuckDB: it
     detects damage and supports every storage. Raises DamagedFile.
     """
 

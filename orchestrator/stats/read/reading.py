@@ -230,7 +230,7 @@ def _join(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 def _read_whole(column: pa.ChunkedArray) -> pa.Array:
-    # NumPy joins many small pieces several times faster than Arrow does, but knows no empty cells.
+    # NumPy joins many small pieces several times faster than Arrow does, but has no nulls.
     is_plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return (
         pa.array(column.to_numpy()) if is_plain and not column.null_count else cast(pa.Array, column.combine_chunks())

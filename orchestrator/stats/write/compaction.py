@@ -20,10 +20,10 @@ JOINED_ROWS = 2**20
 
 
 def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
-    """Write `stats.parquet` and `hooks.parquet`, or Parquet files of each rank for a long run. Driver, after all ranks.
+    """Write `stats.parquet` and `hooks.parquet`, or Parquet files of each rank for a long run.
 
-    Superseded rows stay, marked. After a kill at any moment `recorded_files` finds every row once. The rows come last,
-    so that they show whether work is left.
+    The driver calls it after all ranks have ended. Superseded rows stay, marked. After a kill at any moment
+    `recorded_files` finds every row once. The rows come last, so that they show whether work is left.
     """
     gone: list[str] = []
     kept: set[str] = set()

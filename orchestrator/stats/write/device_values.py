@@ -9,7 +9,7 @@ _PLAIN = {int, float, str, bool, type(None)}
 
 
 class DeviceValues:
-    """Scalars of some rows on a GPU, and times between CUDA events. Worker process.
+    """Scalars of some rows on a GPU, and times between CUDA events. Used in workers.
 
     On the training's stream a copy would wait for all later work. So it has its own stream, which waits for an event
     recorded when the rows were closed.

@@ -106,7 +106,7 @@ class _Table:
 
 
 class RankFiles:
-    """Writes batches of rows to parts, a new one for a new column, and rewrites parts as segments. Worker process.
+    """Writer of one rank's rows to parts, a new one for a new column; it compacts parts into segments. Used in workers.
 
     Parts on a disk are appended to; after a kill they are read up to the last whole batch. On an object store a thread
     sends a grown part every `upload_interval_s`, and tries again after a failure, in `sync` at the latest. A thread

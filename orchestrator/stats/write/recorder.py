@@ -20,7 +20,7 @@ from orchestrator.storage import Storage
 
 
 class Recorder:
-    """Buffers the rows of one rank and flushes them as Arrow to its own files. Worker process.
+    """Buffers the rows of one rank and flushes them as Arrow to its own files. Used in workers.
 
     A row has numbers, whose columns `begin` defines, and a dict of values from hooks: numbers, short strings, scalar
     tensors, or times between CUDA events. Tensors are read when the row is flushed, so recording never waits for a

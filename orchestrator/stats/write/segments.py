@@ -18,7 +18,7 @@ from orchestrator.storage import Storage
 
 
 def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt] = ()) -> None:
-    """Rewrite ended parts of one rank as a segment, and remove them. `attempts` tells which rows are superseded.
+    """Rewrite ended parts of one rank as a segment, and remove them. `attempts` determine which rows are superseded.
 
     After a kill in between, the segment counts; packing again gives the same.
     """

@@ -117,7 +117,7 @@ def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
 
 def _permute_trials(summary: Any) -> Any:
     def compare(difference: float, first: Series, other: Series) -> str:
-        # Two, as the test is two-sided.
+        # Two, because the test is two-sided.
         if 2 / comb(len(first) + len(other), len(first)) >= LEVEL:
             return "unknown"
         return direction_of(difference) if beyond_chance(first, other, summary) else "noise"

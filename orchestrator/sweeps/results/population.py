@@ -43,7 +43,7 @@ class Exploit:
 
 
 class History:
-    """The exploits of a sweep, in a file of its folder. Driver."""
+    """The exploits of a sweep, in a file of its folder. Used in the driver."""
 
     def __init__(self, sweep: RunFolder) -> None:
         self._storage = sweep.storage

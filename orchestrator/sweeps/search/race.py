@@ -1,4 +1,4 @@
-"""`scheduler: race`: compares configurations seed by seed and eliminates those that will not win. Driver; needs no Ray.
+"""`scheduler: race`: compares configurations seed by seed and eliminates those unlikely to win. Does not need Ray.
 
 All configurations train with the first seed to the end, since curves may cross. Then the configuration with the best
 mean trains with its other seeds, and the others follow seed by seed, the better first. A configuration is eliminated

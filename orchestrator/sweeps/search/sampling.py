@@ -93,7 +93,7 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
 
 
 def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
-    """Return Optuna's suggestion for a path; for a list Optuna chooses an index, as a value may be a mapping."""
+    """Return Optuna's suggestion for a path; for a list Optuna chooses an index, because a value may be a mapping."""
     if domain.is_list:
         return domain.values[trial.suggest_categorical(name, range(len(domain.values)))]
     low, high = domain.ends

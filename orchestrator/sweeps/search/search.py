@@ -1,4 +1,4 @@
-"""Searches, which choose the values of the next trial, with and without Ray Tune. Driver; needs no Ray."""
+"""Searches, which choose the values of the next trial, with and without Ray Tune. Runs in the driver; needs no Ray."""
 
 from __future__ import annotations
 

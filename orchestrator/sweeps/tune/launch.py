@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep under Ray Tune. Driver."""
+"""Runs the trials of a sweep under Ray Tune. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class _Stopper(_Unsaved, tune.Stopper):
         if number is None:
             return False
         stops = self._rules.should_stop(trial_name(number), result, result[SECONDS])
-        # The scheduler stops one of the trials that share a training, as the others may continue.
+        # The scheduler stops one trial of a shared training run, because the others may continue.
         return stops and REPORTED not in result
 
     def stop_all(self) -> bool:
@@ -235,7 +235,7 @@ def _error_of(trial: RunFolder) -> str:
 
 
 class _Silence(_Unsaved, TrialProgressCallback):
-    """Replaces Tune's progress output, as the running sweep shows the trials."""
+    """Replacement of Tune's progress output, because the running sweep shows the trials."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None: ...
 

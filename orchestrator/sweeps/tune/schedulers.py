@@ -1,4 +1,4 @@
-"""Ray Tune's schedulers for a sweep, and what a trial's config and results contain. Driver."""
+"""Ray Tune's schedulers for a sweep, and what a trial's config and results contain. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from orchestrator.sweeps.search.search import trial_config
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
 
 TRIAL = "trial"
-"""In a config: number, values and followers of the trial."""
+"""Key of a config: number, values and followers of the trial."""
 REPORTED = "reported"
-"""In a result of trials that share a training: the number of the trial that reported, None once all are over."""
+"""Key of a shared result: the number of the trial that reported; None once all have ended."""
 FAILED = "failed"
-"""In a result of trials that share a training: the numbers of trials that failed since the last result."""
+"""Key of a shared result: the numbers of trials that failed since the last result."""
 SECONDS = "seconds"
-"""In a result: training time of the trial, with that of earlier attempts."""
+"""Key of a result: the trial's training time, including earlier attempts."""
 _LONGEST = 1_000_000
 """More reports than any trial makes."""
 _OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}

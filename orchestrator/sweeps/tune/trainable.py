@@ -28,7 +28,7 @@ from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL
 
 _POINTER = "checkpoint.json"
 _COUNTERS = ("epoch", "step", "samples")
-"""What Tune gets besides the sweep's metrics. It keeps all that it gets."""
+"""Counters that Tune gets besides the sweep's metrics. Tune keeps every result."""
 
 
 class Trial(tune.Trainable):
@@ -148,7 +148,7 @@ class Trial(tune.Trainable):
         self._group = TrialGroup(self._engine, others, self._settings) if others else None
 
     def drop(self, number: int, reason: str) -> None:
-        """Stop one of the trials that share this training, as the driver decided at its report."""
+        """Stop one of the trials that share this training run, as the driver decided at its report."""
         trial = next((trial for trial in self._trials if trial.number == number), None)
         if self._group and trial:
             self._group.stop(trial, reason)

@@ -198,7 +198,7 @@ def test_a_model_that_cannot_be_traced_trains(start: Start, tmp_path: Path, capl
     hook = TensorBoard(graph=True)
     with caplog.at_level(logging.WARNING, "hookyard"):
         start(hook, module=Stubborn(3, 1), fresh_batches=lambda phase: iter(batches))
-    assert caplog.messages == ["TensorBoard has no graph of the model, as torch cannot trace it: not with me"]
+    assert caplog.messages == ["TensorBoard has no graph of the model: torch cannot trace it: not with me"]
     assert capsys.readouterr().out == "", "torch prints what it raises"
 
 
