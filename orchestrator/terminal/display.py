@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.errors import StorageError
@@ -125,7 +125,8 @@ class TerminalDisplay:
 
     def line(self, text: str) -> None:
         """Write one line to stderr and to the log."""
-        self._console.print(text, markup=False)
+        with suppress(OSError):  # a terminal that is gone, or a full disk, must not end training
+            self._console.print(text, markup=False)
         self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
@@ -177,5 +178,6 @@ class PipeSafe:
 
 
 def say(text: str) -> None:
-    """Write one line to stderr."""
-    print(text, file=PipeSafe(sys.stderr), flush=True)
+    """Write one line to stderr, as far as it can be written."""
+    with suppress(OSError):
+        print(text, file=PipeSafe(sys.stderr), flush=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from io import StringIO
+from pathlib import Path
 
 import pytest
 import typer
@@ -12,6 +15,7 @@ from typer.testing import CliRunner
 from orchestrator.cli import app
 from orchestrator.cli.errors import Verbs
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
+from orchestrator.storage import Storage
 from orchestrator.terminal.display import PipeSafe, TerminalDisplay, say
 
 PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
@@ -76,3 +80,15 @@ def test_display_survives_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> No
             display.line("two")
         say("three")
     os.close(writes)
+
+
+def test_display_survives_a_terminal_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Gone(StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    with TerminalDisplay(Storage(tmp_path)) as display:
+        display.line("one")
+    say("two")
+    assert (tmp_path / "log.txt").read_text().endswith(" one\n")
