@@ -6,9 +6,11 @@ import os
 # What is imported stays, and going through it again and again meanwhile is half of what it takes to collect the tests.
 gc.disable()
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from orchestrator.engines.ray_environment import set_environment  # noqa: E402
+from orchestrator.storage.stored_data import warn_once  # noqa: E402
 
 torch.set_num_threads(1)
 # The files of tests need not survive a power failure, and most tests would wait longer for the disk than they run.
@@ -21,3 +23,9 @@ set_environment(None)
 def pytest_collection_finish() -> None:
     """Every test's module is imported: Python's garbage collector is as it always is from here on."""
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def fresh_warnings() -> None:
+    """Let each test see warnings that another test has seen."""
+    warn_once.cache_clear()

@@ -40,7 +40,7 @@ def has_valid_seal(data: bytes) -> bool | None:
 
 
 @cache
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
     """Log a message once: several readers meet the same damaged file."""
     _log.warning("%s", message)
 
@@ -62,7 +62,7 @@ def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str
         raise DamagedFile(str(storage / name), str(error), advice) from error
     if has_valid_seal(data) is False:
         place = storage / name
-        _warn_once(f"{place} was changed after it was written: its checksum does not match. It is read as it is")
+        warn_once(f"{place} was changed after it was written: its checksum does not match. It is read as it is")
     return content
 
 
@@ -86,7 +86,7 @@ def log_omission(place: object, what: str) -> None:
     """Log what is left out of a damaged file."""
     omissions = _omissions.get()
     if omissions is None:
-        _warn_once(f"{place} is damaged: {what}")
+        warn_once(f"{place} is damaged: {what}")
     else:
         omissions.append(what)
 

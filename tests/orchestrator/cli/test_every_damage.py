@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
-from orchestrator.storage.stored_data import _warn_once
+from orchestrator.storage.stored_data import warn_once
 from tests.tasks import described
 
 SPACE = {"metric": "val/accuracy", "mode": "max", "space": {"optimizer.lr": {"grid": [0.1, 0.01]}}}
@@ -82,7 +82,7 @@ def call(words: list[str]) -> tuple[int, str]:
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("hookyard").addHandler(handler)
-    _warn_once.cache_clear()  # as in a process of its own
+    warn_once.cache_clear()  # as in a process of its own
     try:
         result = CliRunner().invoke(app, words)
     finally:
