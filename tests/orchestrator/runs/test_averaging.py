@@ -15,15 +15,11 @@ from typer.testing import CliRunner
 
 from hooks import Hook, State
 from hooks.parts.power_average import exponent
-from orchestrator import Run, open_run, run
+from orchestrator import Run, run
 from orchestrator.cli import app
-from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, Session
-from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
 from orchestrator.runs.averaging import LARGEST_ERROR
 from tests.hooks.training.test_power_ema import direct
-from tests.ranks import on_ranks
+from tests.orchestrator.runs.several_ranks import train_on_ranks
 from tests.tasks import described
 
 POWER = {"average": "power", "std": [0.05, 0.10], "snapshots": "4 steps"}
@@ -144,19 +140,11 @@ def test_damaged_snapshot_is_a_usage_error(tmp_path: Path) -> None:
     assert "ema.pt is damaged" in told("average", broken.path, "--std", 0.07, code=2)
 
 
-def _train(rank: int, world_size: int, assignments: list[Assignment]) -> None:
-    for one in assignments:
-        list(Session(one, World(rank, world_size)).reports())
-
-
 def test_ranks_and_shards_give_the_same_average(tmp_path: Path) -> None:
-    assignments = []
-    for strategy in ("ddp", "fsdp"):
-        experiment = averaging(epochs=3, task_args={}, workers={"count": 2, "strategy": strategy})
-        folder = create_run(tmp_path, strategy, to_yaml(experiment), source=experiment.source)
-        assignments.append(Assignment(experiment.source, folder.location))
-    on_ranks(_train, 2, assignments)
-    whole, shards = (open_run(tmp_path / strategy).average(0.07) for strategy in ("ddp", "fsdp"))
+    ddp, fsdp = (
+        averaging(epochs=3, task_args={}, workers={"count": 2, "strategy": strategy}) for strategy in ("ddp", "fsdp")
+    )
+    whole, shards = (one.average(0.07) for one in train_on_ranks(2, tmp_path, ddp=ddp, fsdp=fsdp))
     assert whole.terms == shards.terms
     for name, value in whole.weights.items():
         torch.testing.assert_close(shards.weights[name], value, rtol=1e-4, atol=1e-6)

@@ -14,13 +14,11 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import CheckpointError, ConfigError, Run, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.cli import app
-from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, EvaluationTarget, Session
-from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
+from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.records.removal import Removal
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.evaluation import Evaluation
+from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
 from tests.tasks import described
 
@@ -119,18 +117,8 @@ class Noted(Hook):
         state.info["noted"] = [*self.seen, "on_end"]
 
 
-def _measure(rank: int, world_size: int, assignments: list[Assignment]) -> None:
-    for one in assignments:
-        list(Session(one, World(rank, world_size)).reports())
-
-
-def _to_train(experiment: Any, root: Path, name: str) -> Assignment:
-    folder = create_run(root, name, to_yaml(experiment), source=experiment.source)
-    return Assignment(experiment.source, folder.location)
-
-
 def _to_measure(run: Path, name: str, experiment: Any) -> Assignment:
-    return replace(_to_train(experiment, run / EVALUATIONS, name), target=EvaluationTarget("epoch-0001", "val"))
+    return replace(create(experiment, run / EVALUATIONS, name), target=EvaluationTarget("epoch-0001", "val"))
 
 
 def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -> None:
@@ -139,7 +127,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
         strategy: described(**SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy})
         for strategy in ("ddp", "fsdp")
     }
-    trained = {strategy: _to_train(experiment, tmp_path, strategy) for strategy, experiment in experiments.items()}
+    trained = {strategy: create(experiment, tmp_path, strategy) for strategy, experiment in experiments.items()}
     again = {
         strategy: _to_measure(tmp_path / strategy, "again", experiment) for strategy, experiment in experiments.items()
     }
@@ -147,7 +135,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
     spread = _to_measure(
         Path(done.path), "spread", Evaluation.of(done.folder, "last", "val", asked, workers=2).experiment
     )
-    on_ranks(_measure, 2, [*trained.values(), *again.values(), spread])
+    on_ranks(train, 2, [*trained.values(), *again.values(), spread])
     for strategy in experiments:
         two = open_run(tmp_path / strategy)
         (report,) = open_run(again[strategy].location).reports()

@@ -14,12 +14,8 @@ from torch import Tensor, nn
 
 from experiments.digits import Digits
 from orchestrator import CheckpointError, Run, UsageError, run
-from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, Session
-from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
-from tests.ranks import on_ranks
+from tests.orchestrator.runs.several_ranks import train_on_ranks
 from tests.tasks import Points, described
 
 DIGITS = {
@@ -96,18 +92,9 @@ def test_loaded_model_has_unsaved_buffers_and_random_state_is_kept(tmp_path: Pat
     assert torch.equal(dict(model.named_buffers())["scale"], kept["scale"])
 
 
-def _train(rank: int, world_size: int, locations: list[str]) -> None:
-    for location in locations:
-        list(Session(Assignment(RunFolder(location).source(), location), World(rank, world_size)).reports())
-
-
 def test_model_of_several_ranks_loads_as_a_plain_one(tmp_path: Path) -> None:
-    runs = []
-    for strategy in ("ddp", "fsdp"):
-        experiment = described(hooks=EMA, workers={"count": 2, "strategy": strategy})
-        runs.append(Run(create_run(tmp_path, strategy, to_yaml(experiment), source=experiment.source)))
-    on_ranks(_train, 2, [one.path for one in runs])
-    for one in runs:
+    ddp, fsdp = (described(hooks=EMA, workers={"count": 2, "strategy": strategy}) for strategy in ("ddp", "fsdp"))
+    for one in train_on_ranks(2, tmp_path, ddp=ddp, fsdp=fsdp):
         model = one.load("best")
         assert {type(weight) for weight in model.state_dict().values()} == {Tensor}
         assert measured(model, Points()) == reported(one, "best")

@@ -12,13 +12,8 @@ from hooks import Hook, State
 from orchestrator import RunError, UsageError, open_run, run
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.cli import app
-from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, Session
-from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
 from orchestrator.runs.replay import replay
-from orchestrator.runs.result import Run
-from tests import ranks
+from tests.orchestrator.runs.several_ranks import create, train, train_on_ranks
 from tests.tasks import described
 
 FIELDS: dict[str, Any] = {
@@ -98,11 +93,10 @@ def test_replay_fails_where_the_run_failed(tmp_path: Path) -> None:
 
 def test_replay_uses_the_threads_of_the_run_and_no_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = described(workers={"count": 1, "cpus": 2}, hooks={"time_limit": {"limit": "1h"}})
-    folder = create_run(tmp_path, "points", to_yaml(experiment), source=experiment.source)
-    _train(0, 1, Assignment(experiment.source, str(folder)))
+    train(0, 1, [create(experiment, tmp_path, "points")])
     probe, clock = Probe(), count(step=3600)
     monkeypatch.setattr("hooks.training.time_limit.monotonic", lambda: next(clock))
-    assert replay(Run(folder), 12, hooks={"probe": probe}).agrees
+    assert replay(open_run(tmp_path / "points"), 12, hooks={"probe": probe}).agrees
     assert (probe.threads, torch.get_num_threads()) == (2, 1)
 
 
@@ -120,18 +114,13 @@ def test_wrong_hook_is_a_usage_error(hook: str, answer: str) -> None:
     assert (told.exit_code, answer in told.stderr) == (2, True)
 
 
-def _train(rank: int, world_size: int, given: Assignment) -> None:
-    list(Session(given, World(rank, world_size, rank)).reports())
-
-
 def test_replay_of_two_ranks_is_equal(tmp_path: Path) -> None:
     experiment = described(**FIELDS, batch_size=4, workers={"count": 2})
-    folder = create_run(tmp_path, "points", to_yaml(experiment))
-    ranks.on_ranks(_train, 2, Assignment(experiment.source, str(folder)))
-    found = replay(Run(folder), 13, rank=1)
+    [done] = train_on_ranks(2, tmp_path, points=experiment)
+    found = replay(done, 13, rank=1)
     assert found.checkpoint == "step-00000006"
     assert found.agrees
     assert sorted(found.losses[["rank", "iteration"]].to_numpy().tolist()) == [[0, 12], [0, 13], [1, 12], [1, 13]]
     assert found.row["same"].all()
     with pytest.raises(UsageError, match="replayed with gloo, without a debugger or added hooks"):
-        replay(Run(folder), 11, hooks={"probe": Probe()})
+        replay(done, 11, hooks={"probe": Probe()})
