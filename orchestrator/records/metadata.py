@@ -153,22 +153,15 @@ class RunMetadata:
 
     @property
     def driver(self) -> Process | None:
-        return (
-            None
-            if self.pid is None or self.host is None
-            else Process(self.pid, self.host, self.boot, self.process_started)
-        )
-
-    @property
-    def is_driver_gone(self) -> bool:
-        """True if the driver was on this machine and is not alive."""
-        return self.driver is not None and self.driver.is_visible() and not self.driver.is_alive()
+        if self.pid is None or self.host is None:
+            return None
+        return Process(self.pid, self.host, self.boot, self.process_started)
 
     def driver_in_words(self, status: str) -> str | None:
         """Return driver and start of a running run."""
-        return (
-            f"{self.driver}, since {[self.started, *self.resumed][-1]}" if status == "running" and self.driver else None
-        )
+        if status != "running" or self.driver is None:
+            return None
+        return f"{self.driver}, since {[self.started, *self.resumed][-1]}"
 
     @property
     def wall_s(self) -> float | None:

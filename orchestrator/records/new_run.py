@@ -61,7 +61,7 @@ def _is_untrained(folder: RunFolder) -> bool:
     """Return whether a run, or all trials of a sweep, ended before the first step."""
     try:
         metadata = folder.metadata()
-        if metadata.status == "running" and not metadata.is_driver_gone:
+        if folder.status(metadata) == "running":
             return False
         trials = run_folders(folder.storage / "trials") if metadata.sweep else []
         return not any(map(_has_trained, trials or [folder]))
