@@ -18,7 +18,6 @@ from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.testing.watching import DeviceReads
 from tests.ranks import on_ranks
 from tests.tasks import experiment
 
@@ -147,17 +146,6 @@ def test_padding_changes_nothing(task: CharLM) -> None:
     nats = sum(task.loss(model(batch[0]), batch) * len(text) for batch, text in zip(alone, texts, strict=True))
     torch.testing.assert_close(task.metrics(model(together[0]), together)["bits_per_character"], bits)
     torch.testing.assert_close(task.loss(model(together[0]), together), nats / sum(map(len, texts)))
-
-
-def test_a_gpu_is_asked_for_nothing(task: CharLM) -> None:
-    asked: list[str] = []
-    batch, model = task.collate([encode("abc"), encode("defgh")]), task.model()
-    with DeviceReads(asked.append):
-        output = task.forward(model, batch)
-        task.loss(output, batch).backward()
-        task.metrics(output, batch)
-        task.batch_size(batch)
-    assert asked == []
 
 
 def test_bits_per_character_by_hand(task: CharLM) -> None:

@@ -13,6 +13,7 @@ from hooks.interval import Interval
 from hooks.training.ema import EMA
 from hooks.training.nan_guard import NanGuard
 from tests.gpu.tasks import loop_on
+from tests.hooks.checkpointing.test_export import exported, scaled_state
 from tests.tasks import Overflows
 
 pytestmark = pytest.mark.gpu
@@ -45,3 +46,15 @@ def test_a_loss_that_is_no_number_stops_the_run(device: torch.device, tmp_path: 
     with pytest.raises(Exception, match="not finite at step 4"):
         list(loop.run())
     assert loop.state.step == 3
+
+
+@pytest.mark.parametrize("written", ["trace", "script"])
+def test_torchscript_of_a_model_on_a_gpu_runs_on_the_cpu(cuda: torch.device, tmp_path: Path, written: Any) -> None:
+    """A trace keeps the device of each constant, which no loading changes."""
+    state = scaled_state(tmp_path)
+    state.module.to(cuda)
+    points, scale = torch.randn(4, 5), torch.rand(4, 1)
+    state.fresh_batches = lambda phase: iter([(points.to(cuda), scale.to(cuda))])
+    program = torch.jit.load(exported(state, format=written))
+    assert program(points=points, scale=scale)["output"].device.type == "cpu"
+    assert next(state.module.parameters()).is_cuda

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import psutil
 import pytest
 import torch
 
 from hooks import Hook, Interval
 from hooks.stats.device_stats import DeviceStats
-from hooks.stats.layer_memory import LayerMemory
-from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.model_complexity import ModelComplexity
 from hooks.stats.optimizer_stats import OptimizerStats
@@ -41,7 +38,7 @@ STEPS = 6
 """In an epoch of 48 samples in batches of 8."""
 
 
-def hooks_of(rank: int) -> dict[str, Hook]:
+def hooks_of() -> dict[str, Hook]:
     return {
         "sampler_seed": DistSamplerSeed(),
         "gradient_clip": GradientClip(max_norm=0.3),
@@ -51,9 +48,7 @@ def hooks_of(rank: int) -> dict[str, Hook]:
         "throughput": Throughput(every=Interval(2, "iterations")),
         "memory_stats": MemoryStats(every=Interval(2, "iterations")),
         "device_stats": DeviceStats(every=Interval(2, "iterations")),
-        "layer_memory": LayerMemory(every=EVERY_STEP),
         "optimizer_stats": OptimizerStats(every=EVERY_STEP),
-        "memory_snapshot": MemorySnapshot(steps=(2 + rank,)),
         "model_complexity": ModelComplexity(),
         "runtime_info": RuntimeInfo(),
         "row_stats": RowStats(ALL),
@@ -68,7 +63,7 @@ def run_loop(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     loop = Loop(
         Points(train=48, val=16),
         experiment(**fields),
-        {**hooks_of(rank), "seen": seen},
+        {**hooks_of(), "seen": seen},
         RunContext(world=World(rank, world_size, rank), recorder=rows, artifacts=Path(folder)),
     )
     reports = [report.metrics for report in loop.run()]
@@ -99,13 +94,12 @@ class Outcomes:
 
     one: dict[str, Any]
     two: list[dict[str, Any]]
-    folder: Path
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     folder = tmp_path_factory.mktemp("outcomes")
-    return Outcomes(run_loop(0, 1, str(folder / "one")), on_ranks(run_loop, 2, str(folder / "two")), folder / "two")
+    return Outcomes(run_loop(0, 1, str(folder / "one")), on_ranks(run_loop, 2, str(folder / "two")))
 
 
 def near(values: list[float]) -> Any:
@@ -147,21 +141,6 @@ def test_each_rank_measures_its_own_time_and_memory(outcomes: Outcomes) -> None:
         assert columns["rss_bytes"][-1] == pytest.approx(found["rss"], rel=0.1)
         assert reports[-1]["memory/peak_rss_bytes"] >= max(columns["rss_bytes"])
         assert all(report["train/samples_per_s"] > 0 for report in reports)
-
-
-def test_each_rank_has_files_of_its_own(outcomes: Outcomes) -> None:
-    table = pd.read_parquet(outcomes.folder / "layer_memory")
-    assert (
-        table.groupby("rank", observed=True)["iteration"].agg(["min", "max"]).to_numpy().tolist()
-        == [[1, 3 * STEPS]] * 2
-    )
-    assert (
-        table[table["layer"] == "0"]["output_bytes"].eq(4 * 8 * 4).all()
-    )  # four samples of eight numbers on each rank
-    assert sorted(path.name for path in (outcomes.folder / "memory").iterdir()) == [
-        "rank=0-step=2.txt",
-        "rank=1-step=3.txt",
-    ]
 
 
 def test_ranks_know_the_same_facts_and_the_master_the_cost_of_the_model(outcomes: Outcomes) -> None:

@@ -215,47 +215,6 @@ def test_missing_averages_are_refused_at_the_start(hooks: dict[str, Hook], messa
         next(loop.run())
 
 
-class Moves(nn.Linear):
-    """Counts how often it is moved to the CPU, its copies with it; nothing here has another device."""
-
-    def __init__(self, moved: list[int]) -> None:
-        super().__init__(5, 3)
-        self.moved = moved
-
-    def __deepcopy__(self, memo: Any) -> Moves:
-        twin = Moves(self.moved)
-        twin.load_state_dict(self.state_dict())
-        return twin.train(self.training)
-
-    @torch.jit.unused
-    def cpu(self) -> Any:
-        self.moved.append(id(self))
-        return super().cpu()
-
-
-@pytest.mark.parametrize("written", ["trace", "script"])
-def test_torchscript_is_written_on_the_cpu_without_moving_the_model(tmp_path: Path, written: Any) -> None:
-    """As ClassyVision's `device: cpu`: a trace keeps the device of each constant, which no loading changes."""
-    moved: list[int] = []
-    module = Moves(moved)
-    state = State(module=module, artifacts=tmp_path, fresh_batches=lambda phase: iter([(torch.randn(4, 5),)]), step=3)
-    exported(state, format=written)
-    assert len(moved) == 1
-    assert moved != [id(module)]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("written", ["trace", "script"])
-def test_torchscript_of_a_model_on_a_gpu_runs_on_the_cpu(tmp_path: Path, written: Any) -> None:
-    state = scaled_state(tmp_path)
-    state.module.cuda()
-    points, scale = torch.randn(4, 5), torch.rand(4, 1)
-    state.fresh_batches = lambda phase: iter([(points.cuda(), scale.cuda())])
-    program = torch.jit.load(exported(state, format=written))
-    assert program(points=points, scale=scale)["output"].device.type == "cpu"
-    assert next(state.module.parameters()).is_cuda
-
-
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     hooks: dict[str, Hook] = {"export": Export(format="trace", weights="ema"), "ema": EMA(decay=0.9, buffers="ema")}
     task = Points(train=52, batch_norm=True)

@@ -16,8 +16,6 @@ from hooks.interval import Interval
 from hooks.stats.activation_stats import ActivationStats
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.world import World
-from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
 
 EVERY_STEP = Interval(1, "steps")
@@ -174,38 +172,8 @@ def test_a_compiled_model_is_measured(tmp_path: Path) -> None:
 # In the loop
 
 
-class _Watched(Points):
-    """Keeps what its own first layer gave at each training iteration."""
-
-    def model(self) -> nn.Module:
-        model = super().model()
-        self.given: list[Tensor] = []
-        model[0].register_forward_hook(
-            lambda module, inputs, output: self.given.append(output) if module.training else None
-        )
-        return model
-
-
-def _train(folder: Path, world: World | None = None, **fields: Any) -> _Watched:
-    task, hooks = _Watched(train=44, val=11), {"activations": ActivationStats(every=Interval(2, "steps"))}
-    list(Loop(task, experiment(**fields), hooks, RunContext(world=world or World(), artifacts=folder)).run())
-    return task
-
-
 def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:
     """Six iterations an epoch, four to a step: steps 2 and 4 are what is left of each epoch."""
-    _train(tmp_path, accumulate=4)
+    hooks = {"activations": ActivationStats(every=Interval(2, "steps"))}
+    list(Loop(Points(train=44, val=11), experiment(accumulate=4), hooks, RunContext(artifacts=tmp_path)).run())
     assert sorted(set(pd.read_parquet(tmp_path / "activations")["iteration"])) == [5, 6, 11, 12]
-
-
-def _on_a_rank(rank: int, world_size: int, folder: str) -> list[float]:
-    task = _train(Path(folder), World(rank=rank, world_size=world_size))
-    return [output.mean().item() for output in task.given[1::2]]
-
-
-def test_each_rank_measures_its_own_batches(tmp_path: Path) -> None:
-    by_rank = on_ranks(_on_a_rank, 2, str(tmp_path))
-    table = pd.read_parquet(tmp_path / "activations").query("layer == '0'")
-    for rank, means in enumerate(by_rank):
-        assert table[table["rank"] == rank]["mean"].tolist() == pytest.approx(means, abs=1e-6)
-    assert by_rank[0] != by_rank[1]
