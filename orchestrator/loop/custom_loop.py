@@ -323,22 +323,22 @@ class KeptParts:
     def details(self) -> dict[str, Any]:
         return {"is_over": self.is_over, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
 
-    def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
-        self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, {}
-        self.is_over = manifest["is_over"]
-
-    def restore_rank(
-        self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
+    def restore(
+        self,
+        name: str,
+        manifest: Mapping[str, Any],
+        checkpoint: dict[str, Any],
+        rank_state: Mapping[str, Any],
+        other: Callable[[int], Mapping[str, Any]],
     ) -> None:
-        assert self._stored is not None
-        name, saved, _ = self._stored
-        own = (rank_state if "parts" in rank_state else other(0)).get("parts", {})
+        own, saved_world_size = (rank_state if "parts" in rank_state else other(0))["parts"], manifest["world_size"]
         if own and saved_world_size != self._world.world_size:
             raise CheckpointError(
                 f"checkpoint '{name}' holds parts of each of {saved_world_size} ranks ({', '.join(own)}), and cannot"
                 f" continue with {self._world.world_size}; set workers.count: {saved_world_size}"
             )
-        self._stored = name, saved, own
+        self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, own
+        self.is_over = manifest["is_over"]
 
 
 def _states(parts: Mapping[str, Part]) -> dict[str, Any]:

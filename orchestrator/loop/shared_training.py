@@ -61,10 +61,6 @@ class SharedContents(HookedContents):
     def restore(self, *arguments: Any) -> None:
         if not self._is_restored:
             super().restore(*arguments)
-
-    def restore_rank(self, *arguments: Any) -> None:
-        if not self._is_restored:
-            super().restore_rank(*arguments)
         self._is_restored = True
 
 

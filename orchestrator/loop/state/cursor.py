@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from hooks.state import State
 from orchestrator.checkpoint.position import Position, Stage
@@ -98,16 +97,3 @@ class RunCursor:
         self.eval_iterations, self.val_iterations = dict(position.eval_iterations), position.val_iterations
         self.stage = position.stage
         self.epoch.restore(position.offset)
-
-    def rank_counts(self) -> dict[str, Any]:
-        """Return the counts that differ among ranks: rank 0, whose counts the position has, may have more samples."""
-        state = self._state
-        return {
-            "samples": [state.samples, state.world_samples],
-            "evaluated": [dict(self.eval_iterations), self.val_iterations],
-        }
-
-    def restore_rank(self, counts: Mapping[str, Any]) -> None:
-        """Restore a rank's own counts, after the position."""
-        self._state.samples, self._state.world_samples = counts["samples"]
-        self.eval_iterations, self.val_iterations = dict(counts["evaluated"][0]), counts["evaluated"][1]

@@ -71,25 +71,24 @@ class HookedContents:
             "microbatches": self._iterations.microbatches,
         }
 
-    def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
-        self._saved = saved = self._saved_optimizers(manifest)
-        position = position_in(manifest)
-        self._rescheduled = {key for key, record in self._schedules.items() if saved[key]["scheduler"] != record}
-        self._restore_training(name, checkpoint, dict.fromkeys(self._rescheduled, position))
+    def restore(
+        self,
+        name: str,
+        manifest: Mapping[str, Any],
+        checkpoint: dict[str, Any],
+        rank_state: Mapping[str, Any],
+        other: Callable[[int], Mapping[str, Any]],
+    ) -> None:
+        state, position, saved_world_size = self._state, position_in(manifest), manifest["world_size"]
+        saved = self._saved_optimizers(manifest)
+        rescheduled = {key for key, record in self._schedules.items() if saved[key]["scheduler"] != record}
+        self._restore_training(name, checkpoint, dict.fromkeys(rescheduled, position))
         self._iterations.microbatches = manifest.get("microbatches", 1)
         self._check_data(name, manifest.get("data", {}), position)
-
-    def restore_rank(
-        self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
-    ) -> None:
-        state = self._state
-        means = self._iterations.means = Means()
-        same_ranks = saved_world_size == state.world_size
-        self._changes.restored(
-            {name: {} if name in self._rescheduled else entry["optimizer"] for name, entry in self._saved.items()}
-        )
+        self._changes.restored({key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()})
         self._restore_buffers(rank_state.get("buffers", {}))
-        self._restore_task(rank_state if same_ranks else other(0), saved_world_size)
+        self._restore_task(rank_state if saved_world_size == state.world_size else other(0), saved_world_size)
+        means = self._iterations.means = Means()
         means.include(rank_state.get("means", {}))
         self._data.train.restore(rank_state.get("data"), saved_world_size)
         if self._data.train.is_over:
@@ -181,11 +180,14 @@ class WeightsAlone(HookedContents):
     files = ("model",)
     unread = ("optimizer",)
 
-    def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
-        self._restore_training(name, checkpoint, {})
-
-    def restore_rank(
-        self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
+    def restore(
+        self,
+        name: str,
+        manifest: Mapping[str, Any],
+        checkpoint: dict[str, Any],
+        rank_state: Mapping[str, Any],
+        other: Callable[[int], Mapping[str, Any]],
     ) -> None:
+        self._restore_training(name, checkpoint, {})
         self._changes.restored({name: {} for name in self._schedules})
         self._restore_buffers(rank_state.get("buffers", {}))

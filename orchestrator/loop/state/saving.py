@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -11,8 +12,7 @@ from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.manifest import position_in
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
@@ -44,13 +44,18 @@ class CheckpointContents(Protocol):
     def details(self) -> dict[str, Any]:
         """Return entries of the manifest."""
 
-    def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
-        """Restore the shared contents; raises CheckpointError if they do not fit."""
-
-    def restore_rank(
-        self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
+    def restore(
+        self,
+        name: str,
+        manifest: Mapping[str, Any],
+        checkpoint: dict[str, Any],
+        rank_state: Mapping[str, Any],
+        other: Callable[[int], Mapping[str, Any]],
     ) -> None:
-        """Restore this rank's own contents, after the run's position; `other` returns those of another rank."""
+        """Restore the contents, after the run's position; raises CheckpointError if they do not fit.
+
+        `rank_state` has this rank's own contents, and `other` returns those of another rank.
+        """
 
 
 class CheckpointSaver:
@@ -199,12 +204,12 @@ class CheckpointSaver:
         self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return this rank's files and the manifest's details, as copies if training continues; collective."""
-        state, world = self._state, self._world
+        state, world, position = self._state, self._world, self._cursor.position()
         rank_state = {
             "random": random_state(),
             "after_training": self.after_training if self._cursor.stage > Stage.TRAINED else None,
             "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
-            "counts": self._cursor.rank_counts(),
+            "position": {**asdict(position), "stage": int(position.stage)},
             **self._contents.per_rank(),
         }
         files, details = {_rank_file(world.rank): placeholders.encode(rank_state)}, dict[str, Any]()
@@ -231,17 +236,15 @@ class CheckpointSaver:
             raise CheckpointError("this loop has no store to restore from")
         state, world, contents, load = self._state, self._world, self._contents, partial(self.store.load, name)
         manifest = world.broadcast(partial(self.store.manifest, name))
-        files, saved_world_size = manifest["files"], int(manifest["world_size"])
+        files = manifest["files"]
         shared = dict.fromkeys([*(f"{key}.pt" for key in (*contents.files, "hooks")), *shared_files(files)])
         stored = {key: load(file) for file in shared if (key := file.removesuffix(".pt")) not in contents.unread}
         checkpoint = self.store.with_shards(name, stored, contents.mesh)
-        contents.restore(name, manifest, checkpoint)
-        self._cursor.restore(position_in(manifest))
         rank_file = _rank_file(world.rank)
         rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
-        contents.restore_rank(rank_state, saved_world_size, lambda rank: load(_rank_file(rank)))
-        if "counts" in rank_state and saved_world_size == world.world_size:
-            self._cursor.restore_rank(rank_state["counts"])
+        own_position = rank_state.get("position") if manifest["world_size"] == world.world_size else None
+        self._cursor.restore(Position.read(own_position or manifest["position"]))
+        contents.restore(name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank)))
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
