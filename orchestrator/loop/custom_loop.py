@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, MutableMapping
+from collections.abc import Generator, Mapping, MutableMapping
 from numbers import Real
 from statistics import mean
 from time import perf_counter
@@ -24,6 +24,7 @@ from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.optimizer_state import load_state
+from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
 from orchestrator.loop.world import World
@@ -323,22 +324,16 @@ class KeptParts:
     def details(self) -> dict[str, Any]:
         return {"is_over": self.is_over, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
 
-    def restore(
-        self,
-        name: str,
-        manifest: Mapping[str, Any],
-        checkpoint: dict[str, Any],
-        rank_state: Mapping[str, Any],
-        other: Callable[[int], Mapping[str, Any]],
-    ) -> None:
-        own, saved_world_size = (rank_state if "parts" in rank_state else other(0))["parts"], manifest["world_size"]
+    def restore(self, loaded: LoadedCheckpoint) -> None:
+        name, saved_world_size = loaded.name, loaded.world_size
+        own = (loaded.rank_state if "parts" in loaded.rank_state else loaded.of_rank(0))["parts"]
         if own and saved_world_size != self._world.world_size:
             raise CheckpointError(
                 f"checkpoint '{name}' holds parts of each of {saved_world_size} ranks ({', '.join(own)}), and cannot"
                 f" continue with {self._world.world_size}; set workers.count: {saved_world_size}"
             )
-        self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, own
-        self.is_over = manifest["is_over"]
+        self._stored = name, {part: state for part, state in loaded.shared.items() if part != "hooks"}, own
+        self.is_over = loaded.manifest["is_over"]
 
 
 def _states(parts: Mapping[str, Part]) -> dict[str, Any]:

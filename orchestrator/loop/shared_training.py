@@ -22,6 +22,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 
@@ -58,9 +59,9 @@ class SharedContents(HookedContents):
 
     _is_restored = False
 
-    def restore(self, *arguments: Any) -> None:
+    def restore(self, loaded: LoadedCheckpoint) -> None:
         if not self._is_restored:
-            super().restore(*arguments)
+            super().restore(loaded)
         self._is_restored = True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hooks.state import State
@@ -13,6 +13,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_optimizer
 from orchestrator.loop.state.optimizer_state import load_state, with_settings_of
+from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.metrics import Means
@@ -71,40 +72,34 @@ class HookedContents:
             "microbatches": self._iterations.microbatches,
         }
 
-    def restore(
-        self,
-        name: str,
-        manifest: Mapping[str, Any],
-        checkpoint: dict[str, Any],
-        rank_state: Mapping[str, Any],
-        other: Callable[[int], Mapping[str, Any]],
-    ) -> None:
-        state, position, saved_world_size = self._state, position_in(manifest), manifest["world_size"]
-        saved = self._saved_optimizers(manifest)
+    def restore(self, loaded: LoadedCheckpoint) -> None:
+        state, manifest, rank_state = self._state, loaded.manifest, loaded.rank_state
+        position, saved = position_in(manifest), self._saved_optimizers(manifest)
         rescheduled = {key for key, record in self._schedules.items() if saved[key]["scheduler"] != record}
-        self._restore_training(name, checkpoint, dict.fromkeys(rescheduled, position))
+        self._restore_training(loaded, dict.fromkeys(rescheduled, position))
         self._iterations.microbatches = manifest.get("microbatches", 1)
-        self._check_data(name, manifest.get("data", {}), position)
+        self._check_data(loaded.name, manifest.get("data", {}), position)
         self._changes.restored({key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()})
         self._restore_buffers(rank_state.get("buffers", {}))
-        self._restore_task(rank_state if saved_world_size == state.world_size else other(0), saved_world_size)
+        self._restore_task(loaded)
         means = self._iterations.means = Means()
         means.include(rank_state.get("means", {}))
-        self._data.train.restore(rank_state.get("data"), saved_world_size)
+        self._data.train.restore(rank_state.get("data"), loaded.world_size)
         if self._data.train.is_over:
             state.max_steps = state.step
-        for rank in range(state.rank + state.world_size, saved_world_size, state.world_size):
+        for rank in range(state.rank + state.world_size, loaded.world_size, state.world_size):
             # The means of the current phase include the samples of ranks that no longer exist.
-            means.include(other(rank)["means"])
+            means.include(loaded.of_rank(rank)["means"])
 
-    def _restore_task(self, rank_state: Mapping[str, Any], saved_world_size: int) -> None:
-        saved = rank_state["task"]
+    def _restore_task(self, loaded: LoadedCheckpoint) -> None:
+        are_same_ranks = loaded.world_size == self._state.world_size
+        saved = (loaded.rank_state if are_same_ranks else loaded.of_rank(0))["task"]
         if not saved:
             return
-        if saved_world_size != self._state.world_size:
+        if not are_same_ranks:
             raise CheckpointError(
-                f"the checkpoint holds the task's state on each of {saved_world_size} ranks ({', '.join(saved)}), and"
-                f" cannot continue with {self._state.world_size}; set workers.count: {saved_world_size}"
+                f"the checkpoint holds the task's state on each of {loaded.world_size} ranks ({', '.join(saved)}), and"
+                f" cannot continue with {self._state.world_size}; set workers.count: {loaded.world_size}"
             )
         self._iterations.task.load_state_dict(saved)
 
@@ -140,16 +135,16 @@ class HookedContents:
             if self._state.is_master:
                 self._state.show(text + effect)
 
-    def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Mapping[str, Position]) -> None:
-        state, saved = self._state, checkpoint.get("optimizer", {})
+    def _restore_training(self, loaded: LoadedCheckpoint, rescheduled: Mapping[str, Position]) -> None:
+        state, saved = self._state, loaded.shared.get("optimizer", {})
         try:
-            state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
+            state.module.load_state_dict(sharded_model(loaded.shared["model"], state.module))
             for key in state.optimizers if saved else ():
                 self._restore_optimizer(key, saved[key] if key else saved, rescheduled.get(key))
         except (RuntimeError, ValueError, KeyError) as error:
             missing = f"its optimizer's state has no {error}, so it is of another optimizer"
             reason = missing if isinstance(error, KeyError) else error
-            raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {reason}") from error
+            raise CheckpointError(f"checkpoint '{loaded.name}' does not fit this experiment: {reason}") from error
 
     def _restore_optimizer(self, name: str, saved: Mapping[str, Any], rescheduled: Position | None) -> None:
         """Restore an optimizer, its scheduler and its scaler.
@@ -180,14 +175,7 @@ class WeightsAlone(HookedContents):
     files = ("model",)
     unread = ("optimizer",)
 
-    def restore(
-        self,
-        name: str,
-        manifest: Mapping[str, Any],
-        checkpoint: dict[str, Any],
-        rank_state: Mapping[str, Any],
-        other: Callable[[int], Mapping[str, Any]],
-    ) -> None:
-        self._restore_training(name, checkpoint, {})
+    def restore(self, loaded: LoadedCheckpoint) -> None:
+        self._restore_training(loaded, {})
         self._changes.restored({name: {} for name in self._schedules})
-        self._restore_buffers(rank_state.get("buffers", {}))
+        self._restore_buffers(loaded.rank_state.get("buffers", {}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -21,6 +21,25 @@ from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrit
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint to restore on this rank."""
+
+    name: str
+    manifest: Mapping[str, Any]
+    shared: dict[str, Any]
+    """The contents that all ranks share, by file."""
+    rank_state: Mapping[str, Any]
+    """This rank's own contents."""
+    of_rank: Callable[[int], Mapping[str, Any]]
+    """Returns the contents of another rank."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that saved it."""
+        return int(self.manifest["world_size"])
 
 
 class CheckpointContents(Protocol):
@@ -44,18 +63,8 @@ class CheckpointContents(Protocol):
     def details(self) -> dict[str, Any]:
         """Return entries of the manifest."""
 
-    def restore(
-        self,
-        name: str,
-        manifest: Mapping[str, Any],
-        checkpoint: dict[str, Any],
-        rank_state: Mapping[str, Any],
-        other: Callable[[int], Mapping[str, Any]],
-    ) -> None:
-        """Restore the contents, after the run's position; raises CheckpointError if they do not fit.
-
-        `rank_state` has this rank's own contents, and `other` returns those of another rank.
-        """
+    def restore(self, loaded: LoadedCheckpoint) -> None:
+        """Restore the contents, after the run's position; raises CheckpointError if they do not fit."""
 
 
 class CheckpointSaver:
@@ -242,9 +251,10 @@ class CheckpointSaver:
         checkpoint = self.store.with_shards(name, stored, contents.mesh)
         rank_file = _rank_file(world.rank)
         rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
-        own_position = rank_state.get("position") if manifest["world_size"] == world.world_size else None
+        loaded = LoadedCheckpoint(name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank)))
+        own_position = rank_state.get("position") if loaded.world_size == world.world_size else None
         self._cursor.restore(Position.read(own_position or manifest["position"]))
-        contents.restore(name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank)))
+        contents.restore(loaded)
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
