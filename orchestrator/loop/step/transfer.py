@@ -17,22 +17,13 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
     An object with a `to` of its own (a PackedSequence, a graph, a batch of the task's own) is moved by that.
     """
-    return with_leaves(batch, partial(_moved, device=device))
-
-
-def with_leaves(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a batch with changed leaves; the batch itself if none changes."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
     parts = items_in(batch)
     if parts is None:
-        return change(batch)
-    changed = [with_leaves(part, change) for part in parts]
-    return batch if all(new is old for new, old in zip(changed, parts, strict=True)) else container_with(batch, changed)
-
-
-def _moved(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, Tensor):
-        return leaf.to(device, non_blocking=True)
-    return leaf.to(device) if moves_itself(leaf) else leaf
+        return batch.to(device) if moves_itself(batch) else batch
+    moved = [to_device(part, device) for part in parts]
+    return batch if all(new is old for new, old in zip(moved, parts, strict=True)) else container_with(batch, moved)
 
 
 def moves_itself(part: Any) -> bool:
