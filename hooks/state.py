@@ -104,7 +104,7 @@ class State:
     module: nn.Module = field(default_factory=nn.Module)
     """The task's model, unwrapped, with its own names."""
     optimizer: torch.optim.Optimizer | None = None
-    """The optimizer; of several, that of the current turn, or the first between turns. So are scheduler and scaler."""
+    """The optimizer; of several, the current turn's, or the first between turns. Scheduler and scaler likewise."""
     scheduler: Any = None
     scaler: torch.amp.GradScaler | None = None
     several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(default_factory=dict)

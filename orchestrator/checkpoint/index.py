@@ -109,7 +109,7 @@ def read_position(storage: Storage, name: str, *, warn: bool = True) -> Position
     except FileNotFoundError:
         # On an object store, a checkpoint gets its manifest last.
         if warn and storage.local and storage.exists(f"{name}/model.pt"):
-            _log.warning("the checkpoint %s is damaged: its %s is gone", storage / name, MANIFEST)
+            _log.warning("the checkpoint %s is damaged: its %s is missing", storage / name, MANIFEST)
     except (DamagedFile, CheckpointError) as error:
         if warn:
             _log.warning("%s", error)
@@ -121,4 +121,4 @@ def warn_lost_index(storage: Storage) -> None:
     if storage.exists(INDEX):
         return
     if any(storage.exists(f"{name}/{MANIFEST}") for name in storage.names()):
-        _log.warning("%s is gone: no checkpoint is known as the best", storage / INDEX)
+        _log.warning("%s is missing: no checkpoint is known as the best", storage / INDEX)

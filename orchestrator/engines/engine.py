@@ -25,7 +25,7 @@ class Engine(Protocol):
         """Write a checkpoint between two reports; return its path."""
 
     def drop(self, member: int) -> None:
-        """End one of the runs that share a training, between two reports."""
+        """End one of the runs that share a training run, between two reports."""
 
     def end(self) -> None:
         """End the run between two reports; return when no process trains it any more."""

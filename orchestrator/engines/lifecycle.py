@@ -88,7 +88,7 @@ class Lifecycle:
         return self._engine.save()
 
     def drop(self, member: int) -> None:
-        """End one of the runs that share a training, at the report that it has just made."""
+        """End one of the runs that share a training run, at the report that it has just made."""
         self._engine.drop(member)
 
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:

@@ -110,7 +110,7 @@ class Session:
         self._store: CheckpointStore | None = None
         self._attempt: Attempt | None = None
         self.followers: Sequence[Session] = ()
-        """Sessions that share this training; set before `reports`."""
+        """Sessions that share this training run; set before `reports`."""
 
     def prepare(self) -> CheckpointStore:
         """Resolve the experiment; return its checkpoints, for an evaluation those of the run around it."""

@@ -1,4 +1,4 @@
-"""Runs that share one training, as one session on one rank."""
+"""Runs that share one training run, as one session on one rank."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SharedSession:
 
     def save(self) -> str:
         """Raise: schedulers that pause trials exclude shared training."""
-        raise NotImplementedError("trials that share a training are not paused")
+        raise NotImplementedError("trials that share a training run are not paused")
 
     def _choose_checkpoints(self) -> None:
         """Resume all runs from the newest place where all have a checkpoint; without one they start from scratch."""
@@ -86,7 +86,7 @@ class SharedSession:
         if common is None and self._world.is_master:
             names = ", ".join(session.folder.name for session in self.sessions)
             _log.warning(
-                "%s share a training but no checkpoints of the same place; they start from scratch, without their"
+                "%s share a training run but no checkpoints of the same place; they start from scratch, without their"
                 " checkpoints",
                 names,
             )

@@ -1,4 +1,4 @@
-"""The hooked loop: a training, and the rounds of a run that trains, evaluates, saves and reports."""
+"""The hooked loop: the training, and the rounds of a run that trains, evaluates, saves and reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from orchestrator.task import Task, without_loss
 
 
 class HookedRun(Rounds):
-    """A run of a training: its hooks, evaluation, checkpoints and reports. Used in workers.
+    """One run of a training loop: its hooks, evaluation, checkpoints and reports. Used in workers.
 
     Events fire in `Training` for the start and the training phases, in `Evaluation` for the other phases, in
     `Iterations` within an iteration, in `CheckpointSaver` around a checkpoint, and here for reports and the end.
@@ -126,7 +126,7 @@ class HookedRun(Rounds):
 class Loop(HookedRun):
     """Training of a task with hooks: `for report in loop.run(): ...`. Each worker has one; it does not depend on Ray.
 
-    It is a training of its own and the only run of it. `options` are those of `Training`.
+    It has its own `Training`, and is the only run of it. `options` are passed to `Training`.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class Report:
     phases: tuple[str, ...] = ("train",)
     """All phases of the run."""
     member: int = 0
-    """Number of the run among those that share a training, from 0."""
+    """Number of the run among those that share a training run, from 0."""
 
 
 def make_within(

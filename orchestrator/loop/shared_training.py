@@ -1,4 +1,4 @@
-"""Shared training: several runs share one training. Each has its own observing hooks, validation and checkpoints."""
+"""Shared training: one training loop for several runs, each with its own hooks, validation and checkpoints."""
 
 from __future__ import annotations
 

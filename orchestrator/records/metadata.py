@@ -233,7 +233,7 @@ class Attempt:
     leader: LeadingAttempt | None = None
     """Attempt that it follows in a shared training, if any."""
     until: int | None = None
-    """Last training iteration of its run, if the run shares a training that may continue for others."""
+    """Last training iteration of its run, if the run shares a training run that may continue for others."""
 
     @property
     def has_own_rows(self) -> bool:

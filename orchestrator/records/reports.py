@@ -49,7 +49,7 @@ def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, 
     if ended and data and not data.endswith(b"\n"):
         log_omission(path, "its last line was cut short")
     elif ended and (lost := (ended.reports or 0) - data.count(b"\n")) > 0:
-        log_omission(path, f"{lost} of its {ended.reports} reports are gone")
+        log_omission(path, f"{lost} of its {ended.reports} reports are missing")
     return parse_lines(data, path, check_report)
 
 

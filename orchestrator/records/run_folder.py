@@ -129,13 +129,13 @@ class RunFolder:
         return not all(name.startswith((*FIRST_FILES, ".")) for name in self.storage.names())
 
     def lost_metadata(self) -> DamagedFile:
-        return DamagedFile(str(self.storage / "run.json"), "it is gone", ADVICE["run.json"])
+        return DamagedFile(str(self.storage / "run.json"), "it is missing", ADVICE["run.json"])
 
     def metadata(self) -> RunMetadata:
         return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
 
     def update(self, **changes: Any) -> None:
-        """Change entries of `run.json`; raises DamagedFile if it is gone."""
+        """Change entries of `run.json`; raises DamagedFile if it is missing."""
         try:
             metadata, entries = read_json(
                 self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
@@ -228,7 +228,7 @@ class RunFolder:
         try:
             return self.storage.read("experiment.yaml").decode()
         except FileNotFoundError:
-            reason = "it is gone"
+            reason = "it is missing"
         except UnicodeDecodeError as error:
             reason = str(error)
         raise DamagedFile(str(self.storage / "experiment.yaml"), reason, ADVICE["experiment.yaml"])
@@ -253,7 +253,7 @@ class RunFolder:
 
     def lost_attempt(self, number: int) -> DamagedFile:
         file = self.storage / f"stats/attempt={number}/attempt.json"
-        return DamagedFile(str(file), "it is gone", ADVICE["attempt.json"])
+        return DamagedFile(str(file), "it is missing", ADVICE["attempt.json"])
 
     def begin_attempt(
         self,

@@ -14,7 +14,7 @@ _log = logging.getLogger("hookyard")
 
 
 def run_folders(storage: Storage) -> list[RunFolder]:
-    """Return the runs and sweeps in a storage by name; one whose `run.json` is gone is left out with a warning."""
+    """Return the runs and sweeps in a storage by name; one without a `run.json` is left out with a warning."""
     folders = [RunFolder(storage, name) for name in storage.names()]
     exists = dict(zip(folders, storage.each(RunFolder.exists, folders), strict=True))
     for folder in folders:

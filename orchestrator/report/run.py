@@ -73,7 +73,7 @@ def _card(number: int, finding: Finding) -> Markup:
 
 
 def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
-    """Return the best, or else last, values of metrics; of val and test if there are any."""
+    """Return the best values of metrics, otherwise the last ones; of val and test if there are any."""
     names = [name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.unit(name)]
     shown = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")

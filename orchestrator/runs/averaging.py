@@ -50,7 +50,7 @@ class Average:
     terms: Sequence[Term]
 
     def save(self, path: str | Path | Storage) -> None:
-        """Write the weights: a `.safetensors` file, or else one of torch.save with the weights under `model`. Raises
+        """Write the weights: a `.safetensors` file, otherwise one of torch.save with the weights under `model`. Raises
         UsageError."""
         file = path if isinstance(path, Storage) else Storage(path)
         content = self._to_safetensors() if file.name.endswith(".safetensors") else self._to_pickle()

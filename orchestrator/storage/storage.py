@@ -274,7 +274,7 @@ class Storage:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
     def link(self, name: str, source: Storage, file: str) -> bool:
-        """Hard-link a file of another storage; return False if that is impossible or the file is gone."""
+        """Hard-link a file of another storage; return False if that is impossible or the file is missing."""
         if self.local is None or source.local is None:
             return False
         path = self.local / name
@@ -302,8 +302,8 @@ class Storage:
     def open_stream(self, name: str) -> IO[bytes]:
         """Open a file for incremental writing; `send` uploads it. Local readers see flushed data.
 
-        Raises StorageError if the storage's own folder is gone, as when a share is unmounted: it would come back, and
-        the file would not.
+        Raises StorageError if the storage's own folder is missing, for example when a share is unmounted: it would
+        come back, and the file would not.
         """
         if self.local is None:
             return tempfile.TemporaryFile()

@@ -49,7 +49,7 @@ class SequentialTrials:
         return trial
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
-        """Train trials that share a training to their ends. If one fails, the others continue without it."""
+        """Train trials that share a training run to their ends. If one fails, the others continue without it."""
         while trials:
             if self._rules.sweep_is_over():
                 for trial in trials:

@@ -1,4 +1,4 @@
-"""Paths of a sweep's space that change only hooks that observe, so that trials can share one training."""
+"""Paths of a sweep's space that change only hooks that observe, so that trials can share one training run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _INDEPENDENT_EVENTS = ("on_load", "on_start", "on_backward", "on_gradients", "on
 
 @dataclass(frozen=True)
 class SharedPaths:
-    """Paths whose values can share one training, and why the others cannot."""
+    """Paths whose values can share one training run, and why the others cannot."""
 
     paths: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Path to the reason; the empty path holds for all."""
 
     def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
-        """Group trials, given by number and values, that share one training; the leader comes first."""
+        """Group trials, given by number and values, that share one training run; the leader comes first."""
         groups: dict[str, list[int]] = {}
         for number, values in trials:
             rest = {path: value for path, value in values.items() if path not in self.paths}
@@ -40,7 +40,7 @@ class SharedPaths:
 
 
 def shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
-    """Return the paths of a sweep that can share a training; imports the task and the hooks.
+    """Return the paths of a sweep that can share a training run; imports the task and the hooks.
 
     `source` is the sweep's, or that of the experiment below it.
     """
@@ -65,11 +65,11 @@ def shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
 
 
 def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
-    """Yield a problem for each `fan_out` path that cannot share a training, and for `share_training` without effect."""
+    """Yield a problem for each `fan_out` path that cannot share a training run, and for a useless `share_training`."""
     if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
         yield Problem(
             "sweep.share_training",
-            "has no effect: the space has no path of a hook, so no trials can share a training; remove it",
+            "has no effect: the space has no path of a hook, so no trials can share a training run; remove it",
         )
     fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
     shared = shared_paths(source, sweep) if fan_outs else SharedPaths()
@@ -77,11 +77,12 @@ def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Proble
         if path not in shared.paths:
             reason = shared.reasons.get("") or shared.reasons.get(path) or "only hooks observe"
             instead = "choice" if sweep.search == "optuna" else "grid"
-            yield Problem(join("sweep.space", f"{path}.fan_out"), f"cannot share a training: {reason}; use {instead}")
+            message = f"cannot share a training run: {reason}; use {instead}"
+            yield Problem(join("sweep.space", f"{path}.fan_out"), message)
 
 
 def _sweep_reason(sweep: Sweep) -> str:
-    """Return why no trials of a sweep can share a training; empty if some can."""
+    """Return why no trials of a sweep can share a training run; empty if some can."""
     reasons = {
         "share_training: false": not sweep.share_training,
         "engine: train makes each trial its own job": sweep.engine == "train",
@@ -100,7 +101,7 @@ def _fan_out_only_reason(sweep: Sweep) -> str:
         return ""
     else:
         reason = f"scheduler: {sweep.scheduler.type} ends trials one by one, by the others' results"
-    return f"{reason}; with fan_out: [...], all values of the list share one training"
+    return f"{reason}; with fan_out: [...], all values of the list share one training run"
 
 
 def _resolve_each(source: ExperimentSource, sweep: Sweep, path: str) -> Iterator[ResolvedExperiment]:

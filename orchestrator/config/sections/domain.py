@@ -35,7 +35,7 @@ class Domain(Model):
     grid: _List
     """Each value of a list."""
     fan_out: _List
-    """Each value of a list, for fields of observing hooks: all share one training, and one draw of the other paths."""
+    """Each value of a list, for fields of observing hooks, which share one training run and one draw of other paths."""
     uniform: _Range
     """[low, high]: a number."""
     loguniform: _Range

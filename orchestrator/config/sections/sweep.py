@@ -202,7 +202,7 @@ class Sweep(Model):
     engine: Literal["gang", "train"] = "gang"
     """Engine of a trial: a `gang` of processes that the next trial reuses, or a Ray `train` job for each trial."""
     share_training: Literal["auto", False] = "auto"
-    """`auto` lets trials share a training where they differ only in hooks that observe; `false` never does."""
+    """`auto` lets trials share a training run where they differ only in hooks that observe; `false` never does."""
     seed: Seed = 0
     """Seed of the search and the scheduler."""
     space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MAX_PATHS)]

@@ -26,7 +26,7 @@ class Divergence:
 
 
 def divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) -> Divergence | None:
-    """Return the first loss, or else `metric`, that is not finite in the last report that has it; None if all are.
+    """Return the first loss, otherwise `metric`, that is not finite in the last report that has it; None if all are.
 
     Each of several optimizers has a loss, such as `train/loss_d`.
     """

@@ -34,7 +34,7 @@ class GradientSyncs:
     local: dict[str, Floats]
     """Own work by span; `backward_s` only if it does not contain the wait."""
     wait: Floats
-    """Measured wait, or else `backward_s` above the shortest of all ranks."""
+    """Measured wait, otherwise `backward_s` above the shortest of all ranks."""
     step: Floats
     steps_apart: bool
     """True if an exchange takes several iterations."""

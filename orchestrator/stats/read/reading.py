@@ -216,7 +216,7 @@ def read_tail(storage: Storage, parts: Sequence[Recorded]) -> pa.Table:
 
 
 def _files_now(storage: Storage, part: Recorded) -> RecordedFiles:
-    """Return the files that hold a part which is gone, and what its rank recorded after it."""
+    """Return the files that hold a part that no longer exists, and what its rank recorded after it."""
     table = part.path.rpartition("/")[2].partition("-")[0]
     now = recorded_files(storage, table, part.folder)
     segments, parts = ([file for file in files if file.number >= part.number] for files in (now.segments, now.parts))

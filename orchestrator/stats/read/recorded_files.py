@@ -86,7 +86,7 @@ def warn_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Warn if a finished run has lost all rows that its attempts recorded."""
     files = recorded_files(storage, "rows")
     if any(attempt.has_own_rows for attempt in attempts) and not (files.joined or files.segments or files.parts):
-        log_omission(storage / COMPACTED["rows"], "it is gone, and with it the rows")
+        log_omission(storage / COMPACTED["rows"], "it is missing, and with it the rows")
 
 
 def _listed(storage: Storage, table: str, folder: str) -> Iterator[Recorded]:

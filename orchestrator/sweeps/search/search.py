@@ -48,7 +48,7 @@ class Search:
         """Learn from the last report of a trial that is over; None if the trial failed."""
 
     def _enqueue(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
-        """Queue trials; those that share a training together."""
+        """Queue trials; those that share a training run together."""
         for leader, *followers in self._shared.group_trials([*trials.items()]):
             others = [{"number": number, "values": trials[number]} for number in followers]
             self._waiting.append(trial_config(leader, trials[leader], others))

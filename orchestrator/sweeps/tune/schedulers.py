@@ -82,7 +82,7 @@ def make_scheduler(
 
 
 class _TrialStandIn:
-    """Stands for a trial that is not one of Tune's: it is over, runs in this process, or shares a training.
+    """Stands for a trial that is not one of Tune's: it is over, runs in this process, or shares a training run.
 
     It also stands for Tune's controller around that trial.
     """
@@ -99,7 +99,7 @@ class _SweepScheduler(FIFOScheduler):
     """The common part of all schedulers of a sweep.
 
     It replays earlier reports, does not restart a trial that would fail again, and applies the rule to each trial that
-    shares a training. For repeats the rule gets the aggregate of the trials with as many reports.
+    shares a training run. For repeats the rule gets the aggregate of the trials with as many reports.
     """
 
     @classmethod
@@ -138,7 +138,7 @@ class _SweepScheduler(FIFOScheduler):
             tune_controller.stop_trial(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Decide on a report. Of trials that share a training only the one that reported stops."""
+        """Decide on a report. Of trials that share a training run only the one that reported stops."""
         if REPORTED not in result:
             return self._decide(tune_controller, trial, result)
         member = self._sharing[result[REPORTED]]
@@ -231,7 +231,7 @@ class _Population(_SweepScheduler, Exploiting):
 
 
 class SequentialScheduler:
-    """`asha` or `median` for trials that run one after the other or share a training, without Ray running."""
+    """`asha` or `median` for trials that run one after the other or share a training run, without Ray running."""
 
     def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
         self._scheduler: Any = make_scheduler(settings, previous)

@@ -1,4 +1,4 @@
-"""A trial of a sweep, or trials that share a training, run by Ray Tune on an engine."""
+"""A trial of a sweep, or trials that share a training run, run by Ray Tune on an engine."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Trial(tune.Trainable):
     After the loss of this process or of a rank, Tune starts the trial again on a new engine, and the trial resumes from
     its newest checkpoint.
 
-    Trials that share a training are one trial for Tune, whose results name the trial that reported. The driver calls
-    `drop` to stop a single one.
+    Trials that share a training run are one trial for Tune, whose results name the trial that reported. The driver
+    calls `drop` to stop a single one.
     """
 
     def setup(
@@ -94,7 +94,7 @@ class Trial(tune.Trainable):
                 continue  # the others train without it
             self._trials.append(trial)
         if not self._trials:
-            raise RunError("none of the trials that share this training could start")
+            raise RunError("none of the trials that share this training run could start")
         folder = self._trials[0].folder
         is_own = self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/")
         checkpoint = checkpoint_to_exploit(folder, None if is_own else self._checkpoint)

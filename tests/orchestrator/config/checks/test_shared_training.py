@@ -101,7 +101,7 @@ def test_only_fan_out_shares_where_trials_are_chosen_or_stopped_singly(sweep: di
     paths, reason = found(space, {"search": "random", "trials": 4, **sweep}, hooks={"ema": {}})
     assert paths == ["hooks.ema.decay"]
     assert reason.startswith(message)
-    assert reason.endswith("with fan_out: [...], all values of the list share one training")
+    assert reason.endswith("with fan_out: [...], all values of the list share one training run")
 
 
 def test_fan_out_that_cannot_share_is_refused_with_the_reason() -> None:
