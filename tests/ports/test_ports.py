@@ -15,25 +15,16 @@ from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
-from tests.ports import (
-    gcn,
-    imagenet,
-    reinforcement_learning,
-    siamese_network,
-    vae,
-)
+from tests.ports import gcn, imagenet, siamese_network, vae
 from tests.ports.harness import Fails, Port, Ranks, check
 from tests.ranks import on_ranks, until_killed
 
 PORTS = {
     "imagenet": imagenet.PORT,
     "vae": vae.PORT,
-    "reinforcement_learning": reinforcement_learning.PORT,
     "siamese_network": siamese_network.PORT,
     "gcn": gcn.PORT,
 }
-
-
 DRAWING = ("vae", "siamese_network", "gcn")
 """Ports that draw random numbers in validation, as samples are fetched there, or as the data is made."""
 
@@ -59,7 +50,7 @@ def test_port_equals_its_raw_loop_undisturbed_and_after_two_failures(tmp_path: P
 
 def failing_and_resumed(port: Port, places: str, checkpoint: dict[str, Any], root: Path) -> Run:
     """Run a port that fails at each of the places, and resume it after each."""
-    experiment = port.experiment_with({"fails": port.fails(places, str(root)), "checkpoint": checkpoint})
+    experiment = port.experiment_with({"fails": Fails(places, str(root)), "checkpoint": checkpoint})
     with pytest.raises(RunError, match="failed on purpose"):
         run(experiment, root, local=True)
     folder = root / experiment.name
