@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -135,17 +135,10 @@ def _examine_nodes(
         ray.cancel(answer, force=True)
     return [
         Node(
-            _node_name(node, alive),
+            f"{entries['NodeManagerHostname']} ({entries['NodeManagerAddress']})",
             answers.get(node),
             silence=silence.get(node),
             offered_gpus=float(entries["Resources"].get("GPU", 0)),
         )
         for node, entries in alive.items()
     ]
-
-
-def _node_name(node: str, alive: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return host and address of a node, with the start of its id if several nodes share a host."""
-    hosts = [(entries["NodeManagerHostname"], entries["NodeManagerAddress"]) for entries in alive.values()]
-    host, address = alive[node]["NodeManagerHostname"], alive[node]["NodeManagerAddress"]
-    return f"{host} ({address})" if hosts.count((host, address)) == 1 else f"{host} ({address}, {node[:6]})"

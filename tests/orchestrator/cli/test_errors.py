@@ -12,7 +12,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orchestrator.cli import app
 from orchestrator.cli.errors import Verbs
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
 from orchestrator.storage import Storage
@@ -52,11 +51,6 @@ def test_errors_become_messages_and_exit_codes(error: BaseException, code: int, 
     result = CliRunner().invoke(failing, ["one"])
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", said)
     assert CliRunner().invoke(failing, ["other"]).exit_code == 0
-
-
-@pytest.mark.parametrize("arguments", [["validate"], ["nosuchverb"], ["hooks", "--nosuchflag"]])
-def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
 def test_stream_without_a_reader_drops_text() -> None:

@@ -35,10 +35,6 @@ def completed(*words: str) -> list[str]:
     return CliRunner().invoke(app, [], prog_name="hookyard", env=asked).output.split()
 
 
-def test_verbs_are_completed(folder: Path) -> None:
-    assert completed("sw") == ["sweep"]
-
-
 @pytest.mark.parametrize(
     "verb", ["show", "watch", "stats", "samples", "replay", "report", "resume", "doctor", "compare", "note", "rm"]
 )

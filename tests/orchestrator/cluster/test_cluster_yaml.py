@@ -32,15 +32,6 @@ def test_ray_accepts_the_cluster_file(cluster: dict[str, Any]) -> None:
     assert set(prepared["available_node_types"]) == {"head", "gpu"}
 
 
-def test_head_does_not_train_and_workers_are_autoscaled(cluster: dict[str, Any]) -> None:
-    kinds = cluster["available_node_types"]
-    head = kinds.pop(cluster["head_node_type"])
-    assert head["resources"] == {"CPU": 0, "GPU": 0}
-    assert [kind["min_workers"] for kind in kinds.values()] == [0]
-    assert all(kind["resources"]["GPU"] >= 1 for kind in kinds.values())
-    assert cluster["provider"]["cache_stopped_nodes"] is False
-
-
 def test_every_node_has_the_token_and_requires_it(cluster: dict[str, Any]) -> None:
     starts = [command for command in start_commands(cluster) if "ray start" in command]
     assert len(starts) == 2

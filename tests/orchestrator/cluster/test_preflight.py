@@ -20,15 +20,15 @@ LATE = "late"
 class StandIn:
     """The methods of Ray that a preflight calls. Each node has a change of its answers, or LATE."""
 
-    def __init__(self, host: str | None = None, **changes: Callable[[Answers], Answers] | str | None) -> None:
-        self.host, self.changes = host, changes
+    def __init__(self, **changes: Callable[[Answers], Answers] | str | None) -> None:
+        self.changes = changes
         self.cancelled: list[Any] = []
 
     def nodes(self) -> list[dict[str, Any]]:
         known = [
             {
                 "NodeID": node * 56,
-                "NodeManagerHostname": self.host or f"host-{node}",
+                "NodeManagerHostname": f"host-{node}",
                 "NodeManagerAddress": "127.0.0.1",
                 "Alive": True,
                 "Resources": {"CPU": 2.0},
@@ -100,11 +100,6 @@ def test_nodes_that_fail_or_do_not_answer_are_named(tmp_path: Path) -> None:
     assert len(ray.cancelled) == 1
     with pytest.raises(UsageError, match=r"(?s)host-b.*host-c.*host-d.*Nothing was started.*--skip-preflight"):
         result.raise_errors()
-
-
-def test_nodes_on_one_host_have_different_names(tmp_path: Path) -> None:
-    result = check_cluster(StandIn("host", a=None, b=None), str(tmp_path))
-    assert [node.name for node in result.nodes] == ["host (127.0.0.1, aaaaaa)", "host (127.0.0.1, bbbbbb)"]
 
 
 def test_run_larger_than_the_cluster_gets_a_warning(tmp_path: Path) -> None:

@@ -47,11 +47,3 @@ def test_sections_have_headings_and_links() -> None:
 
 def test_empty_section_has_a_note() -> None:
     assert '<p class="nothing">none &lt;b&gt;</p>' in made()
-
-
-def test_the_page_has_a_language_a_title_and_a_width() -> None:
-    html = made()
-    assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
-    assert "<title>a &lt;b&gt; - Hookyard</title>" in html
-    assert "<footer>Made by hookyard report at now from runs/&lt;a&gt;.</footer>" in html
-    assert 'content="width=device-width, initial-scale=1"' in html
