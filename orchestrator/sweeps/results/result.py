@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import pandas as pd
 
 from hooks.metrics.direction import direction
 from orchestrator.errors import DamagedFile, UsageError, did_you_mean
-from orchestrator.records.metadata import SweepMetadata
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
@@ -46,6 +44,19 @@ _SHOWN_TRIALS = 12
 class Sweep(Result):
     """A sweep, running or over. Each table is read on access."""
 
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(folder)
+        settings = folder.metadata().sweep
+        assert settings is not None
+        self.objectives = [*settings.objectives]
+        """Each of the sweep's metrics, with `max` or `min`."""
+        self.objective = self.objectives[0]
+        """The first of them."""
+        self.repeats = settings.repeats
+        """Number of trials of each configuration, each with another seed."""
+        self.aggregate = settings.aggregate
+        """Aggregate of `repeats`: `mean` or `lower_bound`."""
+
     def _repr_html_(self) -> str:
         """Return the status and the best trials, for notebooks."""
         from orchestrator.terminal.notebook import result_html
@@ -60,32 +71,6 @@ class Sweep(Result):
         ]
         best = best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
         return result_html(self.path, self.status, [counts, f"and {others} more trials" if others > 0 else None], best)
-
-    @cached_property
-    def objective(self) -> tuple[str, str]:
-        """The sweep's first metric, with `max` or `min`."""
-        return self.objectives[0]
-
-    @cached_property
-    def objectives(self) -> list[tuple[str, str]]:
-        """Each of the sweep's metrics, with `max` or `min`."""
-        return [*self._summary.objectives]
-
-    @property
-    def repeats(self) -> int:
-        """Number of trials of each configuration, each with another seed."""
-        return self._summary.repeats
-
-    @property
-    def aggregate(self) -> str:
-        """Aggregate of `repeats`: `mean` or `lower_bound`."""
-        return self._summary.aggregate
-
-    @cached_property
-    def _summary(self) -> SweepMetadata:
-        summary = self.folder.metadata().sweep
-        assert summary is not None
-        return summary
 
     @property
     def runs(self) -> list[Run]:
