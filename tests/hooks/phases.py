@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pytest
-import torch
-
 from hooks import Hook, Plan, State
 
 
@@ -95,15 +92,3 @@ def run_phase(
 def loss_rows(*values: float) -> list[dict[str, float]]:
     """Rows with nothing but a loss."""
     return [{"loss": value} for value in values]
-
-
-def check_tensors_are_read_every_third_time(hook: Hook, state: State) -> None:
-    """A hook with an interval of 3 looks at the row in the third iteration alone: a meta tensor cannot be read, and on
-    CUDA each reading would wait for the device."""
-    plan = Plan({"hook": hook})
-    state.phase, state.row = "train", {"loss": torch.zeros((), device="meta")}
-    for state.phase_iteration in (1, 2):
-        plan.fire("on_step", state)
-    state.phase_iteration = 3
-    with pytest.raises(Exception, match="meta"):
-        plan.fire("on_step", state)

@@ -14,7 +14,7 @@ from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
 from hooks.parts.logs.window_statistics import Window
-from tests.hooks.phases import Screen, Ticks, check_tensors_are_read_every_third_time, loss_rows, run_phase
+from tests.hooks.phases import Screen, Ticks, loss_rows, run_phase
 
 
 @pytest.fixture
@@ -142,7 +142,3 @@ def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[flo
         loss_rows(1.0),
     )
     assert screen.lines[0] == f"train  epoch 0  1/1  {shown}  loss 1"
-
-
-def test_tensors_are_read_only_where_a_line_is_printed() -> None:
-    check_tensors_are_read_every_third_time(Console(every=Interval(3, "iterations")), State(display=Screen()))

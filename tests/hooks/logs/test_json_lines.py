@@ -14,7 +14,7 @@ from torch import nn
 from hooks.interval import Interval
 from hooks.logs.json_lines import FILE, JsonLines
 from tests.hooks.logs.conftest import Start
-from tests.hooks.phases import check_tensors_are_read_every_third_time, loss_rows, run_phase
+from tests.hooks.phases import loss_rows, run_phase
 
 
 def _refuse(constant: str) -> None:
@@ -56,8 +56,3 @@ def test_non_finite_values_are_null(start: Start, tmp_path: Path, value: float) 
     row, end = _lines(tmp_path)
     assert row["loss"] is None
     assert end["metrics"] == {"train/loss": None}
-
-
-def test_tensors_are_read_only_where_a_line_is_written(start: Start) -> None:
-    hook = JsonLines(every=Interval(3, "iterations"))
-    check_tensors_are_read_every_third_time(hook, start(hook))

@@ -22,7 +22,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from tests.hooks.logs.conftest import Start
 from tests.hooks.parts.logs.test_hyperparameters import CONFIG
-from tests.hooks.phases import check_tensors_are_read_every_third_time, loss_rows, run_phase
+from tests.hooks.phases import loss_rows, run_phase
 from tests.tasks import Points, experiment, numbers
 
 
@@ -107,11 +107,6 @@ def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None
     assert hparams["scheduler"].string_value == "none"
     assert _session(tmp_path, "session_end_info").session_end_info.status == 1  # success
     assert len(list((tmp_path / FOLDER).iterdir())) == 1, "no sub-run, and no second file that hides the first"
-
-
-def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
-    hook = TensorBoard(every=Interval(3, "iterations"))
-    check_tensors_are_read_every_third_time(hook, start(hook))
 
 
 def test_info_of_another_hook_is_drawn_once(start: Start, tmp_path: Path) -> None:

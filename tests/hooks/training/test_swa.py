@@ -49,7 +49,7 @@ def torchs_recipe() -> tuple[AveragedModel, list[float]]:
     return averaged, rates
 
 
-def run_loop(root: Path, restore: str | None = None) -> tuple[Loop, Rows, dict[str, Any]]:
+def run_loop(root: Path) -> tuple[Rows, dict[str, Any]]:
     """The same as a YAML file says it: two steps an epoch, and an update of the average at the end of each."""
     hooks: dict[str, Hook] = {
         "sampler_seed": DistSamplerSeed(),
@@ -60,10 +60,7 @@ def run_loop(root: Path, restore: str | None = None) -> tuple[Loop, Rows, dict[s
     experiment = described(epochs=EPOCHS, batch_size=26, scheduler={"type": "SWALR", **SCHEDULE})
     rows = Rows()
     loop = Loop(TASK, experiment, hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows))
-    if restore:
-        loop.restore(restore)
-    reports = [report.metrics for report in loop.run()]
-    return loop, rows, reports[-1]
+    return rows, [report.metrics for report in loop.run()][-1]
 
 
 def evaluated(model: nn.Module) -> float:
@@ -75,7 +72,7 @@ def evaluated(model: nn.Module) -> float:
 
 def test_swa_with_batch_norm_update_equals_the_recipe_of_torch(tmp_path: Path) -> None:
     averaged, rates = torchs_recipe()
-    _, rows, report = run_loop(tmp_path)
+    rows, report = run_loop(tmp_path)
     store = CheckpointStore(Storage(tmp_path))
     record = store.load(store.names()[-1], "ema.pt")
     updates = store.load(store.names()[-1], "hooks.pt")["ema"]["updates"]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy
+import pytest
 import torch
 from torch import nn
 
-from hooks import State
+from hooks import Interval, Plan, State
+from hooks.logs.console import Console
+from hooks.logs.json_lines import JsonLines
+from hooks.logs.tensorboard import TensorBoard
 from hooks.parts.logs.readings import learning_rates, read, read_numbers
+from tests.hooks.phases import Screen
 
 
 def test_numbers_are_kept_and_tensors_read_exactly() -> None:
@@ -41,3 +49,18 @@ def test_each_parameter_group_has_its_learning_rate() -> None:
     groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (1e-6, torch.tensor(0.5))]
     assert learning_rates(State(optimizer=torch.optim.SGD(groups))) == {"lr": 1e-6, "lr_1": 0.5}
     assert learning_rates(State()) == {}
+
+
+@pytest.mark.parametrize("logger", [Console, JsonLines, TensorBoard])
+def test_loggers_read_tensors_only_where_they_write(logger: Any, tmp_path: Path) -> None:
+    """A meta tensor cannot be read, and on CUDA each reading would wait for the device."""
+    hook, state = logger(every=Interval(3, "iterations")), State(display=Screen(), artifacts=tmp_path)
+    hook.on_start(state)
+    plan = Plan({"hook": hook})
+    state.phase, state.row = "train", {"loss": torch.zeros((), device="meta")}
+    for state.phase_iteration in (1, 2):
+        plan.fire("on_step", state)
+    state.phase_iteration = 3
+    with pytest.raises(Exception, match="meta"):
+        plan.fire("on_step", state)
+    hook.on_exception(state, KeyboardInterrupt())
