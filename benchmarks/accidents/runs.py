@@ -23,7 +23,7 @@ from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.testing.trees import difference
 
 DISK = ("fill", "hide", "blink", "read-only")
-GONE = "it is gone", "is missing", "was removed, or the claim of its driver", "No such file or directory"
+GONE = "the file does not exist", "is missing", "was removed, or the claim of its driver", "No such file or directory"
 LAST_WORDS = {"fill": ("No space left on device",), "hide": GONE, "blink": GONE, "memory": ("memory",)}
 """Parts of the error after an accident that does not end the process itself."""
 EDITS = "was changed after it was written", "was edited"

@@ -27,7 +27,7 @@ class _Best:
     score: float | None = None
     name: str | None = None
 
-    def improved_by(self, value: float) -> bool:
+    def is_improved_by(self, value: float) -> bool:
         if not math.isfinite(value):
             return False
         if self.score is None:
@@ -36,8 +36,8 @@ class _Best:
 
 
 @dataclass
-class _Taken:
-    """A checkpoint being written: its step, whether this hook asked for it, and the metrics it is the best of."""
+class _InProgress:
+    """A checkpoint being written: its step, whether this hook requested it, and the metrics it is best for."""
 
     step: int
     is_requested: bool
@@ -46,37 +46,38 @@ class _Taken:
 
 @dataclass
 class Checkpoint(Hook):
-    """Checkpoints at an interval, at the end, and whenever a metric is best.
+    """Checkpoints at an interval, at the end, and whenever a metric reaches a new best.
 
         checkpoint: {every: 500 steps, keep: 3, best: val/accuracy}
 
-    All ranks make the same decisions, from counters and reduced metrics. A checkpoint after training is made before
-    validation, and marked if it validates best. An old checkpoint is deleted only after a newer one is stored. Source:
-    MMEngine CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
+    All ranks make the same decisions, from counters and reduced metrics. The hook saves after training, before
+    validation, and labels the checkpoint `best` afterwards if its validation is the best so far. It deletes an old
+    checkpoint only after a newer one is stored. Source: MMEngine CheckpointHook, VISSL
+    LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
     """
 
     every: Interval = Interval(1)
     """Interval between two checkpoints."""
     keep: Annotated[Annotated[int, Ge(1)] | None, Needs("every")] = 3
-    """Number of the newest checkpoints to keep, besides the best; null keeps all."""
+    """Number of recent checkpoints to keep in addition to the best; null keeps all."""
     save_last: bool = True
-    """Makes one at the end of training in any case."""
+    """Final checkpoint at the end of training, whatever the interval."""
     best: str | list[str] | None = None
-    """Metrics whose best checkpoint is made and kept, such as `val/accuracy`; `auto` is the first metric of val besides
-    its loss. By default the best of the checkpoints made anyway is kept, by the main metric or the first of val with a
-    known direction."""
+    """Metrics for which to save and keep the best checkpoint, such as `val/accuracy`; `auto` is the first validation
+    metric besides the loss. By default no extra checkpoint is saved. The best of the existing ones is kept, by the main
+    metric or the first validation metric whose direction is known."""
     mode: Annotated[Mode | list[Mode] | None, Needs("best")] = None
-    """`max` if more is better, `min` if less, for all metrics or each; by default from their names."""
+    """`max` if higher is better, `min` if lower: one value, or one per metric. By default inferred from the names."""
     begin: Annotated[int, Ge(0), Needs("every")] = 0
-    """First epoch or step, in the unit of `every`, that may have one."""
+    """First epoch or step (in the unit of `every`) at which to save."""
     background: bool = False
-    """Writes files in the background: training waits only until they are copied to host memory."""
+    """Background writes: training waits only until the state is copied to host memory."""
     out_dir: str | None = None
-    """Another folder for the run's checkpoints."""
+    """Folder for the run's checkpoints, instead of the run's own."""
     publish: Annotated[list[str], MinLen(1)] | None = None
-    """Parts of the last and best checkpoints to write as files of their own at the end: `model` (the evaluated weights;
-    `state_dict` is the same), `raw_model` (the weights in training), `optimizer`, `hooks`, the record of a hook by its
-    name, or `meta` (the manifest with the experiment as `config`)."""
+    """Parts of the last and best checkpoints to export as separate files at the end. `model` (or `state_dict`) is the
+    evaluated weights, `raw_model` the weights in training, `meta` the manifest with the experiment as `config`. Others
+    are `optimizer`, `hooks`, and the name of a hook, for its saved state."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -86,28 +87,28 @@ class Checkpoint(Hook):
     def __post_init__(self) -> None:
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
         if "auto" in metrics and len(metrics) > 1:
-            raise ValueError(f"best is {metrics}: write auto alone, or all metrics")
-        self._is_chosen_later = metrics in (["auto"], [])
+            raise ValueError(f"best is {metrics}: set either auto, or a list of metrics")
+        self._should_choose_metric = metrics in (["auto"], [])
         self._bests: dict[str, _Best] = {}
-        if not self._is_chosen_later:
+        if not self._should_choose_metric:
             self._monitor(metrics)
         self._names: list[str] = []
         self._requested = False
         self._pending: list[str] = []
-        self._taken: _Taken | None = None
+        self._in_progress: _InProgress | None = None
         self._saved: tuple[int, str] | None = None
         self._restored: str | None = None
-        self._counts_restored = False
-        """True if the restored checkpoint is kept: this hook requested it, or it begins the run."""
+        self._should_keep_restored = False
+        """True if the restored checkpoint is one to keep: this hook requested it, or the run starts from it."""
         self._run: str | None = None
-        """The run that this memory is of."""
+        """Name of the run that the fields above describe."""
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint.get("name")
 
     def on_start(self, state: State) -> None:
         if self._restored is not None:
-            self._forget_another_run(state)
+            self._reset_if_from_another_run(state)
             self._reconcile(state, self._restored)
             self._restored = None
         self._run = state.name
@@ -117,7 +118,7 @@ class Checkpoint(Hook):
             self._request(state, "interval")
 
     def handles(self, event: str) -> bool:
-        """Return whether the hook acts at an event; steps only with `every` in steps."""
+        """Return whether the hook acts at an event; on steps only if `every` is in steps."""
         return (event != "on_step" or self.every.unit == "steps") and super().handles(event)
 
     def on_phase_end(self, state: State) -> None:
@@ -126,18 +127,18 @@ class Checkpoint(Hook):
         self._update_best(state)
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._taken = _Taken(state.step, self._requested, self._pending)
+        self._in_progress = _InProgress(state.step, self._requested, self._pending)
         self._requested, self._pending = False, []
 
     def on_saved(self, state: State, path: str) -> None:
-        """Training may have continued meanwhile, and asked for another checkpoint."""
-        assert self._taken is not None
-        taken, self._taken = self._taken, None
+        """Record the stored checkpoint. Training may have requested another one in the meantime."""
+        assert self._in_progress is not None
+        written, self._in_progress = self._in_progress, None
         name = path.rstrip("/").rpartition("/")[2]
-        self._saved = (taken.step, name)
-        if taken.is_requested:
+        self._saved = (written.step, name)
+        if written.is_requested:
             self._names = [*(known for known in self._names if known != name), name]
-        self._mark_best(state, name, taken.metrics)
+        self._mark_best(state, name, written.metrics)
         self._retain(state)
 
     def on_end(self, state: State) -> None:
@@ -146,23 +147,23 @@ class Checkpoint(Hook):
         last = self._saved[1] if self._saved else self._names[-1] if self._names else None
         for name in _unique([last, *(best.name for best in self._bests.values())]):
             places = {"model": state.checkpoints.find_evaluated_weights(name), "raw_model": "model"}
-            parts = {key: places.get(key, key) for key in map(_entry, self.publish)}
+            parts = {key: places.get(key, key) for key in map(_resolve_alias, self.publish)}
             state.checkpoints.publish(name, parts, "published", state.config)
 
     def unsuitable(self, setup: Setup) -> str:
         if setup.hooks.get("checkpoint") is not self and (self.out_dir is not None or self.background):
             key = "background" if self.out_dir is None else "out_dir"
-            return f"`{key}` holds for all checkpoints of a run; set it in the hook named checkpoint"
+            return f"`{key}` applies to all checkpoints of a run; set it in the hook named checkpoint"
         records = (name for name, hook in setup.hooks.items() if hook.keeps_record)
         known = ["model", "raw_model", "optimizer", "hooks", "meta", *records]
-        unknown = [key for key in self.publish or () if _entry(key) not in known]
+        unknown = [key for key in self.publish or () if _resolve_alias(key) not in known]
         if unknown:
             return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}"
         return ""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the saved checkpoints, and the metrics that the checkpoint being written is the best of, as its own
-        name is not known yet."""
+        """Return the names of saved checkpoints. For the checkpoint being written, return the metrics it is best for,
+        because its name is not known yet."""
         bests = {
             best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()
         }
@@ -178,13 +179,13 @@ class Checkpoint(Hook):
         self._names = list(state["names"])
         for metric, best in state["bests"].items():
             mode = best["mode"]
-            if self._is_chosen_later and not self._bests:
+            if self._should_choose_metric and not self._bests:
                 self._monitor([metric], {metric: mode})
             # A score is useless if its direction has changed.
             if metric in self._bests and self._bests[metric].mode == mode:
                 self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
         self._pending = [metric for metric in state["pending"] if metric in self._bests]
-        self._counts_restored = state["requested"]
+        self._should_keep_restored = state["requested"]
         self._run = state.get("run")
 
     def _request(self, state: State, reason: str) -> None:
@@ -194,22 +195,22 @@ class Checkpoint(Hook):
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
             self._request(state, "interval")
-        elif self.save_last and state.finished and not (self._pending_at(state) or self._saved_at(state)):
+        elif self.save_last and state.finished and not (self._in_progress_at(state) or self._saved_at(state)):
             self._request(state, "last")
 
     def _update_best(self, state: State) -> None:
-        """Find metrics that are better than ever, and give them a checkpoint of this step."""
-        if self._is_chosen_later and not self._bests and kind_of(state.phase) == "val":
+        """Find metrics with a new best value, and make sure that this step has a checkpoint for them."""
+        if self._should_choose_metric and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
-        better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
-        taken, saved = self._pending_at(state), self._saved_at(state)
-        if not better or not (taken or saved or self.best):
+        better = [best for best in self._bests.values() if best.is_improved_by(_get_value(best, state))]
+        in_progress, saved = self._in_progress_at(state), self._saved_at(state)
+        if not better or not (in_progress or saved or self.best):
             return
         for best in better:
             best.score = state.metrics[best.metric]
         metrics = [best.metric for best in better]
-        if taken:
-            taken.metrics += metrics
+        if in_progress:
+            in_progress.metrics += metrics
         elif saved:
             self._mark_best(state, saved, metrics)
             self._retain(state)
@@ -218,8 +219,8 @@ class Checkpoint(Hook):
             self._request(state, "best")
 
     def _choose_metric(self, state: State) -> None:
-        """Choose the metric of val to monitor; none if no direction is known and none is set."""
-        metric = _first_of_val(state.metrics) if self.best else choose_main_metric(state.metrics, state.config)
+        """Choose the validation metric to monitor; none if no direction is known and none is set."""
+        metric = _find_first_val_metric(state.metrics) if self.best else choose_main_metric(state.metrics, state.config)
         if metric:
             self._monitor([metric], declared_modes(state.config))
 
@@ -227,16 +228,16 @@ class Checkpoint(Hook):
         modes = directions(metrics, self.mode, declared)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
-    def _pending_at(self, state: State) -> _Taken | None:
+    def _in_progress_at(self, state: State) -> _InProgress | None:
         """Return the checkpoint of the current step that is still being written."""
-        return self._taken if self._taken and self._taken.step == state.step else None
+        return self._in_progress if self._in_progress and self._in_progress.step == state.step else None
 
     def _saved_at(self, state: State) -> str | None:
         """Return the checkpoint that this attempt made at the current step."""
         return self._saved[1] if self._saved and self._saved[0] == state.step else None
 
     def _mark_best(self, state: State, name: str, metrics: Iterable[str]) -> None:
-        """Make a stored checkpoint the best of some metrics; the first metric of all has the label `best`."""
+        """Label a stored checkpoint as best for some metrics; for the first monitored metric also as `best`."""
         for metric in metrics:
             self._bests[metric].name = name
             labels = [f"best-{re.sub(r'[/ ]+', '-', metric)}"]
@@ -252,21 +253,21 @@ class Checkpoint(Hook):
         self._names = list(newest)
         state.checkpoints.retain(self.name, _unique([*newest, *(best.name for best in self._bests.values())]))
 
-    def _forget_another_run(self, state: State) -> None:
-        """Forget names and scores if the restored checkpoint is of another run."""
+    def _reset_if_from_another_run(self, state: State) -> None:
+        """Forget names and scores if the restored checkpoint comes from another run."""
         if self._run in (None, state.name):
             return
-        self._names, self._counts_restored = [], True
+        self._names, self._should_keep_restored = [], True
         self._bests = {
             metric: best if metric in self._pending else _Best(metric, best.mode)
             for metric, best in self._bests.items()
         }
 
     def _reconcile(self, state: State, restored: str) -> None:
-        """Adjust the restored memory to the stored checkpoints, and add the restored one if it counts: it did not know
-        its own name."""
+        """Drop names of checkpoints that no longer exist. Add the restored one, which could not record its own name, if
+        it is one to keep."""
         stored = set(state.checkpoints.names()) if state.checkpoints else set()
-        names = [*self._names, restored] if self._counts_restored else self._names
+        names = [*self._names, restored] if self._should_keep_restored else self._names
         self._names = [name for name in _unique(names) if name in stored]
         for metric in self._pending:
             self._bests[metric].name = restored
@@ -278,13 +279,13 @@ class Checkpoint(Hook):
         self._saved = (state.step, restored)
 
 
-def _value(best: _Best, state: State) -> float:
+def _get_value(best: _Best, state: State) -> float:
     """Return the metric's value if this phase computes it, else NaN.
 
     Raises ValueError if the first such phase does not have it.
     """
-    validated = (phases_of("val", state.loaders) or ["val"])[-1]
-    if not (state.computes(best.metric) if phase_of(best.metric) else state.phase == validated):
+    val_phase = (phases_of("val", state.loaders) or ["val"])[-1]
+    if not (state.computes(best.metric) if phase_of(best.metric) else state.phase == val_phase):
         return math.nan
     if best.metric not in state.metrics and best.score is None and state.metrics:
         raise ValueError(
@@ -294,14 +295,14 @@ def _value(best: _Best, state: State) -> float:
     return state.metrics.get(best.metric, math.nan)
 
 
-def _first_of_val(metrics: Mapping[str, float]) -> str:
-    """Return the first metric of val besides its loss, or its loss if there is no other."""
+def _find_first_val_metric(metrics: Mapping[str, float]) -> str:
+    """Return the first validation metric besides the loss, or the loss if there is no other."""
     if names := val_metrics(metrics):
         return names[0]
-    raise ValueError(f"best: auto found no metric of val; {list_known(metrics)}")
+    raise ValueError(f"best: auto found no validation metric; {list_known(metrics)}")
 
 
-def _entry(key: str) -> str:
+def _resolve_alias(key: str) -> str:
     return "model" if key == "state_dict" else key
 
 

@@ -103,7 +103,7 @@ def find_best_metric(
 
 
 def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
-    """Return the main metric where no checkpoint is kept by one: the first monitored metric of val, else the first
+    """Return the main metric where no checkpoint is kept by one: the first monitored validation metric, else the first
     reported one with a known direction, losses last; None if no direction is known.
     """
     declared = declared_modes(config)

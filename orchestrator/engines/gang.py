@@ -30,16 +30,16 @@ from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 
 _CAUSE_TIMEOUT_S = 5
-"""Seconds to wait for the failure that caused another rank's failure."""
+"""After a rank fails, seconds to wait for the rank that caused it to report its own failure."""
 
 _ANSWER_TIMEOUT_S = 5
-"""Seconds that the other ranks have to answer after a loss. Later, the gang replaces their processes too."""
+"""Seconds for the other ranks to answer after a failure; the gang also replaces the processes of those that do not."""
 
 _SPARE_TIMEOUT_S = 5
-"""Seconds that a spare process has to answer."""
+"""Seconds for a spare process to answer."""
 
 _PLACEMENT_TIMEOUT_S = 3600
-"""Seconds that a run waits for resources: a host may come back, or an autoscaler may add one."""
+"""Seconds to wait for resources; a host may return, or an autoscaler may add one."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class _Process:
 
 
 @dataclass(frozen=True)
-class _Loss:
+class _AttemptFailure:
     """The failure of an attempt."""
 
     ranks: Set[int]
-    """Ranks that failed by themselves."""
+    """Ranks whose failure is not a consequence of another rank's."""
     calls: dict[Any, int]
     """Rank of each call that was still pending."""
 
@@ -65,8 +65,8 @@ class Gang:
 
     In a sweep, the trial's process is rank 0. The other ranks are actors in the trial's placement group, and the next
     trial reuses them. In a single run, all ranks are actors in a placement group that the gang creates. After a
-    failure, the next attempt keeps the processes of the ranks that only lost a peer, and replaces the others, first
-    with the spare processes of `workers.spares`. Call `close` at the end of a run.
+    failure, the next attempt keeps the processes of the ranks that only lost a peer. It replaces the others, with the
+    spare processes of `workers.spares` first. Call `close` at the end of a run.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Gang:
         self._attempts = 0
         self._attempt_store: PrefixStore | None = None
         """The store of the attempt, until its end is announced."""
-        self._loss: _Loss | None = None
+        self._attempt_failure: _AttemptFailure | None = None
         if in_trial:
             self._start()
 
@@ -103,11 +103,14 @@ class Gang:
         self._actors = {rank: self._start_process(rank, rank) for rank in ranks}
 
     def _no_resources_error(self) -> RunError:
-        return RunError(f"{self._workers.describe('rank')} found no free resources within {_PLACEMENT_TIMEOUT_S} s")
+        return RunError(
+            f"{self._workers.describe('rank')} found no free resources within {_PLACEMENT_TIMEOUT_S} s;"
+            " free resources on the cluster, or reduce `workers`"
+        )
 
     def _start_process(self, rank: int, bundle: int) -> _Process:
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        actor = ray.remote(RankActor).options(**_actor_options(self._workers), scheduling_strategy=place)
+        actor = ray.remote(RankActor).options(**_make_actor_options(self._workers), scheduling_strategy=place)
         return _Process(actor.remote(rank, self._workers), bundle)
 
     def close(self) -> None:
@@ -122,12 +125,12 @@ class Gang:
         return nodes_of(group) if group else set()
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Begin a run on every rank. Raises RankFailed if a rank cannot begin it, RunError without free resources."""
+        """Begin a run on every rank. Raises RankFailed if a rank cannot begin it; RunError if no resources are free."""
         self._end_attempt(AttemptEnd.LEFT)
         if self._group is None:
             self._start()
-        elif self._loss:
-            self._replace_lost(self._loss)
+        elif self._attempt_failure:
+            self._replace_failed(self._attempt_failure)
         self._folder = RunFolder(assignment.location)
         self._call_all("begin", assignment, self._next_rendezvous(), own_arguments=(resolved,))
         if not self._in_trial:
@@ -158,15 +161,15 @@ class Gang:
             self._cold_spares.append(spare)
 
     def _warm_spares(self) -> None:
-        """Have new spare processes import what rank 0 has imported up to its first report."""
+        """Import into new spare processes the modules that rank 0 imported before its first report."""
         if self._cold_spares:
             names = self._actors[0].actor.imported.remote()
             for spare in self._cold_spares:
                 spare.actor.import_modules.remote(names)
             self._cold_spares = []
 
-    def _replace_lost(self, loss: _Loss) -> None:
-        """Replace the processes of ranks that failed by themselves, or do not answer after another rank's failure.
+    def _replace_failed(self, loss: _AttemptFailure) -> None:
+        """Replace the processes of ranks that caused a failure, or do not answer after another rank's failure.
 
         If no rank is known to be the cause, replace all processes.
         """
@@ -183,15 +186,15 @@ class Gang:
         started = [process.actor.become.remote(rank) for rank, process in new.items()]
         if len(ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_TIMEOUT_S)[0]) < len(started):
             raise self._no_resources_error()
-        self._loss = None
-        self._show_line(_replacement_line(lost, from_spares, len(self._actors)))
+        self._attempt_failure = None
+        self._show_line(_format_replacement(lost, from_spares, len(self._actors)))
 
     def _is_usable(self, call: Any, rank: int) -> bool:
         """Return whether a process can be kept: its call succeeded, or may have failed only because it lost a peer."""
         try:
             ray.get(call)
         except RayError as error:
-            return self._failure(rank, error).is_possible_echo
+            return self._to_failure(rank, error).is_possible_echo
         return True
 
     def _take_spare(self, rank: int) -> bool:
@@ -208,7 +211,7 @@ class Gang:
         return False
 
     def next(self) -> Report | None:
-        """Train all ranks to the next report, and return rank 0's. Raises RankFailed for the rank that failed first."""
+        """Train until the next report; return rank 0's report. Raises RankFailed for the rank that failed first."""
         report: Report | None = self._call_all("next")
         self._warm_spares()
         return report
@@ -222,19 +225,19 @@ class Gang:
     def end(self) -> None:
         """End the run on every rank. A trial keeps its processes, unless one has failed."""
         self._end_attempt(AttemptEnd.LEFT)
-        if self._loss and self._in_trial:
+        if self._attempt_failure and self._in_trial:
             self._kill_actors()
         self._call_all("end")
         self.close()
 
     def _kill_actors(self) -> None:
-        """Kill a trial's actors, as others may wait for the one that failed. The next run starts new actors."""
-        actors, self._group, self._actors, self._loss = self._actors, None, {}, None
+        """Kill a trial's actors, because others may be waiting for the failed one. The next run starts new actors."""
+        actors, self._group, self._actors, self._attempt_failure = self._actors, None, {}, None
         for process in actors.values():
             ray.kill(process.actor)
 
     def _call_all(self, method: str, *arguments: Any, own_arguments: tuple[Any, ...] = ()) -> Any:
-        """Call a method of all ranks at the same time; return rank 0's result.
+        """Call a method on all ranks concurrently; return rank 0's result.
 
         The rank in this process also gets `own_arguments`.
         """
@@ -249,7 +252,7 @@ class Gang:
                 failures[0] = RankFailed.from_error(0, error)
                 failures[0].is_possible_echo |= self._own_rank.lost_peer
         while calls and all(failure.is_possible_echo for failure in failures.values()):
-            # Stop waiting once a rank has failed by itself: the others may wait for it forever in a collective.
+            # Stop waiting once the cause is known: the other ranks may wait for that rank forever in a collective.
             done, _ = ray.wait(list(calls), timeout=_CAUSE_TIMEOUT_S if failures else None)
             if not done:
                 break
@@ -257,39 +260,42 @@ class Gang:
             try:
                 results[rank] = ray.get(done[0])
             except RayError as error:
-                failures[rank] = self._failure(rank, error)
+                failures[rank] = self._to_failure(rank, error)
         if not failures:
             return results[0]
-        first = find_root_failure(failures)
-        self._end_attempt(_end_after(first))
-        self._loss = _Loss({rank for rank, failure in failures.items() if not failure.is_possible_echo}, calls)
-        raise first
+        root_failure = find_root_failure(failures)
+        self._end_attempt(_attempt_end_for(root_failure))
+        self._attempt_failure = _AttemptFailure(
+            {rank for rank, failure in failures.items() if not failure.is_possible_echo}, calls
+        )
+        raise root_failure
 
     def _announce_failure(self, rank: int, call: Future[Any]) -> None:
-        """Tell the rank in this process that another failed. Called in a thread of Ray, which must not block."""
+        """Tell the rank in this process that another rank failed. Called on a Ray thread, which must not block."""
         error = call.exception()
         if isinstance(error, RayError):
-            self._end_attempt(_end_after(self._failure(rank, error)))
+            self._end_attempt(_attempt_end_for(self._to_failure(rank, error)))
 
-    def _failure(self, rank: int, error: RayError) -> RankFailed:
+    def _to_failure(self, rank: int, error: RayError) -> RankFailed:
         if not isinstance(error, RayTaskError):  # the process died, perhaps killed by Ray's memory monitor
             return RankFailed.died(rank, self._folder)
         cause = error.cause
         return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)
 
 
-def _actor_options(workers: Workers) -> dict[str, Any]:
+def _make_actor_options(workers: Workers) -> dict[str, Any]:
     resources = workers.bundle()
     cpus, gpus, memory = (resources.pop(name, 0) for name in ("CPU", "GPU", "memory"))
     return {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory) or None, "resources": resources or None}
 
 
-def _end_after(failure: RankFailed) -> AttemptEnd:
+def _attempt_end_for(failure: RankFailed) -> AttemptEnd:
     return AttemptEnd.PEER_LOST if failure.is_possible_echo else AttemptEnd.RANK_FAILED
 
 
-def _replacement_line(lost: Set[int], from_spares: Set[int], count: int) -> str:
-    """Return the log line that lists the processes that the next attempt replaces."""
-    ranks = f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, sorted(lost)))}"
-    spares = f", {len(from_spares)} with a spare one" if from_spares else ""
-    return f"replaced the process of {ranks}{spares}; kept {count - len(lost)} of {count}"
+def _format_replacement(lost: Set[int], from_spares: Set[int], count: int) -> str:
+    """Return the log line about the replaced processes."""
+    ranks = ", ".join(map(str, sorted(lost)))
+    replaced = f"process of rank {ranks}" if len(lost) == 1 else f"processes of ranks {ranks}"
+    spares = f" ({len(from_spares)} from spares)" if from_spares else ""
+    return f"replaced the {replaced}{spares}; kept {count - len(lost)} of {count}"

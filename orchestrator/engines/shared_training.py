@@ -13,7 +13,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.report import Report
-from orchestrator.loop.shared_training import MEMBER_NOTE
+from orchestrator.loop.shared_training import RUN_NOTE_PREFIX
 from orchestrator.loop.world import World
 
 _log = logging.getLogger("hookyard")
@@ -51,7 +51,7 @@ class SharedSession:
                     if member:  # the leader still trains
                         reports[member].close()
         except Exception as error:
-            error.add_note(f"{MEMBER_NOTE}{find_failed_member(error, member)}")
+            error.add_note(f"{RUN_NOTE_PREFIX}{find_failed_member(error, member)}")
             raise
         finally:
             for own in reversed(reports):
@@ -99,9 +99,9 @@ class SharedSession:
 
 def find_failed_member(error: BaseException, otherwise: int = 0) -> int:
     """Return the index of the run that failed, from a note on the error or on its cause."""
-    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(MEMBER_NOTE)]
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(RUN_NOTE_PREFIX)]
     if notes:
-        return int(notes[0].removeprefix(MEMBER_NOTE))
+        return int(notes[0].removeprefix(RUN_NOTE_PREFIX))
     return find_failed_member(error.__cause__, otherwise) if error.__cause__ else otherwise
 
 

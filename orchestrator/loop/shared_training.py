@@ -27,14 +27,14 @@ from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
-"""Events of the start and of training phases, at which the hooks of all runs are called in one merged order."""
+"""Events at the start and during training phases. The hooks of all runs are called in one merged order."""
 EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
-"""Events that fire once for a hook of the training, not once for each run."""
+"""Events that fire once in total for a hook of the training, not once per run."""
 CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size")
 """Fields of the state that an evaluation changes and does not restore."""
 REQUESTED_BY_RUN = "requested by a hook of one run"
-MEMBER_NOTE = "in the turn of run "
-"""Prefix of the note that names the run of an error."""
+RUN_NOTE_PREFIX = "in the turn of run "
+"""Prefix of the note that says which run raised an error."""
 
 
 class SharedState(State):
@@ -55,7 +55,7 @@ class SharedState(State):
 
 
 class SharedContents(HookedContents):
-    """The contents of a shared training. The first run restores them; the other runs' checkpoints have the same."""
+    """The contents of a shared training. The first run restores them; the other runs' checkpoints contain the same."""
 
     _is_restored = False
 
@@ -71,8 +71,8 @@ class SharedTraining(Training):
     At the start and in training phases it calls the observing hooks of all runs, each with its run's state. The order
     of a run's hooks is the same as if the run trained alone. All other hooks belong to the training, and get its state.
     The first run that needs another phase starts it. Between two phases each run takes a turn. Every turn begins with
-    the random state at the end of the phase. All turns must end with equal random states, as training continues from
-    there.
+    the random state at the end of the phase. All turns must end with equal random states, because training continues
+    from there.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -81,18 +81,18 @@ class SharedTraining(Training):
         """Number of training phases so far."""
         self.files = TrainingFiles(HookedContents.files)
         self.hook_metrics: dict[str, Any] = {}
-        """Metrics that hooks of the training added to reports since the last training phase, without those of test."""
+        """Metrics that hooks of the training added to reports since the last training phase, except test metrics."""
         self._first_plan = self.plan
-        """Plan of the first run by itself."""
+        """Plan of the first run alone."""
         self._has_begun = False
-        self._turn_start = self._position()
+        self._turn_start = self._capture_turn_start()
         """Random state, and fields of the training's state, after the last phase or the restored checkpoint."""
         self._random_state_after_turn: dict[str, Any] | None = None
         """Random state at the end of the first turn since the last phase."""
 
-    def for_each_run(self, act: Callable[[Rounds], None]) -> None:
+    def for_each_run(self, function: Callable[[Rounds], None]) -> None:
         for run in self._active:
-            run.call_with_note(act, run)
+            run.call_with_note(function, run)
 
     def begin(self) -> None:
         """Begin with the first run."""
@@ -104,7 +104,7 @@ class SharedTraining(Training):
         super().begin()
         for run in self._active:
             run.call_with_note(run.evaluation.check_names)
-        self._turn_start = self._position()
+        self._turn_start = self._capture_turn_start()
 
     def train_phase(self) -> None:
         if self._random_state_after_turn:
@@ -117,30 +117,30 @@ class SharedTraining(Training):
         super().train_phase()
         self.recorder.onlookers = ()
         self.phases += 1
-        self._turn_start = self._position()
+        self._turn_start = self._capture_turn_start()
 
-    def _position(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _capture_turn_start(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
 
     def begin_turn(self) -> None:
-        """Begin a run's turn: restore the state after the last phase or the restored checkpoint."""
+        """Begin a run's turn: reset the state to where the last phase, or the loaded checkpoint, left it."""
         generators, fields = self._turn_start
         restore_random_state(generators)
         for name, value in fields.items():
             setattr(self.state, name, value)
 
     def end_turn(self, name: str) -> None:
-        """End a run's turn. Raises RunError if it drew other random numbers than the turns before it."""
+        """End a run's turn. Raises RunError if it drew different random numbers from the earlier turns."""
         now = random_state()
         self._random_state_after_turn = self._random_state_after_turn or now
         if not _is_equal(now, self._random_state_after_turn):
             raise RunError(
-                f"between two training phases {name} draws different random numbers from the trials that share its"
-                " training, so it would train differently by itself; set sweep.share_training=false"
+                f"between two training phases, {name} and the trials that share its training draw different random"
+                " numbers, so its result would differ if it trained alone; set sweep.share_training=false"
             )
 
     def remove(self, run: SharedRun, plan: Plan) -> None:
-        """Remove a run that ends. `plan` is its plan without its own hooks."""
+        """Remove a run that ends. `plan` is the run's plan, without the run's own hooks."""
         self.runs.remove(run)
         if run.is_first:
             self._first_plan = plan
@@ -166,14 +166,14 @@ class SharedTraining(Training):
         return calls
 
     def _save_if_asked(self) -> None:
-        self._pass_requests()
+        self._forward_requests()
         super()._save_if_asked()
 
     def _end_phase(self) -> None:
         super()._end_phase()
-        self._pass_requests()
+        self._forward_requests()
 
-    def _pass_requests(self) -> None:
+    def _forward_requests(self) -> None:
         """Pass the requests of the training and its hooks to all runs."""
         state = self.state
         for run in self.runs:
@@ -235,12 +235,12 @@ class SharedRun(HookedRun):
         """Return whether a call belongs to an observing hook of this run."""
         return call.name in self._own_hooks
 
-    def call_with_note(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Call a function for this run, and add a note that names this run to its error."""
+    def call_with_note(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function for this run, and add a note that names this run to any error."""
         try:
-            act(*arguments)
+            function(*arguments)
         except Exception as error:
-            error.add_note(f"{MEMBER_NOTE}{self.number}")
+            error.add_note(f"{RUN_NOTE_PREFIX}{self.number}")
             raise
 
     def leave(self) -> None:
@@ -254,19 +254,19 @@ class SharedRun(HookedRun):
         self.training.remove(self, self.plan)
 
     def save_now(self) -> None:
-        self.training.recorder.sync()  # the first run records the rows of training
+        self.training.recorder.sync()  # the first run's recorder holds the training rows
         super().save_now()
 
     def _with_own_state(self, call: Call) -> Callable[..., None]:
         """Return a function that calls a hook with this run's state instead of the training's."""
-        run, run_state, training = call.run, self.state, self.training.state
+        call_original, run_state, training_state = call.run, self.state, self.training.state
 
         def call_hook(*arguments: Any) -> None:
-            run(run_state, *arguments)
+            call_original(run_state, *arguments)
             if run_state.phase != "train" or call.event not in WITHIN_ITERATION:
                 return
             if run_state.checkpoint_reasons:
-                training.request_checkpoint(REQUESTED_BY_RUN)
+                training_state.request_checkpoint(REQUESTED_BY_RUN)
             if run_state.stop_reasons or run_state.pause_reasons:
                 raise RunError(
                     f"hook '{call.name}' of {run_state.name} requests a stop or pause in the middle of a training"
@@ -277,7 +277,7 @@ class SharedRun(HookedRun):
 
     def _begin(self) -> None:
         super()._begin()
-        self.training.begin_turn()  # with an evaluation, where a checkpoint was made before it
+        self.training.begin_turn()  # may begin with the evaluation that follows the checkpoint
 
     def _metrics(self) -> dict[str, Any]:
         metrics = super()._metrics()
@@ -288,7 +288,7 @@ class SharedRun(HookedRun):
         return self._phases == self.training.phases and super()._is_finished()
 
     def _train(self) -> None:
-        """Use the next phase of the training, and run it first if no other run has."""
+        """Take part in the next training phase; execute it if no other run has yet."""
         training = self.training
         if self._phases == training.phases:
             training.train_phase()
@@ -303,7 +303,7 @@ class SharedRun(HookedRun):
         return report
 
     def _close(self) -> None:
-        if self.is_first:  # the first run ends last
+        if self.is_first:  # the first run outlives the others
             self.training.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
-from orchestrator.records.run_folder import ENDED, EVALUATIONS, FIRST_FILES, RunFolder, errors_before_start
+from orchestrator.records.run_folder import ENDED, EVALUATIONS, INITIAL_FILES, RunFolder, errors_before_start
 from orchestrator.records.run_list import run_folders
 from orchestrator.storage import Storage
 
@@ -34,7 +34,7 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
 def refuse_if_taken(folder: RunFolder) -> None:
     """Raise UsageError if a new run would overwrite another run, or other files.
 
-    The name of a run that was killed while it was created, or that ended before it trained, is free.
+    The name of a run whose process was killed while creating it, or that ended before it trained, is free.
     """
     if folder.exists():
         if _is_untrained(folder):
@@ -47,7 +47,7 @@ def refuse_if_taken(folder: RunFolder) -> None:
     foreign = [
         name
         for name in names
-        if name != CLAIMS and not any(name == first or name.startswith(f".{first}.") for first in FIRST_FILES)
+        if name != CLAIMS and not any(name == first or name.startswith(f".{first}.") for first in INITIAL_FILES)
     ]
     if foreign or names == ["experiment.yaml"]:
         content = ", ".join((foreign or names)[:5])

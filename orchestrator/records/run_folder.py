@@ -27,30 +27,30 @@ from orchestrator.storage.stored_data import append_line, check_mapping, read_js
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
-"""Folder with the evaluations of a run, each a run's folder too."""
+"""Folder with the evaluations of a run, each of which is itself a run folder."""
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
 ENDED = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
-FIRST_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
-"""Files with which a run begins, in order."""
+INITIAL_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
+"""Files written when a run is created, in order."""
 
 _log = logging.getLogger("hookyard")
 
 ADVICE = {
     "run.json": (
-        "Restore a copy, or mount the run's disk again; without it the run is unknown. Its experiment is in"
-        " experiment.yaml, its training in checkpoints/"
+        "Restore it from a backup, or remount the run's disk. Without it, no command finds the run. The experiment"
+        " is still in experiment.yaml, the trained weights in checkpoints/"
     ),
-    "experiment.yaml": "Restore a copy, or correct it",
-    "source.json": "Restore a copy, or delete it: then `hookyard resume` reads experiment.yaml",
-    "attempt.json": "Restore a copy; without it, the rows and reports of this attempt cannot be used",
+    "experiment.yaml": "Restore it from a backup, or fix it by hand",
+    "source.json": "Restore it from a backup, or delete it: then `hookyard resume` reads experiment.yaml",
+    "attempt.json": "Restore it from a backup; without it, the rows and reports of this attempt cannot be used",
 }
-"""Advice on damaged files by name."""
+"""Advice for each damaged file."""
 
 
 @dataclass(frozen=True)
 class _Experiment:
-    """Entries of a resolved experiment that are read without a full check."""
+    """Fields of a resolved experiment that are read without validating the rest."""
 
     epochs: int | None = None
     steps: int | None = None
@@ -62,7 +62,7 @@ class _Experiment:
 
 
 def now() -> str:
-    """Return the time in UTC, to the millisecond."""
+    """Return the current UTC time, to the millisecond."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
@@ -94,7 +94,7 @@ class RunFolder:
         folder.storage.reach()
         if not folder.exists():
             is_new = folder.storage.exists("source.json")
-            why = "; it was killed while it was created, and a new run may take its name" if is_new else ""
+            why = "; the process was killed while creating it, and a new run can reuse the name" if is_new else ""
             raise UsageError(f"{folder} is not a run: it has no run.json{why}. `hookyard ls` lists the runs.")
         return folder
 
@@ -103,12 +103,12 @@ class RunFolder:
 
     @property
     def location(self) -> str:
-        """Location with credentials, for other processes; `str` gives what may be shown."""
+        """Location including credentials, for other processes; `str` omits them."""
         return self.storage.location
 
     def begin(self, experiment: str, source: ExperimentSource | None = None, code: str = "", **metadata: Any) -> None:
-        """Write the first files of a run, `run.json` last. `code` is that of classes without a file, as in a
-        notebook."""
+        """Write the first files of a run, `run.json` last. `code` is the source of classes that are not
+        in a file, such as those of a notebook."""
         entries = {"name": self.name, "status": "running", "started": now(), **asdict(Process.this()), **metadata}
         RunMetadata(**entries)
         self.write_experiment(experiment, source)
@@ -123,10 +123,10 @@ class RunFolder:
         return self.storage.exists("run.json")
 
     def lacks_metadata(self) -> bool:
-        """Return whether a run has lost its `run.json`: it has more files than a new run."""
+        """Return whether a run has lost its `run.json`: it has files besides those of a new run."""
         if self.exists() or not self.storage.exists("experiment.yaml"):
             return False
-        return not all(name.startswith((*FIRST_FILES, ".")) for name in self.storage.names())
+        return not all(name.startswith((*INITIAL_FILES, ".")) for name in self.storage.names())
 
     def lost_metadata(self) -> DamagedFile:
         return DamagedFile(str(self.storage / "run.json"), "it is missing", ADVICE["run.json"])
@@ -150,7 +150,7 @@ class RunFolder:
         write_json(self.storage, "run.json", entries)
 
     def end(self, status: str, **metadata: Any) -> None:
-        """Record the end of the run, with the workers' information."""
+        """Record the end of the run, including the entries of `info.json`."""
         attempts, entries = self.attempts(), dict[str, Any]()
         if attempts:
             hosts = sorted({host.node for host in attempts[-1].hosts})
@@ -164,13 +164,13 @@ class RunFolder:
         self.update(status=status, ended=now(), reports=len(self.reports()), **entries, **metadata)
 
     def write_info(self, info: Mapping[str, Any]) -> None:
-        """Write the plain values of `state.info` to `info.json`, until `run.json` has them. Rank 0."""
-        plain = {name: value for name, value in info.items() if _is_plain(value)}
+        """Write the JSON values of `state.info` to `info.json`; `end` copies them to `run.json`. Called on rank 0."""
+        plain = {name: value for name, value in info.items() if _is_json(value)}
         if plain:
             write_json(self.storage, "info.json", plain)
 
     def launched(self) -> RunMetadata:
-        """Return the metadata of the launch: for a trial its sweep's, if that is there."""
+        """Return the metadata of the launched command: for a trial of an existing sweep, the sweep's metadata."""
         metadata = self.metadata()
         sweep = RunFolder(self.storage.parent.parent)
         return sweep.metadata() if metadata.trial and sweep.exists() else metadata
@@ -180,7 +180,7 @@ class RunFolder:
         run = run or self.metadata()
         driver = run.driver
         if run.status == "running" and driver is not None:
-            is_alive = driver.is_alive() if driver.is_visible() else is_driven(self._lease_place(run))
+            is_alive = driver.is_alive() if driver.is_visible() else is_driven(self._lease_folder(run))
             return "lost" if is_alive is False else "running"
         # A resume takes the lease seconds before it trains. A trial's lease is its sweep's.
         can_resume = run.status not in ("running", *ENDED) and not run.trial and self.storage.local is not None
@@ -189,9 +189,9 @@ class RunFolder:
     def lease(self, *, force: bool = False) -> Lease:
         """Return the lease to drive the run, or a trial's sweep."""
         with errors_before_start():
-            return Lease(self._lease_place(self.metadata()), force=force)
+            return Lease(self._lease_folder(self.metadata()), force=force)
 
-    def _lease_place(self, metadata: RunMetadata) -> Storage:
+    def _lease_folder(self, metadata: RunMetadata) -> Storage:
         return self.storage.parent.parent if metadata.trial else self.storage
 
     def evaluated_run(self) -> RunFolder:
@@ -200,7 +200,7 @@ class RunFolder:
     # The experiment
 
     def write_experiment(self, text: str, source: ExperimentSource | None) -> None:
-        """Write the resolved experiment for people, and the source for a resume."""
+        """Write the resolved experiment, for people to read, and its source, for resuming."""
         self.storage.write("experiment.yaml", text)
         if source is not None:
             write_json(self.storage, "source.json", source.record())
@@ -236,7 +236,7 @@ class RunFolder:
     # Attempts
 
     def attempts(self) -> list[Attempt]:
-        """Return every attempt, oldest first. One with rows but without its file is left out with a warning."""
+        """Return every attempt, oldest first. An attempt with rows but no attempt.json is skipped with a warning."""
         numbers = parse_numbers(self.storage.names("stats"), "attempt=")
         if not numbers and self.storage.exists("stats.parquet"):
             numbers = [0]
@@ -262,7 +262,7 @@ class RunFolder:
         hosts: Sequence[Host] = (),
         world_size: int = 1,
     ) -> Attempt:
-        """Record the start of a new attempt. Rank 0."""
+        """Record the start of a new attempt. Called on rank 0."""
         number = max((attempt.number for attempt in self.attempts()), default=-1) + 1
         attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
         self.write_attempt(attempt)
@@ -270,7 +270,7 @@ class RunFolder:
         return attempt
 
     def write_attempt(self, attempt: Attempt) -> None:
-        """Write the file of an attempt. Rank 0."""
+        """Write the file of an attempt. Called on rank 0."""
         write_json(self.storage, f"stats/attempt={attempt.number}/attempt.json", asdict(attempt))
 
     @staticmethod
@@ -284,7 +284,7 @@ class RunFolder:
         return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
 
     def checkpoint_storage(self) -> Storage:
-        """Return the folder of the checkpoints by the run's experiment."""
+        """Return the folder of the checkpoints, as configured in the run's experiment."""
         hooks = self.experiment().get("hooks")
         checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
         return self.checkpoints(checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None)
@@ -298,7 +298,7 @@ class RunFolder:
             self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append a report to `metrics.jsonl`. Rank 0."""
+        """Append a report to `metrics.jsonl`. Called on rank 0."""
         append_line(self.storage, REPORTS, line)
 
     def reports(self) -> list[dict[str, Any]]:
@@ -307,15 +307,15 @@ class RunFolder:
         return read_reports(self.storage, metadata if metadata and metadata.status in ENDED else None)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_json(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return all(_is_plain(item) for item in value.values())
+        return all(_is_json(item) for item in value.values())
     if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
+        return all(_is_json(item) for item in value)
     return value is None or isinstance(value, str | int | float)
 
 
 def parse_numbers(names: Sequence[str], prefix: str) -> list[int]:
-    """Return the numbers in names such as `rank=3`, in order; other names are ignored."""
+    """Return the sorted numbers in names such as `rank=3`; other names are ignored."""
     suffixes = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())

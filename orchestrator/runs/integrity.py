@@ -37,9 +37,9 @@ _RUNS = ("trials/", f"{EVALUATIONS}/")
 """Folders with runs of their own."""
 _ROWS = "Rows that are left out are lost without a copy of the file; all other rows, reports and checkpoints are intact"
 _CHECKPOINT = "`resume` uses the newest intact checkpoint instead; restore a copy, or remove its folder"
-_COPY = "Restore a copy, or continue without: nothing depends on it"
+_COPY = "Restore it from a backup, or continue without it: nothing depends on it"
 _UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)
-_ADVICE = {**ADVICE, REPORTS: "Restore a copy of the file to have its reports again", "stats.parquet": _ROWS}
+_ADVICE = {**ADVICE, REPORTS: "Restore the file from a backup to recover its reports", "stats.parquet": _ROWS}
 _JSON: dict[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
     "source.json": ExperimentSource.from_record,
@@ -78,7 +78,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
         yield from _missing_rows(folder)
     yield from _missing_reports(folder)
     for path in _missing_files(folder, paths):
-        yield CheckedFile(path, "missing", "it is gone", _ADVICE.get(path.rpartition("/")[2], _COPY))
+        yield CheckedFile(path, "missing", "the file does not exist", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
     with suppress(HookyardError, FileNotFoundError):  # the result for experiment.yaml says so
         checkpoints = folder.checkpoint_storage()
@@ -87,7 +87,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     inner = {tuple(path.split("/")[:2]) for path in paths if path.startswith(_RUNS) and path.count("/") > 1}
     for parent, name in sorted(inner):
         run = RunFolder(storage / parent, name)
-        if run.exists() or run.lacks_metadata():  # a run that was killed while it was created has no files to check
+        if run.exists() or run.lacks_metadata():  # a run killed while being created has no files
             for result in check_files(run):
                 is_outside = result.file.startswith(str(checkpoints))
                 yield result if is_outside else replace(result, file=f"{parent}/{name}/{result.file}")
@@ -107,7 +107,7 @@ def _report(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
         with collecting_omissions() as omissions:
             has_checksum = check()
     except FileNotFoundError:
-        return CheckedFile(path, "missing", "it is gone", advice)
+        return CheckedFile(path, "missing", "the file does not exist", advice)
     except Exception as error:  # of any reader
         return CheckedFile(path, "damaged", getattr(error, "what", str(error)), getattr(error, "advice", advice))
     if omissions:
@@ -242,14 +242,14 @@ def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
         index = _read(storage, INDEX)
         owned = (name for names in index.get("owners", {}).values() for name in names)
         for name in sorted({*index.get("labels", {}).values(), *owned} - {*names}):
-            yield CheckedFile(f"{name}/", "missing", f"{INDEX} names it", "Restore a copy")
+            yield CheckedFile(f"{name}/", "missing", f"{INDEX} names it", "Restore it from a backup")
     elif any(f"{name}/{MANIFEST}" in paths for name in names):
-        yield CheckedFile(INDEX, "missing", "it is gone: labels such as best are lost", _COPY)
+        yield CheckedFile(INDEX, "missing", "it is missing: labels such as best are lost", _COPY)
     for name in names:
         path = f"{name}/{MANIFEST}"
         if path not in paths:
             if f"{name}/model.pt" in paths and not name.startswith(".") and storage.local:
-                yield CheckedFile(path, "missing", "it is gone", _CHECKPOINT)
+                yield CheckedFile(path, "missing", "the file does not exist", _CHECKPOINT)
             continue
         known.add(path)
         yield _report(path, partial(_check_json, storage, path), _CHECKPOINT)

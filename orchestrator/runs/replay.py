@@ -39,9 +39,9 @@ from orchestrator.storage import Storage
 from orchestrator.task import trains_itself
 
 _LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
-"""Modules of hooks that only write for others."""
-_MEASURED = ("s", "bytes", "/s", "%", "°C", "W")
-"""Units of values that differ each time."""
+"""Modules of hooks that only produce output, such as logs and checkpoints."""
+_MEASURED_UNITS = ("s", "bytes", "/s", "%", "°C", "W")
+"""Units of measured values, which differ from run to run."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Replay:
     """Result of a replay."""
 
     checkpoint: str | None
-    """Checkpoint that it started from; None is the start of the run."""
+    """Checkpoint that it started from; None if it started from the beginning."""
     row: pd.DataFrame
-    """Numbers of the iteration on the rank: `stored`, `replayed`, and `same` if they are equal bit for bit. A failed
-    iteration has no stored numbers."""
+    """Values that the iteration recorded on the rank: `stored`, `replayed`, and `same` if they are equal bit for bit. A
+    failed iteration has no stored values."""
     threads: int
     """Number of torch threads of each rank."""
     losses: pd.DataFrame
@@ -60,34 +60,34 @@ class Replay:
 
     @property
     def agrees(self) -> bool:
-        """True if all losses are the stored ones, bit for bit."""
-        return bool(_same(self.losses["loss"], self.losses["loss_replayed"]).all())
+        """True if all losses equal the stored losses bit for bit."""
+        return bool(_are_equal(self.losses["loss"], self.losses["loss_replayed"]).all())
 
 
-class _Reached(GeneratorExit):
-    """The row of the iteration is recorded."""
+class _IterationReached(GeneratorExit):
+    """Signal that the row of the iteration has been recorded."""
 
 
-class _RecorderUntil(Recorder):
+class _StoppingRecorder(Recorder):
     """A recorder that ends the loop after a training iteration."""
 
     def __init__(self, iteration: int, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._iteration, self._trains = iteration, False
+        self._iteration, self._is_training = iteration, False
 
     def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:
-        self._trains = labels["phase"] == "train"
+        self._is_training = labels["phase"] == "train"
         super().begin(labels, layout)
 
     def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
         super().append(row, numbers)
-        if self._trains and numbers[0] >= self._iteration:
-            raise _Reached
+        if self._is_training and numbers[0] >= self._iteration:
+            raise _IterationReached
 
 
 @dataclass(frozen=True)
-class _Segment:
-    """The training to repeat. Plain data, for any process."""
+class _ReplayedRange:
+    """The iterations to replay. Picklable, for spawned ranks."""
 
     run: str
     attempt: Attempt
@@ -97,7 +97,7 @@ class _Segment:
     """Folder for rows and files of hooks."""
 
     def train(self, world: World, hooks: Mapping[str, Hook]) -> None:
-        """Train it on one rank; raises UsageError if the run ends before it, RankFailed."""
+        """Replay the iterations on one rank. Raises UsageError if the run ends early; RankFailed if user code fails."""
         folder = RunFolder(self.run)
         resolved = resolve_attempt(folder, self.attempt)
         own = {name: hook for name, hook in resolved.hooks.items() if not _is_left_out(hook)}
@@ -109,7 +109,7 @@ class _Segment:
             {**own, **hooks},
             RunContext(
                 world=world,
-                recorder=_RecorderUntil(
+                recorder=_StoppingRecorder(
                     self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity
                 ),
                 store=open_checkpoints(folder, master=False),
@@ -126,25 +126,27 @@ class _Segment:
         try:
             for _ in loop.run():
                 pass
-        except _Reached:
+        except _IterationReached:
             return
         except HookyardError:
             raise
-        except Exception as error:  # of user code
+        except Exception as error:  # from user code
             raise RankFailed.from_error(world.rank, error) from error
-        raise UsageError(f"{folder} is over before iteration {self.iteration}")
+        raise UsageError(f"{folder} ends before iteration {self.iteration}")
 
 
 def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | None = None) -> Replay:
-    """Train all ranks of a run again up to an iteration: one in this process, several with gloo on the CPU.
+    """Replay a run up to an iteration: one rank in this process, several in their own, with gloo on the CPU.
 
-    `hooks` are added to a single rank. Raises UsageError for an iteration or rank without a row, except the iteration
-    in which the run failed, and for a run that cannot be repeated; RunError if a rank fails.
+    `hooks` are added; they need a run with one rank. Raises UsageError if the run cannot be replayed, or if it has no
+    row of the iteration and did not fail in it. Raises RunError if a rank fails.
     """
     folder = run.folder
     rows = run.load_stats(where=f"phase = 'train' and iteration = {iteration} and rank = {rank}")
     attempts = {attempt.number: attempt for attempt in folder.attempts()}
-    number = _last_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
+    number = (
+        _find_failed_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
+    )
     if number not in attempts:
         raise folder.lost_attempt(number)
     attempt = attempts[number]
@@ -157,16 +159,16 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
             f"iteration {iteration} of {folder} was trained by {attempt.world_size} ranks, which can only be replayed"
             f" with gloo, without {what}"
         )
-    checkpoint, start = _nearest(folder, iteration)
-    _refuse_others_between(folder, attempts.values(), attempt, start)
+    checkpoint, start = _find_checkpoint_before(folder, iteration)
+    _check_same_setup_between(folder, attempts.values(), attempt, start)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as rows_folder:
-        segment = _Segment(folder.location, attempt, checkpoint, iteration, rows_folder)
+        span = _ReplayedRange(folder.location, attempt, checkpoint, iteration, rows_folder)
         threads = thread_count(resolved.experiment)
         if attempt.world_size == 1:
             with torch_threads(threads):
-                segment.train(World(device=device_of(resolved.experiment.workers)), hooks or {})
+                span.train(World(device=device_of(resolved.experiment.workers)), hooks or {})
         else:
-            _train_ranks(segment, threads)
+            _train_ranks(span, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")
     stored = run.load_stats(
         ["rank", "iteration", "loss"], f"phase = 'train' and iteration > {start} and iteration <= {iteration}"
@@ -183,8 +185,8 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     )
 
 
-def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: int) -> int:
-    """Return the attempt that failed in an iteration without a row; raises UsageError."""
+def _find_failed_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: int) -> int:
+    """Return the attempt that failed in an iteration; raises UsageError if none did."""
     last = run.rows(f"phase == 'train' and rank == {rank}").aggregate({"last": "max(iteration)"})["last"].max()
     last = 0 if pd.isna(last) else int(last)
     with_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
@@ -195,7 +197,7 @@ def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: i
 
 
 def _is_left_out(hook: Hook) -> bool:
-    """Return whether a hook has no part in a replay: a logger, or a time limit."""
+    """Return whether a hook takes no part in a replay: a logger, or a time limit."""
     return (hook.observes and type(hook).__module__.startswith(_LOGGERS)) or isinstance(hook, TimeLimit)
 
 
@@ -204,19 +206,19 @@ def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
     numbers = [
         name
         for name in row.index
-        if quantities.is_number(row[name]) and quantities.unit(str(name)) not in _MEASURED and name != "attempt"
+        if quantities.is_number(row[name]) and quantities.unit(str(name)) not in _MEASURED_UNITS and name != "attempt"
     ]
     table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": replayed.reindex(numbers)}).rename_axis(
         "number"
     )
-    return table.assign(same=_same(table["stored"], table["replayed"]))
+    return table.assign(same=_are_equal(table["stored"], table["replayed"]))
 
 
-def _same(first: pd.Series, second: pd.Series) -> pd.Series:
+def _are_equal(first: pd.Series, second: pd.Series) -> pd.Series:
     return (first == second) | (first.isna() & second.isna())
 
 
-def _nearest(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
+def _find_checkpoint_before(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
     """Return the last intact checkpoint before an iteration, and its iteration."""
     store = open_checkpoints(folder, master=False)
     for name in reversed(store.names()):
@@ -225,52 +227,52 @@ def _nearest(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
             if start < iteration:
                 store.verify(name)
                 return name, start
-        except CheckpointError:  # damaged, or deleted meanwhile
+        except CheckpointError:  # damaged, or deleted in the meantime
             continue
     return None, 0
 
 
-def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last: Attempt, start: int) -> None:
-    """Raise UsageError if the training in between had other ranks or batches, or its start is gone."""
+def _check_same_setup_between(folder: RunFolder, attempts: Iterable[Attempt], last: Attempt, start: int) -> None:
+    """Raise UsageError if ranks or batches changed since the checkpoint, or if the initial checkpoint was deleted."""
     for attempt in attempts:
         is_between = attempt.number < last.number and start < last.position.iteration
         if is_between and (attempt.world_size, attempt.order) != (last.world_size, last.order):
             raise UsageError(
-                f"the nearest checkpoint of {folder} is of iteration {start}, and attempt {last.number} continued from"
-                f" iteration {last.position.iteration} with other ranks or batches; keep more checkpoints"
+                f"the nearest checkpoint of {folder} is at iteration {start}, and attempt {last.number} continued from"
+                f" iteration {last.position.iteration} with different ranks or batches; keep more checkpoints"
                 " (hooks.checkpoint.keep)"
             )
         if not start and attempt.number == 0 and attempt.checkpoint:
             raise UsageError(f"{folder} started from {attempt.checkpoint}, which has been deleted")
 
 
-def _train_ranks(segment: _Segment, threads: int) -> None:
-    """Train each rank in a process; raises RunError with the first error."""
+def _train_ranks(span: _ReplayedRange, threads: int) -> None:
+    """Replay each rank in a process. Raises RunError with the first error."""
     multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
-    ranks = start_processes(
+    processes = start_processes(
         _train_rank,
-        (segment, threads),
-        nprocs=segment.attempt.world_size,
+        (span, threads),
+        nprocs=span.attempt.world_size,
         join=False,
         daemon=True,
         start_method="forkserver",
     )
     try:
-        while not ranks.join():
+        while not processes.join():
             pass
     except ProcessException as error:
-        message = Path(segment.rows, "failed")
+        message = Path(span.rows, "failed")
         raise RunError(message.read_text() if message.exists() else str(error)) from None
 
 
-def _train_rank(rank: int, segment: _Segment, threads: int) -> None:
+def _train_rank(rank: int, span: _ReplayedRange, threads: int) -> None:
     torch.set_num_threads(threads)
-    size = segment.attempt.world_size
-    dist.init_process_group("gloo", init_method=f"file://{segment.rows}/ranks", rank=rank, world_size=size)
+    size = span.attempt.world_size
+    dist.init_process_group("gloo", init_method=f"file://{span.rows}/ranks", rank=rank, world_size=size)
     try:
-        segment.train(World(rank, size, rank), {})
+        span.train(World(rank, size, rank), {})
     except HookyardError as error:
-        message = Path(segment.rows, "failed")
+        message = Path(span.rows, "failed")
         if not message.exists():
             message.write_text(str(error))
         raise SystemExit(1) from None

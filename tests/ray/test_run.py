@@ -86,7 +86,7 @@ def test_killed_ranks_and_a_killed_driver_change_no_result(
     for attempt, rank in enumerate(kills):
         assert f"Attempt {attempt} failed: rank {rank} on " in stderr
         if engine == "gang":
-            by_spare = ", 1 with a spare one" if spares else ""
+            by_spare = " (1 from spares)" if spares else ""
             assert f"replaced the process of rank {rank}{by_spare}; kept 1 of 2" in stderr
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")

@@ -189,7 +189,7 @@ def test_unknown_direction_is_not_guessed(metric: str) -> None:
 
 
 def test_auto_is_chosen_alone() -> None:
-    with pytest.raises(ValueError, match="write auto alone"):
+    with pytest.raises(ValueError, match="set either auto"):
         Checkpoint(best=["auto", "val/loss"])
 
 
@@ -241,9 +241,9 @@ def test_unknown_parts_to_publish_are_refused_at_load(publish: list[str]) -> Non
 
 def test_only_the_hook_named_checkpoint_can_set_the_folder() -> None:
     described(hooks={"checkpoint": {"out_dir": "elsewhere"}})
-    with pytest.raises(ConfigError, match=r"hooks\.slow: `out_dir` holds for all checkpoints of a run"):
+    with pytest.raises(ConfigError, match=r"hooks\.slow: `out_dir` applies to all checkpoints of a run"):
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
-    with pytest.raises(ConfigError, match=r"hooks\.slow: `background` holds for all checkpoints of a run"):
+    with pytest.raises(ConfigError, match=r"hooks\.slow: `background` applies to all checkpoints of a run"):
         described(hooks={"slow": {"type": "checkpoint", "background": True}})
 
 

@@ -135,7 +135,7 @@ def test_error_names_the_damaged_file_and_the_damage(cut: Path, name: str, data:
     assert (code, out) == (1, "")
     assert told.startswith(f"{cut}/")
     assert said in told
-    assert "Restore a copy" in told
+    assert "Restore it from a backup" in told
 
 
 def test_ls_lists_damaged_and_intact_runs(cut: Path) -> None:

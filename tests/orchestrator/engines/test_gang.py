@@ -98,11 +98,11 @@ def test_first_failure_is_raised_and_survivors_keep_their_processes(
         found.next()
     assert (raised.value.rank, raised.value.message) == (culprit.rank, culprit.message)
     assert ray.order == []
-    assert found._loss is not None
-    found._replace_lost(found._loss)
+    assert found._attempt_failure is not None
+    found._replace_failed(found._attempt_failure)
     assert ray.killed == [f"old {rank}" for rank in replaced]
-    ranks = "rank 1" if replaced == [1] else "ranks 0, 1"
-    assert lines == [f"replaced the process of {ranks}; kept {2 - len(replaced)} of 2"]
+    processes = "process of rank 1" if replaced == [1] else "processes of ranks 0, 1"
+    assert lines == [f"replaced the {processes}; kept {2 - len(replaced)} of 2"]
 
 
 def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +111,12 @@ def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> 
     found, lines = gang_of(monkeypatch, ray, ranks=4, spares=2)
     with pytest.raises(RankFailed):
         found.next()
-    assert found._loss is not None
-    found._replace_lost(found._loss)
+    assert found._attempt_failure is not None
+    found._replace_failed(found._attempt_failure)
     processes = {rank: (process.actor.name, process.bundle) for rank, process in found._actors.items()}
     assert processes == {0: ("spare 1", 5), 1: ("old 1", 1), 2: ("new 2", 2), 3: ("new 3", 3)}
     assert sorted(ray.killed) == ["old 0", "old 2", "old 3", "spare 0"], "rank 3 did not answer"
-    assert lines == ["replaced the process of ranks 0, 2, 3, 1 with a spare one; kept 1 of 4"]
+    assert lines == ["replaced the processes of ranks 0, 2, 3 (1 from spares); kept 1 of 4"]
     missing = set(range(6)) - {process.bundle for process in (*found._actors.values(), *found._spares)}
     assert missing == {0, 4}, "for the next spares"
 

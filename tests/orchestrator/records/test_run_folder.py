@@ -102,7 +102,7 @@ def test_name_is_free_after_a_kill_during_creation(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "digits")
     killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
     with pytest.raises(
-        UsageError, match=r"has no run.json; it was killed while it was created, and a new run may take its name"
+        UsageError, match=r"has no run.json; the process was killed while creating it, and a new run can reuse the name"
     ):
         RunFolder.open(str(folder))
     with Lease(folder.storage):
