@@ -181,7 +181,7 @@ def finish_sweep(done: Sweep, as_json: bool) -> None:
     _print_next(f"hookyard report {shlex.quote(done.path)}")
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
-    if driver.failed_trials(done):
+    if driver.count_failed_trials(done):
         raise typer.Exit(SOME_FAILED)
 
 

@@ -23,7 +23,7 @@ FOLDER = ".driver"
 HEARTBEAT_S = 10.0
 LEASE_TTL_S = 120.0
 """Time without a heartbeat after which a driver on another machine counts as dead. Requests to an unresponsive store
-are retried for the same time, and NFS shows a changed file after at most half of it."""
+are also retried for this long. NFS shows a change within half this time."""
 _WAIT_S = 0.2
 
 _leases: dict[str, Lease] = {}
@@ -34,7 +34,7 @@ State = Literal["asking", "driving", "over"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A driver's claim on a run, which is the content of its file."""
+    """A driver's claim on a run, as stored in the claim file."""
 
     name: str
     """Unique name of the file."""
@@ -42,7 +42,7 @@ class Claim:
     driver: Process
     since: str
     fencing_token: int = 0
-    """Number that grows with each driver of the run, from 1; 0 until the driver has the lease."""
+    """Number that increases with each driver of the run, starting at 1; 0 until the driver has the lease."""
 
     @property
     def precedence(self) -> tuple[int, str]:
@@ -50,7 +50,7 @@ class Claim:
         return self.fencing_token, self.name
 
     def is_alive(self, files: Mapping[str, FileState], now: float | None) -> bool:
-        """Return whether the driver is alive. On this machine check its process, elsewhere the age of its claim.
+        """Check the process of a driver on this machine, and the age of the claim otherwise.
 
         `now` is the current time on the store's clock.
         """
@@ -82,7 +82,7 @@ def _read_claim(folder: Storage, name: str) -> Claim | None:
 
 
 def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
-    """Return whether a run has a live driver; None if it never had one. With `other_process`, ignore this process."""
+    """Return whether a run has a live driver; None if it never had one. `other_process` ignores this process."""
     claims = [claim for claim in read_claims(run) if not other_process or not claim.driver.is_this()]
     if not claims:
         return None
@@ -91,19 +91,19 @@ def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
 
 
 def check_lease(path: str) -> None:
-    """Raise LeaseLost if another driver has taken the run at a path, or its sweep, from this process."""
+    """Raise LeaseLost if another driver has taken over the run at `path`, or its sweep."""
     for lease in [*_leases.values()]:
         if lease.covers(path):
             lease.renew()
 
 
 class Lease:
-    """The right to drive a run or a sweep until the block or the process ends. Used in the driver.
+    """The right to drive a run or a sweep until the `with` block or the process ends. Used in the driver.
 
     Each driver writes a claim, lists all claims, and has the lease once no other claim is live. If two drivers request
     the lease at the same time, the one that lists last sees both claims, even if their clocks differ. It gives up if
-    the other driver has the lease or its claim has the smaller name; otherwise it waits. Claims of dead drivers are
-    ignored. A driver that was wrongly taken for dead finds a higher fencing token, and raises LeaseLost before it
+    the other driver has the lease, or if the other claim's name sorts first; otherwise it waits. Claims of dead drivers
+    are ignored. A driver that was wrongly presumed dead finds a higher fencing token, and raises LeaseLost before it
     writes.
 
     Entering raises UsageError if another driver has the lease or the storage fails. With `force`, drivers on other
@@ -114,7 +114,7 @@ class Lease:
         self._run, self._folder, self._force = run, run / FOLDER, force
         self.name = f"{secrets.token_hex(8)}.json"
         self._claim = Claim(self.name, "asking", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime()))
-        self._lost: str | None = None
+        self._loss_reason: str | None = None
         self._lock, self._released = Lock(), Event()
 
     def __enter__(self) -> Self:
@@ -135,7 +135,7 @@ class Lease:
     def __exit__(self, *error: object) -> None:
         self._released.set()
         with self._lock, suppress(HookyardError, OSError):
-            if not self._lost:
+            if not self._loss_reason:
                 self._write("over")
         del _leases[self.name]
 
@@ -145,26 +145,26 @@ class Lease:
 
     def check(self) -> None:
         """Raise LeaseLost if a heartbeat found another driver."""
-        if self._lost:
-            raise LeaseLost(f"{self._lost}. This driver stops and writes nothing more there")
+        if self._loss_reason:
+            raise LeaseLost(f"{self._loss_reason}. This driver stops and writes nothing more there")
 
     def renew(self) -> None:
         """Write a heartbeat; raises LeaseLost if another driver has the run."""
         with self._lock:
-            if not self._lost and not self._released.is_set():
-                self._lost = self._find_loss({claim.name: claim for claim in read_claims(self._run)})
-                if self._lost is None:
+            if not self._loss_reason and not self._released.is_set():
+                self._loss_reason = self._find_loss_reason({claim.name: claim for claim in read_claims(self._run)})
+                if self._loss_reason is None:
                     self._write("driving")
                 else:
                     self._folder.delete(self.name)
         self.check()
 
-    def _find_loss(self, claims: Mapping[str, Claim]) -> str | None:
+    def _find_loss_reason(self, claims: Mapping[str, Claim]) -> str | None:
         highest = max(claims.values(), key=lambda claim: claim.precedence, default=self._claim)
         if highest.precedence > self._claim.precedence:
             return (
                 f"{highest.driver} has driven {self._run} since {highest.since}: this driver wrote no heartbeat for"
-                f" {LEASE_TTL_S:g} s, or the lease was forced"
+                f" {LEASE_TTL_S:g} s, or the other driver used --force-lease"
             )
         if self.name not in claims:
             return f"{self._run}, or the claim of its driver ({self._folder}/{self.name}), was removed"
@@ -185,33 +185,36 @@ class Lease:
         self._folder.write(self.name, json.dumps(asdict(self._claim), indent=1))
 
     def _acquire(self) -> None:
-        gone = {claim.name for claim in read_claims(self._run) if self._force and not claim.driver.is_visible()}
-        others, alive = self._ask(gone)
+        presumed_dead = {
+            claim.name for claim in read_claims(self._run) if self._force and not claim.driver.is_visible()
+        }
+        others, alive = self._request(presumed_dead)
         while alive:
-            if rival := next((claim for claim in alive if claim.state == "driving" or claim.name < self.name), None):
-                raise UsageError(self._refusal(rival))
+            if other := next((claim for claim in alive if claim.state == "driving" or claim.name < self.name), None):
+                raise UsageError(self._describe_refusal(other))
             sleep(_WAIT_S)
-            others, alive = self._ask(gone)
+            others, alive = self._request(presumed_dead)
         self._write("driving", max((claim.fencing_token for claim in others), default=0) + 1)
         for claim in others:
             self._folder.delete(claim.name)
 
-    def _ask(self, gone: Container[str]) -> tuple[list[Claim], list[Claim]]:
+    def _request(self, presumed_dead: Container[str]) -> tuple[list[Claim], list[Claim]]:
         """Write this driver's claim; return the other claims, and the live ones among them."""
         self._write("asking")
         others = [claim for claim in read_claims(self._run) if claim.name != self.name]
         # List after reading the claims: NFS refreshes the attributes of a file when it is opened.
         files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.tree()
         now = files[self.name].modified if self.name in files else None
-        return others, [claim for claim in others if claim.name not in gone and claim.is_alive(files, now)]
+        return others, [claim for claim in others if claim.name not in presumed_dead and claim.is_alive(files, now)]
 
-    def _refusal(self, rival: Claim) -> str:
-        if rival.state == "asking":
-            return f"{rival.driver} started to drive {self._run} at the same moment, and was first"
-        if rival.driver.is_visible():
-            return f"{self._run} is still running (process {rival.driver.pid}, since {rival.since}); stop it first"
+    def _describe_refusal(self, other: Claim) -> str:
+        if other.state == "asking":
+            return f"{other.driver} started driving {self._run} at the same time and was first"
+        if other.driver.is_visible():
+            return f"{self._run} is still running (process {other.driver.pid}, since {other.since}); stop it first"
         return (
-            f"{self._run} has been driven by {rival.driver} since {rival.since}, and this machine cannot check"
+            f"{self._run} has been driven by {other.driver} since {other.since}, and this machine cannot check"
             f" whether that driver is alive. It counts as dead {LEASE_TTL_S:g} s after its last heartbeat. Stop it"
-            f" there, or wait. If it is certainly dead: hookyard resume {shlex.quote(str(self._run))} --force-lease"
+            " there, or wait. If you are sure that it is dead, run:"
+            f" hookyard resume {shlex.quote(str(self._run))} --force-lease"
         )

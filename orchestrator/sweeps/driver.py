@@ -50,8 +50,8 @@ from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
 
-_ORPHANS_S = 30
-"""Seconds that the processes of a dead driver may take to end."""
+_ORPHAN_TIMEOUT_S = 30
+"""Seconds to wait for the processes of a dead driver to exit."""
 
 
 def sweep(
@@ -63,9 +63,9 @@ def sweep(
     address: str | None = None,
     fail_fast: bool = False,
 ) -> Sweep:
-    """Run the trials of a sweep. A failed trial does not end it, unless with `fail_fast`.
+    """Run the trials of a sweep. A failed trial ends it only if `fail_fast` is set.
 
-    With `local` the trials run one after the other in this process, each as one rank.
+    With `local` the trials run one after the other in this process, with one rank each.
 
     Raises UsageError before anything starts if the name is taken, an extra is missing, or no trial fits; RunError if
     the sweep itself failed.
@@ -81,8 +81,8 @@ def sweep(
         )
     address = chosen_address(address, local=local)
     Storage(storage).reach()
-    _refuse_what_is_missing(experiment, settings, local, address)
-    describe_initial_weights(experiment)
+    _check_requirements(experiment, settings, local, address)
+    describe_initial_weights(experiment)  # raises ConfigError before a trial starts
     metadata = {
         **collect_provenance(experiment.import_paths),
         "source": experiment.source,
@@ -90,7 +90,7 @@ def sweep(
         "notes": experiment.notes,
         "local": local,
         "fail_fast": fail_fast,
-        "sweep": _summary(settings),
+        "sweep": _summarize(settings),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
     refuse_if_taken(folder)
@@ -98,7 +98,7 @@ def sweep(
         folder = create_run(
             storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
         )
-        return _carry_out(folder, experiment, {}, address, lease)
+        return _run_trials(folder, experiment, {}, address, lease)
 
 
 def resume_sweep(
@@ -108,12 +108,12 @@ def resume_sweep(
     address: str | None = None,
     force_lease: bool = False,
 ) -> Sweep:
-    """Resume a sweep that was interrupted or lost its driver, with edits of the experiment.yaml in its folder. Finished
-    trials stay as they are; the others resume from their newest checkpoints, or begin. With `failed`, failed trials
-    restart too.
+    """Resume a sweep that was interrupted or lost its driver, with any edits made to the experiment.yaml in its folder.
+    Finished trials stay as they are; the others resume from their newest checkpoint, or start if they have none.
+    With `failed`, failed trials restart too.
 
-    Raises UsageError if no trial is left, or if the sweep is running or may be on another machine (unless
-    `force_lease`).
+    Raises UsageError if no trial is left, or if the sweep is running or may still be running on another machine
+    (unless `force_lease`).
     """
     folder = open_sweep_folder(path)
     with folder.lease(force=force_lease) as lease:
@@ -121,7 +121,7 @@ def resume_sweep(
 
 
 def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None) -> Sweep:
-    """Resume a sweep as `resume_sweep` does, with its lease held."""
+    """Resume a sweep as `resume_sweep` does, while the caller holds its lease."""
     with errors_before_start():
         metadata = folder.metadata()
         address = chosen_address(address, local=metadata.local)
@@ -129,53 +129,53 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         settings = experiment.sweep
         if settings is None or metadata.sweep is None or settings.repeats != metadata.sweep.repeats:
             raise UsageError(
-                f"{folder}/experiment.yaml has no sweep section or another sweep.repeats than at the start, which would"
-                " change the configurations of the trials. Change it back, or start another sweep"
+                f"{folder}/experiment.yaml has no sweep section, or its sweep.repeats differs from the start."
+                " That would change the trials' configurations. Restore it, or start a new sweep"
             )
         previous = previous_trials(folder, settings, failed_again=failed)
     if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
-            say(f"All {len(previous)} trials of {folder} are over; recording the result.")
+            say(f"All {len(previous)} trials of {folder} have ended; recording the result.")
             return _conclude(folder, settings)
         count = sum(trial.has_failed for trial in previous.values())
         hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
-        raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
-    _refuse_what_is_missing(experiment, settings, metadata.local, address)
+        raise UsageError(f"all {len(previous)} trials of {folder} have ended; there is nothing to resume{hint}")
+    _check_requirements(experiment, settings, metadata.local, address)
     with errors_before_start():
         index = TrialIndex(folder, settings.objectives)
         over = {number for number, trial in previous.items() if trial.is_over}
         index.write(record for name, record in index.records().items() if trial_number(name) in over)
         _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.is_over])
-        History(folder).drop_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
+        History(folder).drop_unstarted({trial_name(number): trial.values for number, trial in previous.items()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.update(
             status="running",
             error=None,
             stopped=[],
-            sweep=_summary(settings),
+            sweep=_summarize(settings),
             resumed=[*metadata.resumed, now()],
             **asdict(Process.this()),
         )
-    return _carry_out(folder, experiment, previous, address, lease)
+    return _run_trials(folder, experiment, previous, address, lease)
 
 
 def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
-    """Wait until the trial processes of a dead driver have ended: two processes must not write one trial."""
+    """Wait until the trial processes of a dead driver have ended: two processes must not write to the same trial."""
 
     def has_live_process(trial: RunMetadata) -> bool:
         process = trial.driver
         return trial.status == "running" and process is not None and process.is_visible() and process.is_alive()
 
     trials = [RunFolder(folder.storage / "trials", name) for name in names]
-    deadline = monotonic() + _ORPHANS_S
+    deadline = monotonic() + _ORPHAN_TIMEOUT_S
     while alive := [trial for trial in folder.storage.each(RunFolder.metadata, trials) if has_live_process(trial)]:
         if monotonic() > deadline:
-            raise UsageError(f"process {alive[0].pid} still trains {folder}/trials/{alive[0].name}; end it first")
+            raise UsageError(f"process {alive[0].pid} is still training {folder}/trials/{alive[0].name}; stop it first")
         sleep(0.5)
 
 
-def _summary(settings: Settings) -> dict[str, Any]:
-    """Return what run.json records of a sweep's settings."""
+def _summarize(settings: Settings) -> dict[str, Any]:
+    """Return the sweep settings to store in run.json."""
     return {
         "objectives": settings.objectives,
         "trials": count_trials(settings),
@@ -184,7 +184,7 @@ def _summary(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _carry_out(
+def _run_trials(
     folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None, lease: Lease
 ) -> Sweep:
     """Run the remaining trials of a sweep and record its end."""
@@ -215,14 +215,14 @@ def _carry_out(
             fail_fast=metadata.fail_fast,
             stop_requested=stop_requested,
         )
-        hangs = HangReporter(running.active_trials, display, lambda: interrupts.requested)
+        hang_reporter = HangReporter(running.active_trials, display, lambda: interrupts.requested)
         if metadata.local:
             from orchestrator.sweeps.in_process import SequentialTrials
 
-            with hangs:
+            with hang_reporter:
                 SequentialTrials(running, interrupts.fail).run()
         else:
-            _run_on_ray(running, address, display, hangs)
+            _run_on_ray(running, address, display, hang_reporter)
             if interrupts.requested:
                 say(f"Interrupted. To continue: {command}")
         if running.rules.metric_missing:
@@ -230,22 +230,22 @@ def _carry_out(
     return _conclude(folder, settings, interrupts.requested)
 
 
-def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hangs: HangReporter) -> None:
+def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang_reporter: HangReporter) -> None:
     """Run the remaining trials under Ray Tune, as many at a time as fit."""
     experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
     display.line(connection_line(address))
     with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
         from orchestrator.sweeps.tune.launch import launch
 
-        max_concurrent, arithmetic = _concurrency(ray, experiment, settings)
+        max_concurrent, explanation = _compute_concurrency(ray, experiment, settings)
         count = f"{len(remaining_trials(settings, previous))} {'remaining ' if previous else ''}trials"
-        display.line(f"{count} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {arithmetic}")
-        with hangs:
+        display.line(f"{count} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {explanation}")
+        with hang_reporter:
             launch(sweep, max_concurrent)
 
 
 def _conclude(folder: RunFolder, settings: Settings, interrupted: bool = False) -> Sweep:
-    """Compact the rows of trials that are over, and record the sweep's end."""
+    """Compact the rows of ended trials, and record the sweep's end."""
     folder.storage.delete(SCRATCH)
     index = TrialIndex(folder, settings.objectives)
     records = index.records()
@@ -255,29 +255,29 @@ def _conclude(folder: RunFolder, settings: Settings, interrupted: bool = False) 
             compact(trial.storage, trial.attempts())
             records[name] = replace(record, compacted=True)
     index.write(records.values())
-    done = Sweep(folder)
-    ended_by_failure = folder.metadata().fail_fast and failed_trials(done) > 0
+    result = Sweep(folder)
+    ended_by_failure = folder.metadata().fail_fast and count_failed_trials(result) > 0
     status = "interrupted" if interrupted else "failed" if ended_by_failure else "finished"
-    folder.update(status=status, ended=now(), best=_best_trial(done))
-    return done
+    folder.update(status=status, ended=now(), best=_describe_best_trial(result))
+    return result
 
 
-def _best_trial(done: Sweep) -> dict[str, Any] | None:
-    """Return what `ls` shows of the best trial; None if no trial has reported the sweep's metric."""
+def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
+    """Return the best trial's entry for `ls`; None if no trial has reported the sweep's metric."""
     try:
-        trial = done.best
+        trial = result.best
     except UsageError:
         return None
     if trial.best is None:
         return None
-    if done.repeats == 1:
+    if result.repeats == 1:
         return {"trial": trial.name, **asdict(trial.best)}
-    best = configurations_of(done.trials, *done.objective, done.aggregate)[0]
-    group = {"configuration": best.number, "mean": best.mean, "description": best.describe(done.objective[0])}
+    best = configurations_of(result.trials, *result.objective, result.aggregate)[0]
+    group = {"configuration": best.number, "mean": best.mean, "description": best.describe(result.objective[0])}
     return {"trial": trial.name, **asdict(trial.best), **group}
 
 
-def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
+def _check_requirements(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot run the scheduler."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
@@ -286,7 +286,7 @@ def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: b
                 f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'"
             )
     if not local:
-        with_classes_of_main(experiment.source, address)
+        with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
     from orchestrator.engines.in_process import refuse_what_is_not_here
 
     refuse_what_is_not_here(experiment.workers, f"each trial of {experiment.name}", address, local=local)
@@ -297,22 +297,25 @@ def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: b
         )
 
 
-def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[int, str]:
+def _compute_concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[int, str]:
     """Return how many trials run at a time, and why. Raises UsageError if none fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers = experiment.workers
     names = dict.fromkeys(["CPU", "GPU", *workers.bundle()])
-    has = Resources({name: sum(node.get(name, 0) for node in nodes) for name in names})
-    where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
-    more = " at least" if workers.min_count < workers.max_count else ""
-    arithmetic = f"each needs {Resources.required_by(workers)}{more}, the cluster has {where}"
+    available = Resources({name: sum(node.get(name, 0) for node in nodes) for name in names})
+    where = f"{available}" if len(nodes) == 1 else f"{available} on {len(nodes)} nodes"
+    qualifier = "at least " if workers.min_count < workers.max_count else ""
+    explanation = f"each needs {qualifier}{Resources.required_by(workers)}; the cluster has {where}"
     max_concurrent = trials_at_once(settings, count_trials(settings), workers, nodes)
     if max_concurrent < 1:
-        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.min_count} ranks must fit on one node")
-    return max_concurrent, arithmetic
+        raise UsageError(
+            f"no trial fits: {explanation}, and each of its {workers.min_count} ranks must fit on one node."
+            " Reduce `workers`, or connect to a larger cluster with --address"
+        )
+    return max_concurrent, explanation
 
 
-def failed_trials(outcome: Sweep) -> int:
-    """Return how many trials of a sweep that is over failed or were lost."""
-    records = outcome.records().values()
+def count_failed_trials(result: Sweep) -> int:
+    """Count the failed and lost trials of an ended sweep."""
+    records = result.records().values()
     return sum(isinstance(record, DamagedFile) or record.status not in (*ENDED, "interrupted") for record in records)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY_S = 30.0
 """Seconds between progress lines without a terminal."""
-_BARS_PER_S = 4
-_LOG_LINES = 20
-"""Lines that are written together on an object store, where each write replaces the whole log."""
+_REFRESHES_PER_S = 4
+_LOG_BATCH_LINES = 20
+"""Lines per write on an object store, where each write replaces the whole log."""
 
 _logger = logging.getLogger("hookyard")
 
@@ -33,7 +33,7 @@ class DriverLog:
 
     def __init__(self, storage: Storage | None) -> None:
         self._storage = storage
-        self._batch = 1 if storage and storage.local else _LOG_LINES
+        self._batch = 1 if storage and storage.local else _LOG_BATCH_LINES
         self._pending: list[str] = []
 
     def add(self, text: str) -> None:
@@ -47,14 +47,14 @@ class DriverLog:
             return
         try:
             self._storage.append("log.txt", "".join(lines))
-        except StorageError as error:  # the log must not end training, nor hide an earlier failure
-            _logger.warning("%d lines are missing in the log: %s", len(lines), error)
+        except StorageError as error:  # a failed log write must not end training or mask an earlier error
+            _logger.warning("%d lines are missing from the log: %s", len(lines), error)
 
 
 class TerminalDisplay:
     """Display of lines and progress on stderr; it also writes the lines to `log.txt`.
 
-    On a terminal, progress is one bar per label, or the result of `frame`, which gets the number of lines.
+    On a terminal, progress is one bar per label, or the result of `frame`, which is called with the terminal's height.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class TerminalDisplay:
     def _start(self) -> None:
         from rich.live import Live
 
-        per_second = _BARS_PER_S if self._frame is None else 1
+        per_second = _REFRESHES_PER_S if self._frame is None else 1
         self._live = Live(
             get_renderable=self._draw, console=self._console, transient=True, refresh_per_second=per_second
         )
@@ -130,7 +130,7 @@ class TerminalDisplay:
         self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """Move a bar on a terminal; elsewhere print a line from time to time."""
+        """Update the bar on a terminal; otherwise print a line every PLAIN_EVERY_S."""
         if self._live is None:
             now = self._clock()
             if now - self._last_plain.setdefault(label, now) >= PLAIN_EVERY_S:
@@ -145,7 +145,7 @@ class TerminalDisplay:
 
 
 class PipeSafe:
-    """A text stream that drops text once its reader has gone, so that training continues."""
+    """A text stream that drops text once its reader has exited; training continues."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream or open(os.devnull, "w")  # noqa: SIM115  # until the process ends

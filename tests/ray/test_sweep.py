@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator import RunError, load_experiment, open_run, open_sweep, sweep
-from orchestrator.sweeps.driver import failed_trials
+from orchestrator.sweeps.driver import count_failed_trials
 from tests.ray.conftest import WHOAMI
 
 pytestmark = pytest.mark.ray
@@ -122,7 +122,7 @@ def test_failed_trial_does_not_end_the_sweep(
     trials = done.trials
     assert trials["status"].tolist() == ["finished", "failed", "finished"]
     assert "hook 'fails' failed in on_update on rank 1: ValueError: 2.0 is too much" in trials["error"].iloc[1]
-    assert failed_trials(done) == 1
+    assert count_failed_trials(done) == 1
     # A mistake would come again: it is not tried again, as a lost process is.
     assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1]
     assert open_run(done.best.path).status == "finished"

@@ -54,7 +54,7 @@ class History:
     def read(self) -> list[Exploit]:
         return read_lines(self._storage, FILE, Exploit)
 
-    def drop_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+    def drop_unstarted(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Drop the last exploit of a trial that has other `values`: the driver died before the exploit began."""
         exploits = self.read()
         last = {exploit.trial: exploit for exploit in exploits}

@@ -151,7 +151,7 @@ def test_smaller_claim_wins_between_two_requests(folder: Storage, monkeypatch: p
     put(folder, elsewhere(), "asking", name="0", fencing_token=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
     with (
-        pytest.raises(UsageError, match=r"process .* on elsewhere started to drive .* at the same moment"),
+        pytest.raises(UsageError, match=r"process .* on elsewhere started driving .* at the same time"),
         Lease(folder),
     ):
         pass

@@ -105,7 +105,7 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     assert trials["error"].tolist()[0].startswith("rank 0: ArithmeticError: this loss fails on purpose (")
     assert "in loss" in (tmp_path / "points/trials/trial-0000/log.txt").read_text()
     assert outcome.best.name == "trial-0001"
-    assert driver.failed_trials(outcome) == 1
+    assert driver.count_failed_trials(outcome) == 1
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.checksums import END, sealed
-from orchestrator.sweeps.driver import failed_trials
+from orchestrator.sweeps.driver import count_failed_trials
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 
@@ -183,11 +183,11 @@ def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
     assert after.trials["status"].tolist() == ["failed", "finished"]
     with pytest.raises(UsageError, match=r"use --failed to run failed trials again \(1\)"):
         resume_sweep(done.path)
-    assert failed_trials(after) == 1
+    assert count_failed_trials(after) == 1
     (outside / "repaired").touch()
     again = resume_sweep(done.path, failed=True)
     assert again.trials["status"].tolist() == ["finished", "finished"]
-    assert failed_trials(again) == 0
+    assert count_failed_trials(again) == 0
 
 
 def test_a_running_sweep_cannot_be_resumed(finished: Path, outside: Path) -> None:

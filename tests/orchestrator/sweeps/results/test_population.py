@@ -191,7 +191,7 @@ def test_an_exploit_that_a_killed_driver_had_only_planned_is_dropped(is_remote: 
     assert history.read() == []
     for trial, lr in (("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0000", 0.3)):
         history.append(trial=trial, before={}, after={"lr": lr}, **EXPLOIT)
-    history.drop_unbegun({"trial-0000": {"lr": 0.1}, "trial-0001": {}, "trial-0002": {"lr": 0.2}})
+    history.drop_unstarted({"trial-0000": {"lr": 0.1}, "trial-0001": {}, "trial-0002": {"lr": 0.2}})
     history.append(trial="trial-0003", before={}, after={}, **EXPLOIT)
     kept = [(exploit.trial, exploit.after.get("lr")) for exploit in History(sweep).read()]
     assert kept == [("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0003", None)]
