@@ -109,7 +109,7 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
     assert np.array(losses(resumed)) == pytest.approx(np.array(losses(uninterrupted)), rel=1e-5)
     assert not resumed.stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
     assert len(resumed.stats) == len(uninterrupted.stats)
-    with pytest.raises(UsageError, match=r"all 3 trials of .* are over"):
+    with pytest.raises(UsageError, match=r"all 3 trials of .* have ended"):
         resume_sweep("runs/kept")
 
 
@@ -144,7 +144,7 @@ def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(finishe
     assert len(ended.stats) == rows
     assert (outside / "runs/kept/trials/trial-0002/stats.parquet").exists()
     assert not (outside / "runs/kept/.tune").exists()
-    with pytest.raises(UsageError, match=r"all 3 trials of .* are over"):
+    with pytest.raises(UsageError, match=r"all 3 trials of .* have ended"):
         resume_sweep(done.path)
 
 
@@ -164,7 +164,7 @@ def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(finished: Path, outs
     file = interrupted_after_one(finished, outside) / "experiment.yaml"
     text = file.read_text()
     file.write_text(text.replace("repeats: 1", "repeats: 3"))
-    with pytest.raises(UsageError, match=r"experiment\.yaml has .* another sweep\.repeats"):
+    with pytest.raises(UsageError, match=r"experiment\.yaml has no sweep section, or its sweep\.repeats differs"):
         resume_sweep(file.parent)
     file.write_text(text.replace("- 0.05", "- 0.3"))
     done = resume_sweep(file.parent)
