@@ -38,7 +38,7 @@ def test_means_are_over_samples_not_batches() -> None:
     assert metrics["val/accuracy"] == (output.argmax(1) == dataset.labels).double().mean().item()
 
 
-def test_meters_are_torchmetrics_own_values() -> None:
+def test_meters_equal_torchmetrics() -> None:
     dataset: Any = Points().data()["val"]
     loop = Loop(Metered(), experiment(epochs=1), {})
     metrics = next(loop.run()).metrics
@@ -59,7 +59,7 @@ class Given(Points):
         return {self.called: self.meter}
 
 
-def test_a_meter_of_several_values_gives_each_a_name() -> None:
+def test_each_value_of_a_meter_has_a_name() -> None:
     dataset: Any = Points().data()["val"]
     collection = MetricCollection({"macro": MulticlassF1Score(3), "each": MulticlassF1Score(3, average=None)})
     for meter, names in (
@@ -74,14 +74,14 @@ def test_a_meter_of_several_values_gives_each_a_name() -> None:
         assert [metrics[f"val/{name}"] for name in names[:3]] == pytest.approx(expected.tolist())
 
 
-def test_a_meter_that_gives_no_numbers_is_named() -> None:
+def test_meter_without_numbers_is_refused() -> None:
     message = r"compute\(\) of the meter 'f1' returns values of shape \(3, 3\); expected one number, a vector"
     with pytest.raises(RunError, match=message):
         list(Loop(Given(meter=MulticlassConfusionMatrix(3)), experiment(epochs=1), {}).run())
 
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
-def test_a_meter_called_as_another_value_is_refused(name: str) -> None:
+def test_meter_with_the_name_of_another_metric_is_refused(name: str) -> None:
     with pytest.raises(
         RunError, match=rf"meters\(\) returns '{name}', but val/{name} is already a value of loss\(\), metrics\(\)"
     ):
@@ -105,7 +105,7 @@ def _validate_on_rank(rank: int, world_size: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_validation_counts_every_sample_once_whatever_the_ranks(world_size: int) -> None:
+def test_validation_counts_every_sample_once_on_any_number_of_ranks(world_size: int) -> None:
     """The model is the same on all; 23 and 7 samples are shared unevenly by 2 and by 3 ranks."""
     many = on_ranks(_validate_on_rank, world_size)
     one = _validate_on_rank(0, 1)

@@ -122,7 +122,7 @@ def two() -> list[dict[str, Any]]:
     return on_ranks(_on_two)
 
 
-def test_ranks_that_call_parts_of_the_model_train_as_one_process_does(two: list[dict[str, Any]]) -> None:
+def test_ranks_that_call_submodules_train_as_one_process(two: list[dict[str, Any]]) -> None:
     alone = run_loop(OfParts(train=48))
     for found in two:
         assert found["parts"]["weights"] == two[0]["parts"]["weights"]
@@ -135,7 +135,7 @@ def test_ranks_that_call_parts_of_the_model_train_as_one_process_does(two: list[
         assert found["parts"]["types"] == found["whole"]["types"] == {InParts}
 
 
-def test_and_bit_for_bit_as_with_the_whole(two: list[dict[str, Any]]) -> None:
+def test_calling_submodules_equals_calling_the_model_bit_for_bit(two: list[dict[str, Any]]) -> None:
     for found in two:
         parts, whole = found["parts"], found["whole"]
         assert (parts["weights"], parts["reports"], parts["rows"]) == (
@@ -152,7 +152,7 @@ def test_sharded_ranks_train_as_replicas_do(two: list[dict[str, Any]]) -> None:
             assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_what_the_loss_does_not_depend_on_is_named_in_the_first_iteration_in_which_it_does_not(
+def test_unused_parameters_are_named_in_the_first_iteration_that_leaves_them_out(
     two: list[dict[str, Any]],
 ) -> None:
     assert len(run_loop(OfTheBody(train=48))["reports"]) == 2
@@ -162,7 +162,7 @@ def test_what_the_loss_does_not_depend_on_is_named_in_the_first_iteration_in_whi
             assert "workers: {ddp: {find_unused_parameters: true}}" in text
 
 
-def test_or_torch_looks_for_it_and_the_rest_is_trained_as_in_one_process(two: list[dict[str, Any]]) -> None:
+def test_find_unused_parameters_trains_the_rest_as_one_process(two: list[dict[str, Any]]) -> None:
     alone = run_loop(OfTheBody(train=48))["weights"]
     for found in two:
         for weights in found["found"]:

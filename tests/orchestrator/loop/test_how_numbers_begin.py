@@ -46,7 +46,7 @@ class Batches(Hook):
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])
-def test_samples_draw_from_the_rank_s_numbers_or_in_a_process_from_the_batch_s(processes: int) -> None:
+def test_samples_draw_from_the_seed_of_the_rank_or_of_the_batch_in_a_process(processes: int) -> None:
     hook, batch_size = Batches(), 6
     settings = experiment(epochs=2, seed=4, batch_size=batch_size, loader={"num_workers": processes})
     list(Loop(NoisyPoints(), settings, {"batches": hook}).run())

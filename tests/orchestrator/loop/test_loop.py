@@ -77,20 +77,20 @@ def test_loop_is_garbage_collected(tmp_path: Path) -> None:
     assert [name for name, part in kept.items() if part() is not None] == []
 
 
-def test_with_sampler_seed_each_epoch_has_the_order_of_torchs_sampler() -> None:
+def test_sampler_seed_gives_each_epoch_the_order_of_torchs_sampler() -> None:
     loop = run(Points(), {"sampler_seed": DistSamplerSeed()}, epochs=3, seed=4)
     assert numbers(loop.state.module) == numbers(raw_training(Points(), epochs=3, seed=4, new_order=True))
     assert numbers(loop.state.module) != numbers(raw_training(Points(), epochs=3, seed=4))
 
 
-def test_accumulation_averages_each_group_also_the_smaller_last_one() -> None:
+def test_accumulation_averages_each_group_and_the_smaller_last_one() -> None:
     # 52 samples in batches of 8 are 7 micro-batches: groups of 3, 3 and 1
     loop = run(Points(), accumulate=3)
     assert numbers(loop.state.module) == numbers(raw_training(Points(), accumulate=3))
     assert (loop.state.iteration, loop.state.step) == (14, 6)
 
 
-def test_a_run_measured_in_steps_ends_in_the_middle_of_an_epoch() -> None:
+def test_run_with_steps_ends_in_the_middle_of_an_epoch() -> None:
     loop = run(Points(), {"sampler_seed": DistSamplerSeed()}, steps=9)
     assert numbers(loop.state.module) == numbers(raw_training(Points(), max_steps=9, new_order=True))
     assert (loop.state.epoch, loop.state.step, loop.state.samples) == (1, 9, 52 + 16)
@@ -125,7 +125,7 @@ def diary(lines: list[str], asks: Callable[[str, State], None] = lambda event, s
     return type("Diary", (Hook,), {event: noting(event) for event in EVENTS})()
 
 
-def test_events_fire_in_order_and_counters_say_what_is_completed(tmp_path: Path) -> None:
+def test_events_fire_in_order_with_counters_of_completed_work(tmp_path: Path) -> None:
     """Five samples in batches of two, accumulated by two: steps of two micro-batches and of one. A checkpoint is asked
     for after the first step, after training and after validation."""
 
@@ -241,7 +241,7 @@ def test_validation_every_two_epochs_and_at_the_end() -> None:
     assert validations(epochs=3, validate_every=Interval(2)) == [(0, 7, TRAIN), (1, 14, BOTH), (2, 21, BOTH)]
 
 
-def test_validation_in_steps_does_not_care_about_epochs_which_report_for_themselves() -> None:
+def test_validation_in_steps_is_independent_of_epochs() -> None:
     # 7 steps in an epoch: validation at 4, 8 and 12, reports at each epoch's end too; the last one always validates
     assert validations(epochs=2, validate_every=Interval(4, "steps")) == [
         (0, 4, BOTH),
@@ -252,7 +252,7 @@ def test_validation_in_steps_does_not_care_about_epochs_which_report_for_themsel
     ]
 
 
-def test_train_means_hold_one_round_and_every_sample_of_it() -> None:
+def test_training_means_cover_every_sample_of_one_round() -> None:
     rows = Rows()
     loop = Loop(Points(), experiment(validate_every=Interval(4, "steps")), {}, RunContext(recorder=rows))
     reports = [report.metrics for report in loop.run()]
@@ -263,7 +263,7 @@ def test_train_means_hold_one_round_and_every_sample_of_it() -> None:
         assert report["train/loss"] == pytest.approx(mean, rel=1e-12)
 
 
-def test_rows_name_each_iteration_once() -> None:
+def test_each_iteration_has_one_row() -> None:
     rows = Rows()
     loop = Loop(Points(test=5), experiment(validate_every=Interval(4, "steps")), {}, RunContext(recorder=rows))
     list(loop.run())

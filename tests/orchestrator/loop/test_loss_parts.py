@@ -53,7 +53,7 @@ def live(
     return loop, rows, [report.metrics for report in loop.run()]
 
 
-def test_the_sum_is_trained_and_rows_and_reports_have_the_parts(tmp_path: Path) -> None:
+def test_sum_is_trained_and_rows_and_reports_have_the_terms(tmp_path: Path) -> None:
     loop, rows, reports = live(tmp_path / "parts")
     whole, plain, told = live(tmp_path / "whole", as_parts=False)
     assert numbers(loop.state.module) == numbers(whole.state.module)
@@ -81,9 +81,7 @@ def test_metric_named_loss_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ({"accuracy": torch.ones((), requires_grad=True)}, r"metrics\(\) and loss\(\) both return 'accuracy'"),
     ],
 )
-def test_parts_that_are_none_are_told(
-    given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_invalid_terms_are_refused(given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def loss(self: Any, output: Any, batch: Any) -> Any:
         return given
 

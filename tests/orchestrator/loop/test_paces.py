@@ -35,7 +35,7 @@ class Paced(Hook):
         self.after.append((state.phase, state.epoch, state.phase_iteration))
 
 
-def test_iterations_of_the_run_are_counted_each_phases_apart() -> None:
+def test_pace_counts_iterations_of_each_phase_separately() -> None:
     hook = Paced()
     list(Loop(TASK, experiment(epochs=4), {"paced": hook}).run())
     # of 28 training iterations the 5th, 10th ...; of 12 in validation the 5th and the 10th; the test has 3
@@ -49,7 +49,7 @@ def test_iterations_of_the_run_are_counted_each_phases_apart() -> None:
 @pytest.mark.parametrize(
     "fields", [{"validate_every": Interval(4, "steps")}, {"accumulate": 2}], ids=["steps", "accumulation"]
 )
-def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
+def test_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
         hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
         loop = Loop(TASK, experiment(epochs=4, **fields), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))

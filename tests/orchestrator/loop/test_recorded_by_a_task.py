@@ -36,7 +36,7 @@ class Recording(Points):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_what_a_task_records_is_a_column_of_each_iteration_of_each_phase(tmp_path: Path, accumulate: int) -> None:
+def test_values_recorded_by_a_task_are_columns_in_each_phase(tmp_path: Path, accumulate: int) -> None:
     settings = {"batch_size": 8, "accumulate": accumulate, "optimizer": {"type": "SGD", "lr": 0.1}}
     rows = run(Experiment(task=Recording, epochs=2, **settings), tmp_path, local=True).stats
     for phase, samples in {"train": 20, "val": 10, "test": 6}.items():

@@ -33,7 +33,7 @@ class Fails(Hook):
             raise OSError("the disk is full")
 
 
-def test_a_run_that_fails_does_not_wait_for_a_device_that_is_stuck(
+def test_failed_run_does_not_wait_for_a_stuck_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     device, storage = Device(), Storage(tmp_path)

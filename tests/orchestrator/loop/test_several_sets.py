@@ -55,7 +55,7 @@ HOOKS = {
 }
 
 
-def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) -> None:
+def test_each_dataset_is_evaluated_and_reported_by_its_name(tmp_path: Path) -> None:
     """Several validations an epoch; the second attempt begins where the first was killed within one of them."""
     fails = {"fails": {"type": f"{__name__}:FailsOnce", "marker": str(tmp_path / "marker")}}
     one = described(task=TASK, validate_every="3 steps", hooks={**HOOKS, **fails})
@@ -128,12 +128,12 @@ class Answer(nn.Module):
 
 
 @pytest.mark.parametrize("phase", ["valid", "vall/x", "train/x", "val/", "val/a b", "val/a/b", "val/.x", "/val", 3])
-def test_a_phase_of_another_name_is_refused(phase: Any) -> None:
+def test_invalid_phase_name_is_refused(phase: Any) -> None:
     with pytest.raises(ConfigError, match=f"data\\(\\) returns a phase '{phase}'"):
         Loop(Other(phase=phase), experiment(), {})
 
 
-def test_two_values_of_one_name_are_refused() -> None:
+def test_two_metrics_of_one_name_are_refused() -> None:
     config = described(task=f"{__name__}:Other", task_args={"phase": "val/ema"}, hooks={"ema": {"evaluate": "both"}})
     loop = Loop(Other(phase="val/ema"), config, resolve(config.source).hooks)
     with pytest.raises(RunError, match="data\\(\\) has a phase 'val/ema', and the hook 'ema' validates as val/ema too"):

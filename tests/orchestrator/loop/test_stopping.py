@@ -59,7 +59,7 @@ def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
     return found
 
 
-def test_ranks_ask_each_other_about_every_quarter_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_check_about_every_quarter_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping_module, "CHECK_EVERY_S", 0.25)
     assert asked_at(Two(), 12, 0.05) == [1, 6, 11]
     # the slowest rank sets the pace, so that all choose the same iterations
@@ -68,7 +68,7 @@ def test_ranks_ask_each_other_about_every_quarter_of_a_second(monkeypatch: pytes
     assert asked_at(Two(), 1500, 1e-9) == [1, 1001]
 
 
-def test_where_asking_takes_long_it_takes_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_checks_take_no_more_than_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand ranks, of which an answer goes around in 40 ms, at 10 ms a step; now and then something holds it
     up."""
     time = ToldTime()
@@ -90,7 +90,7 @@ def test_where_asking_takes_long_it_takes_no_more_than_its_share(monkeypatch: py
     assert asked_at(Two(waited_s=0.001), 12, 0.05) == [1, 6, 11], "what costs little is asked as often as ever"
 
 
-def test_what_a_rank_waits_for_the_answer_is_told_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_other_ranks_is_added_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rank answers after three seconds, each of the two times it is asked."""
     now = iter([100.0, 103.0, 200.0, 203.0])
     monkeypatch.setattr(stopping_module, "perf_counter", lambda: next(now))
@@ -109,7 +109,7 @@ class Three:
         return [mine, (["enough", "too long"], []), ([], ["time is up"])]
 
 
-def test_the_reasons_of_all_ranks_are_joined_and_each_is_said_once() -> None:
+def test_reasons_of_all_ranks_are_joined_without_duplicates() -> None:
     state = State()
     state.request_stop("enough")
     stopping = StopCoordinator(state, cast(World, Three()), Clock(), lambda: True)
@@ -136,7 +136,7 @@ class StopAt(Hook):
             state.request_stop("enough")
 
 
-def test_a_hook_stops_the_run_after_the_round_and_the_test_phase_still_runs() -> None:
+def test_hook_stops_the_run_after_a_round_and_the_test_phase_runs() -> None:
     loop = Loop(Points(test=5), experiment(epochs=9), {"stop": StopAt(14, "on_phase_end")})
     reports = list(loop.run())
     assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in reports] == [
@@ -148,7 +148,7 @@ def test_a_hook_stops_the_run_after_the_round_and_the_test_phase_still_runs() ->
     assert "test/loss" in reports[2].metrics
 
 
-def test_a_hook_stops_the_run_in_the_middle_of_an_epoch_and_that_is_no_interruption(tmp_path: Path) -> None:
+def test_hook_stops_the_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
     loop = Loop(Points(), experiment(epochs=9), {"stop": StopAt(10)}, RunContext(store=store))
     reports = list(loop.run())
@@ -167,7 +167,7 @@ def test_a_hook_stops_the_run_in_the_middle_of_an_epoch_and_that_is_no_interrupt
     assert numbers(resumed.state.module) == numbers(whole.state.module)
 
 
-def test_asked_from_outside_it_stops_after_the_step_and_can_be_resumed(tmp_path: Path) -> None:
+def test_interrupted_run_stops_after_a_step_with_a_checkpoint(tmp_path: Path) -> None:
     store, calls = CheckpointStore(Storage(tmp_path)), []
 
     def stop_asked() -> bool:
@@ -194,7 +194,7 @@ class PauseAt(Hook):
 
 
 @pytest.mark.parametrize("phase", ["train", "val"])
-def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, phase: str) -> None:
+def test_paused_run_resumes_bit_for_bit(tmp_path: Path, phase: str) -> None:
     whole = Loop(Points(test=5), experiment(), {})
     expected = list(whole.run())
     store = CheckpointStore(Storage(tmp_path))

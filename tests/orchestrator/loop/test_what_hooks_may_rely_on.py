@@ -33,14 +33,14 @@ class Begins(Hook):
             self.epochs.append(state.epoch)
 
 
-def test_a_phase_begins_with_each_epoch_also_where_training_is_measured_in_steps() -> None:
+def test_phase_starts_with_each_epoch_of_a_run_with_steps() -> None:
     begins = Begins()
     # 52 samples in batches of 8 are 7 steps an epoch
     list(Loop(Points(val=0), experiment(steps=17), {"begins": begins}).run())
     assert begins.epochs == [0, 1, 2]
 
 
-def test_a_phase_begins_again_after_a_validation_within_its_epoch() -> None:
+def test_phase_starts_again_after_a_validation_within_an_epoch() -> None:
     begins = Begins()
     # validations at 3, 6 and 7
     list(Loop(Points(), experiment(epochs=1, validate_every=Interval(3, "steps")), {"begins": begins}).run())
@@ -60,7 +60,7 @@ class Batches(Hook):
         self.there.append((state.phase, state.batch is not None))
 
 
-def test_the_batch_is_there_from_on_batch_on() -> None:
+def test_batch_exists_from_on_batch_on() -> None:
     batches = Batches()
     list(Loop(Points(train=16, val=8), experiment(epochs=1), {"batches": batches}).run())
     assert batches.there == [("train", False), ("train", True)] * 2 + [("val", False), ("val", True)]
@@ -116,24 +116,24 @@ def resumed_after_three_steps(folder: Path) -> tuple[Notes, Notes]:
     return first, second
 
 
-def test_on_load_and_on_start_find_the_weights_in_the_model(tmp_path: Path) -> None:
+def test_model_has_the_restored_weights_in_on_load_and_on_start(tmp_path: Path) -> None:
     first, second = resumed_after_three_steps(tmp_path)
     assert "on_load" not in first.found
     assert second.found["on_load"] == second.found["on_start"] == first.found["on_step"] != first.found["on_start"]
 
 
-def test_a_phase_begins_again_where_it_is_resumed_in_its_middle(tmp_path: Path) -> None:
+def test_phase_starts_again_when_resumed_in_its_middle(tmp_path: Path) -> None:
     first, second = resumed_after_three_steps(tmp_path)
     assert (first.begun, second.begun) == ([(0, 0)], [(0, 3)])
 
 
-def test_gradients_are_none_after_each_step_and_kept_before_it() -> None:
+def test_gradients_are_none_after_a_step_and_kept_before_it() -> None:
     notes = Notes()
     list(Loop(Points(val=0), experiment(epochs=1, accumulate=3), {"notes": notes}).run())
     assert notes.gradients == [(stepped, stepped) for stepped in (False, False, True, False, False, True, True)]
 
 
-def test_a_run_that_was_asked_to_stop_ends_and_one_that_failed_does_not() -> None:
+def test_stopped_run_fires_on_end_and_failed_run_on_exception() -> None:
     stopped, failed = Notes(stop=True), Notes(fail=True)
     list(Loop(Points(val=0), experiment(epochs=9), {"notes": stopped}).run())
     with pytest.raises(HookError, match="failed on purpose"):
@@ -184,11 +184,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str
     return folder, on_ranks(_save, 2, str(folder))
 
 
-def test_a_collective_while_saving_does_not_hang(saved: tuple[Path, list[list[str]]]) -> None:
+def test_collective_in_on_save_does_not_hang(saved: tuple[Path, list[list[str]]]) -> None:
     assert CheckpointStore(Storage(saved[0])).load("epoch-0001", "gathered.pt")["total"].item() == 3
 
 
-def test_what_all_ranks_have_alike_is_written_by_one(saved: tuple[Path, list[list[str]]]) -> None:
+def test_shared_files_are_written_by_one_rank(saved: tuple[Path, list[list[str]]]) -> None:
     of_master, of_other = saved[1]
     assert of_master == ["ema.pt", "gathered.pt", "hooks.pt", "model.pt", "optimizer.pt", "rank-0000.pt"]
     assert of_other == ["rank-0001.pt"]

@@ -12,7 +12,7 @@ from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 
 
-def test_a_rank_alone_agrees_with_itself_without_a_process_group() -> None:
+def test_single_rank_needs_no_process_group() -> None:
     world = World()
     assert world.is_master
     assert world.gather("x") == ["x"]
@@ -43,7 +43,7 @@ def _talk(rank: int, world_size: int) -> dict[str, Any]:
     }
 
 
-def test_ranks_hear_each_other() -> None:
+def test_ranks_exchange_values() -> None:
     first, second = on_ranks(_talk)
     for answer in (first, second):
         assert answer["gathered"] == [{"rank": 0}, {"rank": 1}]
@@ -79,7 +79,7 @@ class Unanswered(dist.Work):
         raise RuntimeError("aborted")
 
 
-def test_what_is_waited_for_without_end_is_ended_from_another_thread_once_whoever_must_know_does() -> None:
+def test_abort_ends_a_collective_that_waits_forever() -> None:
     dist.Backend.register_backend("deaf", lambda store, rank, size, timeout: Deaf(rank, size), devices=["cpu"])
     dist.init_process_group("deaf", store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -96,7 +96,7 @@ def _on_rank(rank: int, world_size: int) -> tuple[dict[str, Any], float, tuple[l
     return _gradients_in_all_ways(rank, world_size), _without_recording(rank, world_size), _waits(rank, world_size)
 
 
-def test_the_wait_is_measured_and_the_gradients_are_those_of_ddp_alone() -> None:
+def test_wait_is_measured_and_gradients_equal_those_of_ddp() -> None:
     """Medians of five passes, as what else runs on the machine may hold either rank up in one of them."""
     (own, unmarked, (before, after)), (other, _, (late_before, late_after)) = on_ranks(_on_rank)
     for way in WAYS:

@@ -52,7 +52,7 @@ def columns(clock: Clock, *rows: Sequence[float]) -> dict[str, list[float]]:
     return {name: made(np.array(rows)).tolist() for name, made in clock.columns.items()}
 
 
-def test_the_time_between_two_marks_is_charged_to_the_span_it_belongs_to(time: Time) -> None:
+def test_time_between_two_marks_counts_for_its_span(time: Time) -> None:
     clock = Clock()
     clock.recording = True
     seconds = [2.0**n for n in range(len(INTERVALS))]
@@ -73,7 +73,7 @@ def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
     assert columns(clock, first, second)["other_s"] == [1.0, 6.0]
 
 
-def test_waiting_between_iterations_is_added_to_that_in_them_and_counts_once(time: Time) -> None:
+def test_saving_and_waiting_between_iterations_count_once(time: Time) -> None:
     clock = Clock()
     clock.recording = True
     ended = clock.restart()
@@ -87,7 +87,7 @@ def test_waiting_between_iterations_is_added_to_that_in_them_and_counts_once(tim
     assert (found["checkpoint_s"], found["step_s"]) == ([3.0, 0.0], [14.0, 9.0])
 
 
-def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> None:
+def test_row_has_only_its_wall_time_without_recording(time: Time) -> None:
     clock = Clock()
     began = clock.restart()
     time.now += 3.0
@@ -117,7 +117,7 @@ def test_a_device_span_is_the_sum_of_its_pairs_and_waits_only_to_resolve(device:
     assert device.now == 110.0
 
 
-def test_an_event_is_used_again_once_its_time_is_read_and_not_before(device: Device) -> None:
+def test_event_is_reused_once_its_time_is_read(device: Device) -> None:
     clock = CudaClock()
     clock.recording, ended, rows = True, clock.restart(), []
     for _ in range(50):
@@ -167,7 +167,7 @@ WORK = len(INTERVALS) - 1
 """Seconds of the device's in an iteration."""
 
 
-def test_on_a_device_a_step_lasts_from_end_to_end_however_far_the_host_is_ahead(device: Device) -> None:
+def test_device_step_lasts_from_end_to_end_however_far_the_host_is_ahead(device: Device) -> None:
     _, rows = iterations_on(device, waits_in=3)
     # The host gives four iterations in no time, and waits in the last of them for all.
     assert [row["host_step_s"] for row in rows] == pytest.approx(
@@ -181,13 +181,13 @@ def test_on_a_device_a_step_lasts_from_end_to_end_however_far_the_host_is_ahead(
         )
 
 
-def test_on_a_device_saving_is_what_it_waits_for_it(device: Device) -> None:
+def test_device_wait_for_a_checkpoint_is_in_checkpoint_s(device: Device) -> None:
     _, rows = iterations_on(device, saves_before=2)
     assert [row["checkpoint_s"] for row in rows] == pytest.approx([0, 0, 100, 0, 0])
     assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, WORK, WORK + 100.001, WORK, WORK], abs=0.002)
 
 
-def test_on_a_device_the_last_iteration_known_tells_how_long_one_takes(device: Device) -> None:
+def test_iteration_s_is_that_of_the_last_measured_iteration(device: Device) -> None:
     """Until one is, the host's time of the first does; without spans too."""
     assert iterations_on(device, recording=False)[0].iteration_s == pytest.approx(0.001 * WORK)
     clock, rows = iterations_on(device, waits_in=3, recording=False)
@@ -214,7 +214,7 @@ class Dawdles(Hook):
             self.time.now += 4.0
 
 
-def test_hooks_saving_and_validation_are_no_wait_for_data(
+def test_hooks_saving_and_validation_are_not_in_data_wait_s(
     time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MMEngine's timer charges them to the data of the next iteration."""

@@ -61,7 +61,7 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_batches_are_those_the_loader_gives(name: str) -> None:
+def test_batches_equal_those_of_the_loader(name: str) -> None:
     ours, reference = list(batches_of(LOADERS[name](), "train")), list(LOADERS[name]())
     assert len(ours) == len(reference) > 1
     for batch, expected in zip(ours, reference, strict=True):
@@ -87,7 +87,7 @@ class Broken(Dataset[Any]):
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: int) -> None:
+def test_sample_that_cannot_be_fetched_is_named(processes: int) -> None:
     batches = batches_of(DataLoader(Broken(5), 2, num_workers=processes), "val")
     assert len(next(batches)[0]) == len(next(batches)[0]) == 2
     with pytest.raises(
@@ -99,7 +99,7 @@ def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: in
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_samples_that_make_no_batch_are_named_with_their_shapes(processes: int) -> None:
+def test_samples_that_cannot_be_collated_are_named_with_their_shapes(processes: int) -> None:
     batches = batches_of(DataLoader(Broken(7), 4, num_workers=processes), "train")
     next(batches)
     with pytest.raises(
@@ -108,7 +108,7 @@ def test_samples_that_make_no_batch_are_named_with_their_shapes(processes: int) 
         next(batches)
 
 
-def test_a_process_of_a_loader_that_is_killed_is_no_mistake() -> None:
+def test_killed_process_of_a_loader_is_not_a_mistake() -> None:
     class Killed(Broken):
         def __getitem__(self, index: int) -> tuple[Tensor]:
             import os
@@ -176,5 +176,5 @@ def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[
 @pytest.mark.parametrize(
     ("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")]
 )
-def test_a_loss_that_is_no_number_is_refused(shape: tuple[int, ...], words: str) -> None:
+def test_loss_that_is_not_a_scalar_is_refused(shape: tuple[int, ...], words: str) -> None:
     assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected one number")

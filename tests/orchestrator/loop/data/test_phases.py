@@ -73,7 +73,7 @@ class Metered(Points):
         return {"f1": MulticlassF1Score(3)}
 
 
-def test_meters_with_a_rank_without_samples_are_refused_as_torchmetrics_would_hang() -> None:
+def test_meters_with_a_rank_without_samples_are_refused() -> None:
     of_two: Any = SimpleNamespace(rank=0, world_size=2, device=torch.device("cpu"))
     with pytest.raises(ConfigError, match="need a val sample on each rank; there are 1 for 2 ranks"):
         Data(Metered(val=1), experiment(), of_two)
@@ -83,14 +83,14 @@ def batches(loader: Any) -> list[list[int]]:
     return [batch[2].tolist() for batch in loader]
 
 
-def test_drop_last_leaves_out_the_smaller_training_batch_alone() -> None:
+def test_drop_last_drops_only_a_training_batch() -> None:
     data = Data(Points(train=20, val=20), experiment(loader={"drop_last": True}), World())
     assert [len(batch) for batch in batches(data.loaders["train"])] == [8, 8]
     assert [len(batch) for batch in batches(data.loaders["val"])] == [8, 8, 4]
     assert data.train.length() == 2
 
 
-def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_numbers() -> None:
+def test_fresh_batches_come_in_order_without_effect_on_training() -> None:
     data = Data(Points(train=20, noisy=True), experiment(), World())
     iterator = data.train.begin(0, 0)
     seen = [next(iterator)[2].tolist()]
@@ -107,7 +107,7 @@ def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_nu
     assert seen == batches(data.train.begin(0, 0))
 
 
-def test_the_loaders_processes_end_with_the_run() -> None:
+def test_processes_of_loaders_end_with_the_run() -> None:
     before = set(multiprocessing.active_children())
     loop = Loop(Points(), experiment(epochs=1, loader={"num_workers": 1}), {})
     reports = loop.run()

@@ -75,7 +75,7 @@ class Sampled(Points):
         }.get(self.how)
 
 
-def test_a_run_with_weights_is_torchs_own_bit_for_bit() -> None:
+def test_weighted_run_equals_torch_bit_for_bit() -> None:
     seen = Seen()
     loop = Loop(Sampled(how="weights", val=0), experiment(seed=3), {"sampler_seed": DistSamplerSeed(), "seen": seen})
     list(loop.run())
@@ -111,7 +111,7 @@ def of(rank: int, world_size: int) -> Any:
 
 
 @pytest.mark.parametrize("how", ["weights", "tensor", "drawn", "own generator"])
-def test_any_order_is_shared_out_shuffled_anew_and_gone_on_with_by_any_number_of_ranks(how: str) -> None:
+def test_order_is_shared_by_any_number_of_ranks_from_any_place(how: str) -> None:
     torch.manual_seed(5)
     whole = [shares(how, 1, epoch) for epoch in range(2)]
     assert whole[0] != whole[1]
@@ -138,12 +138,12 @@ def test_any_order_is_shared_out_shuffled_anew_and_gone_on_with_by_any_number_of
         ("val", r"Sampled.sampler\(\) for val gives weights of shape \(5,\), and the dataset has 23 samples"),
     ],
 )
-def test_what_is_no_order_of_the_dataset_is_refused_before_training(how: str, message: str) -> None:
+def test_invalid_order_is_refused_before_training(how: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Data(Sampled(how=how), experiment(), World())
 
 
-def test_an_order_that_is_another_on_another_rank_is_refused() -> None:
+def test_order_that_differs_between_ranks_is_refused() -> None:
     world = of(1, 2)
     world.gather = lambda value: [value, value + 1]
     with pytest.raises(ConfigError, match=r"gives rank 1 another order than rank 0.*the loop splits it among ranks"):

@@ -49,7 +49,7 @@ class Counted(Placed):
 
 @pytest.mark.parametrize(("kind", "reads"), [(Placed, 23 - 10), (Counted, 23 - 10), (Shuffled, 0)])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_one_goes_on_where_it_was_and_reads_again_only_what_keeps_no_place(kind: Any, reads: int, rank: int) -> None:
+def test_share_resumes_and_reads_again_only_without_a_state(kind: Any, reads: int, rank: int) -> None:
     iterator = iter(Share(kind(POINTS), rank, 2, seed=5))
     before = [next(iterator)[2] for _ in range(5)]
     state = iterator.state_dict()  # type: ignore[attr-defined]
@@ -85,12 +85,12 @@ class Asks(IterableDataset[Any]):
         return iter([whose()])
 
 
-def test_one_that_shares_itself_out_is_left_alone() -> None:
+def test_dataset_that_shards_itself_is_unchanged() -> None:
     loader: Any = StatefulDataLoader(Share(Itself(), 1, 2, seed=5), batch_size=None, num_workers=2)
     assert sorted(loader) == list(range(10))
 
 
-def test_one_that_may_share_itself_out_has_to_say_so() -> None:
+def test_dataset_that_may_shard_itself_must_say_so() -> None:
     refuse_unclear(Itself(), "train")
     refuse_unclear(Placed(POINTS), "train")
     with pytest.raises(
@@ -101,7 +101,7 @@ def test_one_that_may_share_itself_out_has_to_say_so() -> None:
 
 
 @pytest.mark.parametrize("has_buffer", [False, True])
-def test_a_stream_of_hugging_face_is_split_by_its_own_code_and_gone_on_with_sample_for_sample(has_buffer: bool) -> None:
+def test_hugging_face_stream_is_split_and_resumed_sample_by_sample(has_buffer: bool) -> None:
     datasets = pytest.importorskip("datasets")
     stream = datasets.Dataset.from_dict({"x": list(range(200))}).to_iterable_dataset(num_shards=4)
     if has_buffer:

@@ -41,7 +41,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 # Epochs
 
 
-def test_a_run_on_a_stream_is_the_raw_loop_over_the_same_loader_bit_for_bit() -> None:
+def test_run_on_a_stream_equals_a_raw_loop_bit_for_bit() -> None:
     reports, seen, loop = trained(Streams(kind="placed", val=0), epochs=2, accumulate=2)
     torch.manual_seed(0)
     model, dataset = Points().model(), Placed(PointSet(52, False, 0))
@@ -61,7 +61,7 @@ def test_a_run_on_a_stream_is_the_raw_loop_over_the_same_loader_bit_for_bit() ->
     assert [(report["epoch"], report["step"], report["samples"]) for report in reports] == [(0, 4, 52), (1, 8, 104)]
 
 
-def test_epochs_of_a_stream_without_a_length_are_stretches_of_passes() -> None:
+def test_epochs_of_a_stream_without_a_length_continue_its_passes() -> None:
     reports, seen, _ = trained(Streams(), epochs=3, epoch_steps=3, accumulate=2)
     assert [(report["epoch"], report["step"], report["iteration"]) for report in reports] == [
         (0, 3, 6),
@@ -77,7 +77,7 @@ def test_epochs_of_a_stream_without_a_length_are_stretches_of_passes() -> None:
     ] * 9
 
 
-def test_training_may_end_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
+def test_training_ends_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "hookyard"):
         reports, seen, loop = trained(Streams(train=36), steps=100, accumulate=2, loader={"on_exhausted": "stop"})
     assert (len(seen), sorted(flat(seen))) == (5, list(range(36)))
@@ -148,7 +148,7 @@ def two(root: Path) -> list[dict[str, Any]]:
     return on_ranks(_on_two, 2, str(root))
 
 
-def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[dict[str, Any]]) -> None:
+def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, Any]]) -> None:
     for found in two:
         assert found["stopped"] == [(3, True)]
         assert found["wrapped"] == [8]
@@ -168,13 +168,13 @@ def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[
     assert two[0]["ddp"] == two[1]["ddp"]
 
 
-def test_another_number_of_ranks_cannot_go_on_in_a_stream(two: list[dict[str, Any]], root: Path) -> None:
+def test_stream_needs_the_same_number_of_ranks_to_resume(two: list[dict[str, Any]], root: Path) -> None:
     loop = Loop(Streams(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root))))
     with pytest.raises(CheckpointError, match=("the checkpoint has 2 ranks and the run 1, so resume with --workers 2")):
         loop.restore("epoch-0001")
 
 
-def test_other_processes_of_the_loader_or_other_data_cannot_go_on_in_a_stream() -> None:
+def test_stream_needs_the_same_loader_processes_to_resume() -> None:
     data = Data(Streams(), experiment(steps=4, loader={"num_workers": 2}), World())
     with pytest.raises(CheckpointError, match=r"is for loader.num_workers=0, got 2; resume with loader.num_workers=0"):
         data.train.restore({"epoch": 0, "pass": 0, "processes": 0, "loader": {}}, 1)
@@ -185,7 +185,7 @@ def test_other_processes_of_the_loader_or_other_data_cannot_go_on_in_a_stream() 
 # Beside the training
 
 
-def test_fresh_batches_of_a_stream_leave_its_place_and_the_generators_alone() -> None:
+def test_fresh_batches_of_a_stream_have_no_effect_on_training() -> None:
     for kind in ("shuffled", "placed"):
         data = Data(Streams(kind=kind), experiment(steps=5), World())
         whole = [batch[2].tolist() for _, batch in zip(range(5), data.train.begin(0, 0), strict=False)]
@@ -226,7 +226,7 @@ class Given(Points):
         return {"train": self.given, **self.others}
 
 
-def test_what_a_stream_raises_is_told_with_its_phase_and_rank() -> None:
+def test_error_of_a_stream_names_phase_and_rank() -> None:
     with pytest.raises(RunError, match="the train stream fails on rank 0: OSError: no such shard"):
         list(Loop(Given(given=Failing(9)), experiment(steps=4), {}).run())
     with pytest.raises(RunError, match="the train stream has no batch for rank 0 in pass 1"):
@@ -268,14 +268,12 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
         ),
     ],
 )
-def test_what_cannot_be_is_refused_before_training_with_what_to_write(
-    task: Points, fields: dict[str, Any], message: str
-) -> None:
+def test_invalid_data_is_refused_before_training(task: Points, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Data(task, experiment(**fields), World())
 
 
-def test_a_loader_of_ones_own_is_gone_through_as_it_is() -> None:
+def test_own_loader_is_used_as_it_is() -> None:
     loader: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
     task = Given(given=loader, others={"val": DataLoader(PointSet(7, False, 1), 3)})
     reports, seen, _ = trained(task, epochs=2, batch_size=32)

@@ -187,14 +187,14 @@ def test_two_sharded_ranks_train_as_two_replicas(two: list[dict[str, Any]]) -> N
         check_alike(*found["accumulated"])
 
 
-def test_with_activations_that_are_not_kept_they_train_bit_for_bit_the_same(two: list[dict[str, Any]]) -> None:
+def test_activation_checkpointing_trains_bit_for_bit_the_same(two: list[dict[str, Any]]) -> None:
     for found in two:
         for kept, checkpointed in zip(found["losses"], found["checkpointed"], strict=True):
             assert checkpointed["loss"] == kept["loss"][:6]
             assert checkpointed["grad_norm"] == kept["grad_norm"][:6]
 
 
-def test_each_unit_is_compiled_by_itself(two: list[dict[str, Any]]) -> None:
+def test_each_unit_is_compiled_separately(two: list[dict[str, Any]]) -> None:
     for found in two:
         compiled, graphs = found["compiled"]
         assert compiled["loss"] == pytest.approx(found["losses"][1]["loss"][:2], rel=1e-5)
@@ -209,7 +209,7 @@ def test_bf16_is_near_fp32_and_not_the_same(two: list[dict[str, Any]]) -> None:
     assert two[0]["bf16"] != pytest.approx(exact, abs=1e-6)
 
 
-def test_resumed_in_mid_epoch_it_goes_on_bit_for_bit(two: list[dict[str, Any]]) -> None:
+def test_sharded_ranks_resume_in_mid_epoch_bit_for_bit(two: list[dict[str, Any]]) -> None:
     for found in two:
         undisturbed, resumed = found["whole"], found["resumed"]
         for part in ("model", "optimizer", "averages"):

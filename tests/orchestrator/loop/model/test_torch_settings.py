@@ -18,7 +18,7 @@ from orchestrator.loop.run_context import RunContext
 from tests.tasks import Blocks, Points, Rows, experiment, numbers
 
 
-def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_model_trains_as_an_uncompiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """In both modes, with the names that its parameters have. As torch captures it alone: what makes
     machine code of it takes a minute to begin with."""
     from torch._dynamo.utils import counters
@@ -47,7 +47,7 @@ class Images(Points):
         return nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 4, (1, 3)), nn.Conv2d(4, 3, (1, 3)), nn.Flatten())
 
 
-def test_channels_last_is_how_images_lie_in_memory_and_no_other_number() -> None:
+def test_channels_last_changes_the_memory_layout_and_no_number() -> None:
     found = {}
     for wanted in (True, False):
         rows = Rows()
@@ -92,7 +92,7 @@ def trained(task: Points, **fields: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_activations_that_are_not_kept_are_computed_again_to_the_same_numbers_bit_for_bit(precision: str) -> None:
+def test_activation_checkpointing_recomputes_bit_for_bit(precision: str) -> None:
     """With draws of every generator, and buffers that the forward pass changes."""
     Block.calls.clear()
     kept = trained(Deep(), steps=5, precision=precision, accumulate=2)
@@ -101,7 +101,7 @@ def test_activations_that_are_not_kept_are_computed_again_to_the_same_numbers_bi
     assert Block.calls == {True: 3 * calls[True], False: 2 * calls[False]}
 
 
-def test_of_parts_in_each_other_the_outermost_keeps_nothing_and_what_matches_none_is_named() -> None:
+def test_outermost_matching_submodules_are_checkpointed() -> None:
     found = Loop(Deep(), experiment(activation_checkpointing=["*", "blocks.1.inner"]), {}).state.module
     assert [name for name, part in found.named_modules() if "keeps_activations_as" in vars(type(part))] == [
         "first",
@@ -143,7 +143,7 @@ class Looks(Hook):
         self.seen.add(_settings())
 
 
-def test_torch_is_set_while_a_run_is_under_way_and_as_it_was_beside_it() -> None:
+def test_torch_settings_apply_only_while_the_run_trains() -> None:
     before, said = _settings(), {"deterministic": True, "float32_matmul_precision": "high", "cudnn_benchmark": True}
     looks, others = Looks(), Looks()
     one, other = (

@@ -121,7 +121,7 @@ def check_near(
 
 
 @pytest.mark.parametrize("fields", [{}, {"precision": "fp16"}])
-def test_what_fits_trains_bit_for_bit_as_without(fields: dict[str, Any]) -> None:
+def test_batch_that_fits_trains_bit_for_bit_as_without_splitting(fields: dict[str, Any]) -> None:
     found, expected = (
         run_loop(Fits(most=8, dropout=0.1), accumulate=accumulate, **fields) for accumulate in ("auto", 1)
     )
@@ -130,7 +130,7 @@ def test_what_fits_trains_bit_for_bit_as_without(fields: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("fields", [{}, {"where": "cuda"}, {"where": "backward"}, {"parts": True}, {"tokens": True}])
-def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dict[str, Any]) -> None:
+def test_batch_that_does_not_fit_is_split_with_the_same_result(fields: dict[str, Any]) -> None:
     """Of 52 points in batches of 8 the last is of 4."""
     found, expected = run_loop(Fits(**fields), accumulate="auto"), run_loop(Fits(**{**fields, "most": 8}))
     parts = ("near", "far") if fields.get("parts") else ()
@@ -141,7 +141,7 @@ def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dic
     ]
 
 
-def test_a_resume_goes_on_with_as_many_pieces_bit_for_bit(tmp_path: Path) -> None:
+def test_resume_keeps_the_number_of_microbatches_bit_for_bit(tmp_path: Path) -> None:
     task = Fits(dropout=0.1)
     whole = run_loop(task, tmp_path, accumulate="auto", steps=12)
     again = run_loop(task, tmp_path, "step-00000006", accumulate="auto", steps=12)
@@ -172,7 +172,7 @@ def _on_two(rank: int, world_size: int) -> list[Any]:
     ]
 
 
-def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward_pass() -> None:
+def test_ranks_agree_on_microbatches_if_only_one_runs_out_of_memory() -> None:
     for rank, (whole, *pieces, alone) in enumerate(on_ranks(_on_two)):
         for found in (*pieces, alone):
             check_near(found, whole)
@@ -198,7 +198,7 @@ class Ragged(Fits):
         return [*super().collate(samples), torch.zeros(3)]
 
 
-def test_what_cannot_be_cut_further_says_so() -> None:
+def test_batch_that_cannot_be_split_is_refused() -> None:
     for task, message in (
         (Fits(most=0), "memory runs out, even over pieces of a batch of one row each: .*DefaultCPUAllocator"),
         (
@@ -220,7 +220,7 @@ class Views:
     scale: float
 
 
-def test_samples_are_dealt_out_and_what_they_share_is_in_each_piece() -> None:
+def test_microbatches_divide_samples_and_share_the_rest() -> None:
     three = torch.arange(3)
     shared = (torch.tensor(7.0), "text", None, 3, ("x", "y"))
     batch = {

@@ -67,7 +67,7 @@ def watched(experiment: Experiment) -> list[tuple[int, float, float, float]]:
     return watch.seen
 
 
-def test_each_value_holds_from_the_iteration_after_its_step_or_epoch() -> None:
+def test_change_applies_from_the_iteration_after_its_step_or_epoch() -> None:
     """52 samples in batches of 8 are 7 steps an epoch."""
     changes = [
         {"at": "3 steps", "set": {"hooks.ema.decay": 0.5, "optimizer.lr": 0.2}},
@@ -175,12 +175,12 @@ def rates(loop: Loop) -> list[float]:
         ("frozen", 1, "optimizer.frozen: would move parameters between groups"),
     ],
 )
-def test_what_the_task_s_own_optimizer_cannot_change_is_refused_at_the_start(key: str, value: int, said: str) -> None:
+def test_argument_without_effect_on_a_tasks_optimizer_is_refused(key: str, value: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         made(changing([{"at": 2, "set": {f"optimizer.{key}": value}}], **OWN))
 
 
-def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
+def test_resume_with_another_optimizer_is_refused(tmp_path: Path) -> None:
     hooks = {"checkpoint": {"every": 1}}
     list(made(changing([], hooks=hooks), tmp_path)[0].run())
     with pytest.raises(CheckpointError, match="was made with the optimizer SGD and cannot continue with Adam"):
@@ -209,7 +209,7 @@ def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
         ("optimizer.lrr", 1, "changes.0.set.optimizer.lrr: unknown key"),
     ],
 )
-def test_what_cannot_change_is_refused_before_anything_starts(path: str, value: Any, said: str) -> None:
+def test_invalid_change_is_refused_before_training(path: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         changing([{"at": 1, "set": {path: value}}])
     assert said in str(caught.value)

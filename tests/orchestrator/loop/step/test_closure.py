@@ -106,7 +106,7 @@ class Events(Hook):
         return event in ("on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step")
 
 
-def test_events_fire_once_in_a_step_and_a_step_left_out_changes_nothing() -> None:
+def test_events_fire_once_in_a_step_and_a_skipped_step_changes_nothing() -> None:
     task, events = Points(train=18, val=0), Events(skips=1)
     optimizer = Component(type="LBFGS", **ARGUMENTS[0])
     loop, rows, seen = made(task, World(), optimizer=optimizer, epochs=1, hooks={"events": events})

@@ -39,12 +39,12 @@ def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -
     return rows
 
 
-def test_every_groups_rate_is_recorded_in_full_precision() -> None:
+def test_rate_of_every_group_is_recorded_in_full_precision() -> None:
     """Other systems round 1e-6 to zero, or record the first group alone."""
     assert set(rows_of(TwoRates(), optimizer=OWN).columns("lr", "lr_1", phase="train")) == {(1.23456789e-7, 3e-12)}
 
 
-def test_a_rate_that_is_a_tensor_is_recorded_as_it_was() -> None:
+def test_rate_that_is_a_tensor_is_recorded_before_it_changes() -> None:
     class Halves(Hook):
         def on_step(self, state: State) -> None:
             if state.phase == "train" and state.optimizer is not None:
@@ -81,7 +81,7 @@ class Overflow(Hook):
         self.stepped.append(state.stepped)
 
 
-def test_fp16_leaves_out_a_step_that_overflows_and_counts_it_nowhere() -> None:
+def test_fp16_skips_a_step_that_overflows_without_counting_it() -> None:
     task, hook = Points(val=0), Overflow(2, 3)
     loop = Loop(task, experiment(epochs=1, precision="fp16"), {"overflow": hook})
     list(loop.run())
@@ -108,7 +108,7 @@ def test_fp16_leaves_out_a_step_that_overflows_and_counts_it_nowhere() -> None:
     assert (loop.state.iteration, loop.state.step) == (7, 5)
 
 
-def test_fp16_clips_accumulated_gradients_in_their_true_size() -> None:
+def test_fp16_clips_unscaled_accumulated_gradients() -> None:
     """Groups of 2, 2, 2 and 1 of the 7 micro-batches, unscaled once each."""
     task, rows = Points(val=0), Rows()
     clip = GradientClip(max_norm=0.05)
@@ -161,7 +161,7 @@ class Trail(Hook):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_step_that_a_hook_leaves_out_changes_nothing_and_is_not_counted(precision: str) -> None:
+def test_step_skipped_by_a_hook_changes_nothing_and_is_not_counted(precision: str) -> None:
     hook, trail = SkipOnce(), Trail()
     loop = Loop(Points(val=0), experiment(epochs=1, precision=precision), {"skip": hook, "trail": trail})
     list(loop.run())

@@ -14,7 +14,7 @@ from orchestrator.loop.step.transfer import Copies, to_device
 Pair = namedtuple("Pair", "left right")
 
 
-def test_batches_of_any_shape_are_moved() -> None:
+def test_nested_batches_are_moved() -> None:
     device = torch.device("meta")
     tensor = torch.zeros(2)
     batch = {"a": tensor, "b": [tensor, "text"], "c": (tensor, 3), "d": Pair(tensor, None)}
@@ -48,7 +48,7 @@ class Pictures:
     names: list[str]
 
 
-def test_containers_keep_their_type_and_what_moves_itself_does() -> None:
+def test_containers_keep_their_type_and_own_to_methods_are_used() -> None:
     device, tensor = torch.device("meta"), torch.zeros(2)
     by_name = defaultdict(list, a=tensor)
     moved = to_device((Rows([tensor]), by_name, Pictures(tensor, ["x"]), Padded(tensor, tensor)), device)
@@ -79,7 +79,7 @@ class Stream:
         self.asked.append((self.name, "ends"))
 
 
-def test_a_batch_is_copied_on_a_stream_of_its_own_that_its_users_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_copied_on_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     copying, working = Stream("copying", asked), Stream("working", asked)
     device = torch.device("meta")

@@ -213,7 +213,7 @@ def by_hand(
     ],
     ids=["plain", "accumulated", "bf16", "clipped", "two turns of one"],
 )
-def test_the_numbers_are_those_of_a_gan_by_hand(more: dict[str, Any], hand: dict[str, Any]) -> None:
+def test_training_equals_a_handwritten_gan(more: dict[str, Any], hand: dict[str, Any]) -> None:
     optimizers = OPTIMIZERS
     if more.get("task_args", {}).get("by_method"):
         optimizers = {
@@ -258,7 +258,7 @@ def ranks_of_a_gan(rank: int, world_size: int, folder: Path) -> list[Any]:
     return told
 
 
-def test_two_ranks_are_a_gan_by_hand_and_go_on_bit_for_bit(tmp_path: Path) -> None:
+def test_two_ranks_equal_a_handwritten_gan_and_resume_bit_for_bit(tmp_path: Path) -> None:
     for hand, accumulated, whole, resumed, in_pairs in on_ranks(ranks_of_a_gan, 2, tmp_path):
         assert whole[0] == hand[0]
         assert [row[1:3] for row in whole[1]] == [(loss["d"], loss["g"]) for loss in hand[1]]
@@ -326,7 +326,7 @@ class Notes(Hook):
         self.note("on_step", state)
 
 
-def test_each_turn_fires_what_an_iteration_does_with_its_own_gradients_and_columns(tmp_path: Path) -> None:
+def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path: Path) -> None:
     notes, clip = Notes(), GradientClip(max_norm=0.1)
     loop, rows = loop_of(
         written(accumulate=2),
@@ -377,7 +377,7 @@ def test_each_turn_fires_what_an_iteration_does_with_its_own_gradients_and_colum
         ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: does not work where optimizers take turns"),
     ],
 )
-def test_what_cannot_be_is_told_before_training(more: dict[str, Any], message: str) -> None:
+def test_invalid_optimizers_are_refused_before_training(more: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         written(**more)
 
@@ -390,7 +390,7 @@ def test_what_cannot_be_is_told_before_training(more: dict[str, Any], message: s
         ("critic.0.*", r"optimizers: leave 2 parameters of the model untrained: critic\.3\.weight, critic\.3\.bias"),
     ],
 )
-def test_patterns_that_leave_parameters_out_are_told_as_the_run_begins(params: str | None, message: str) -> None:
+def test_patterns_that_leave_parameters_out_are_refused(params: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         loop_of(written(optimizers={**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "params": params}}))
 
@@ -399,13 +399,13 @@ def test_patterns_that_leave_parameters_out_are_told_as_the_run_begins(params: s
     ("order", "message"),
     [("de", r"turns\(\) yields 'e', but `optimizers` has d, g"), ("", r"turns\(\) yields nothing")],
 )
-def test_turns_of_nobody_are_told(order: str, message: str) -> None:
+def test_unknown_turns_are_refused(order: str, message: str) -> None:
     loop, _ = loop_of(written(task_args={"order": order}))
     with pytest.raises(RunError, match=message):
         list(loop.run())
 
 
-def test_a_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
     loop, _ = loop_of(written(epochs=1), folder=tmp_path)
     next(loop.run())
     loop.save()
