@@ -22,7 +22,7 @@ from orchestrator.stats.read.recorded_files import recorded_files
 from orchestrator.storage import Storage
 
 FIRST = ["rank", "node", "phase", "epoch", "iteration", "step"]
-"""The first columns of a table of rows."""
+"""Leading columns of a table of rows."""
 NEEDED = ("attempt", "rank", "phase", "iteration", "samples")
 """Columns that decide whether a row is superseded."""
 _log = logging.getLogger("hookyard")

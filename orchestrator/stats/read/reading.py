@@ -34,9 +34,9 @@ SMALL = {
 }
 """Types of the counters; other integers have 64 bits."""
 PARTITIONS = pa.schema([("rank", SMALL["rank"]), ("attempt", SMALL["attempt"])])
-"""Columns that only the path of a segment holds, as DuckDB, polars, Spark and pandas expect."""
+"""Hive partition columns: stored only in a segment's path, as DuckDB, polars, Spark and pandas expect."""
 IN_MEMORY = 2**20
-"""Rows outside of Parquet that are held in memory; more go to a temporary file."""
+"""Maximum number of rows from Arrow streams to keep in memory; beyond it, they go to a temporary file."""
 _AT_ONCE = 16
 """Ranks whose Arrow streams are read together."""
 _FORMAT = ds.ParquetFileFormat(
@@ -47,7 +47,7 @@ _TEMPORARY = "hookyard-query-"
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset, and the pyarrow expression that the wanted rows meet; None for all rows."""
+    """A dataset, and a pyarrow filter for its rows; None keeps all rows."""
 
     data: ds.Dataset
     condition: Any = None
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def holds_rows(self) -> bool:
-        """False if nothing was recorded, so that no column has a type."""
+        """False if nothing was recorded; no column has a type then."""
         return any(not pa.types.is_null(field.type) for field in self.schema)
 
     @property
@@ -67,7 +67,7 @@ class Source:
         return self.data if self.condition is None else self.data.filter(self.condition)
 
     def batches(self, columns: Sequence[str] | None = None, where: Any = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that also meet `where`, batch by batch. Raises DamagedFile."""
+        """Yield the rows that also match `where`, batch by batch. Raises DamagedFile."""
         with self.naming_damage():
             yield from self.rows.to_batches(columns=columns, filter=where)
 
@@ -96,9 +96,9 @@ class Source:
 
 
 def recorded(storage: Storage, table: str = "rows") -> Source:
-    """Return all that a run recorded of a table, `rows` or `costs`, superseded rows too; without columns if nothing.
+    """Return everything that a run recorded in a table (`rows` or `costs`), including superseded rows.
 
-    `storage` is the run's folder.
+    `storage` is the run's folder. The source has no columns if nothing was recorded.
     """
     files = recorded_files(storage, table)
     return source_of(storage, files, described(storage, files)[0])
@@ -132,7 +132,7 @@ def _read_tails(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
 
 
 def _held_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
-    """Return the tables as datasets; if they have many rows in a temporary folder, which is the second value."""
+    """Return the tables as datasets, and the temporary folder that holds them if they are too long for memory."""
     tables = (as_schema(table, schema) for table in tables)
     held: list[pa.Table] = []
     for table in tables:
@@ -147,7 +147,7 @@ def _held_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[
 
 
 def temporary_folder() -> str:
-    """Make a folder for what does not fit in memory, and remove those that dead processes left."""
+    """Make a folder for rows that do not fit in memory, and remove folders left behind by dead processes."""
     for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*-*"):
         pid = left.name.removeprefix(_TEMPORARY).partition("-")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
@@ -156,12 +156,12 @@ def temporary_folder() -> str:
 
 
 def recorded_schema(storage: Storage) -> pa.Schema:
-    """Return every column of rows that any rank of a run recorded."""
+    """Return the schema of a run's rows: every column that any rank recorded."""
     return described(storage, recorded_files(storage, "rows"))[0]
 
 
 def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
-    """Return every column of some files, and the number of rows in those that are Parquet."""
+    """Return the schema of some files, and the number of rows in the Parquet files."""
 
     def parquet(path: str) -> tuple[pa.Schema, int]:
         with opened_parquet(storage, path) as file:
@@ -187,7 +187,7 @@ def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
 
 
 def read_segment(storage: Storage, segment: Recorded) -> pa.Table:
-    """Return the rows of a segment, with the columns that its path holds. Raises DamagedFile."""
+    """Return the rows of a segment, including the partition columns from its path. Raises DamagedFile."""
     with opened_parquet(storage, segment.path, at_once=True) as file:
         rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
     rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
@@ -197,7 +197,7 @@ def read_segment(storage: Storage, segment: Recorded) -> pa.Table:
 
 
 def read_tail(storage: Storage, parts: Sequence[Recorded]) -> pa.Table:
-    """Return the rows of some parts of one rank, also if they become a segment meanwhile.
+    """Return the rows of some parts of one rank, even if they become a segment in the meantime.
 
     Raises FileNotFoundError if they have been joined with those of other ranks.
     """
@@ -224,7 +224,7 @@ def _files_now(storage: Storage, part: Recorded) -> RecordedFiles:
 
 
 def _join(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Join batches of a few rows each, without the memory that each takes beside its rows."""
+    """Concatenate small batches; this frees the memory overhead of each batch."""
     table = pa.Table.from_batches(batches)
     return pa.table([_read_whole(column) for column in table.columns], schema=table.schema)
 
@@ -238,7 +238,7 @@ def _read_whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with the columns of a schema; those that it lacks are empty."""
+    """Return the table cast to a schema; missing columns are null."""
     columns = [
         pa.nulls(len(table), field.type)
         if field.name not in table.column_names or pa.types.is_null(field.type)

@@ -1,4 +1,4 @@
-"""Tables of all ranks as DataFrames, with each row that counts exactly once."""
+"""Tables of all ranks as DataFrames, without superseded rows."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from orchestrator.storage import Storage
 KEY = ["rank", "phase", "epoch", "iteration"]
 CATEGORIES = ("phase", "node")
 _COST_KEY = ["rank", "hook", "event"]
-"""The key of a row of the hooks' costs."""
+"""Key columns of the table of hook costs."""
 _ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
 _WIDTHS = {"attempt": 2, "rank": 4, "epoch": 4, "iteration": 4, "step": 4, "batch_size": 4, "phase": 8, "node": 16}
-"""Bytes of a row's value, about; 8 in other columns."""
+"""Approximate bytes per value; other columns take 8."""
 _SIZES_TO_LOAD, _SIZES_TO_SORT = 4, 3
-"""Memory for loading a table, and for sorting and converting its rows once they are read, as multiples of its size."""
+"""Peak memory as a multiple of the table's size: to load it, and to sort and convert rows already in memory."""
 
 
 def load(
     storage: Storage, attempts: Sequence[Attempt], columns: Sequence[str] | None = None, where: str | None = None
 ) -> pd.DataFrame:
-    """Return the rows that count and meet the SQL condition `where`, sorted; all columns if `columns` is None.
+    """Return the rows that are not superseded and match the SQL condition `where`, sorted. By default all columns.
 
-    `storage` is the run's folder; the run may still train. Raises UsageError for an unknown column, an invalid
+    `storage` is the run's folder; the run may still be training. Raises UsageError for an unknown column, an invalid
     condition, and more rows than fit in memory.
     """
     source = counted_rows(storage, attempts)
@@ -76,7 +76,7 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, times: int) -> N
 
 
 def sort_rows(rows: pa.Table) -> pa.Table:
-    """Sort rows by phase as they are run, epoch, iteration, rank and attempt."""
+    """Sort rows by phase (in the order in which phases run), epoch, iteration, rank and attempt."""
     rows = rows.combine_chunks()
     order = np.lexsort([_numbers(rows, name) for name in _ORDER[::-1] if name in rows.column_names])
     return rows.take(order) if (order[1:] < order[:-1]).any() else rows
@@ -103,7 +103,7 @@ def load_costs(storage: Storage, attempts: Sequence[Attempt]) -> pd.DataFrame:
 
 
 def sum_costs(recorded: Iterable[pa.Table], attempts: Sequence[Attempt]) -> pd.DataFrame:
-    """Return the sums of the hooks' ledger without superseded rows."""
+    """Sum the hook costs, leaving out superseded rows."""
     counting = ~superseded_costs(attempts)
     sums = [_sum(table.filter(counting)) for table in recorded if len(table)]
     if not sums:

@@ -1,4 +1,4 @@
-"""The files of one rank: Arrow streams that grow, which it rewrites as Parquet segments."""
+"""The files of one rank: growing Arrow streams, later rewritten as Parquet segments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
 
 PART_ROWS = 2**11
-"""Rows of a part on an object store, which is sent whole each time; and fewest rows of a segment."""
+"""Maximum rows of a part on an object store, where each upload sends all of it. Also the minimum rows of a segment."""
 SEGMENT_ROWS = 2**16
 
 logger = logging.getLogger("hookyard")
 
 
 class _DiskPart:
-    """An Arrow stream that grows on a disk, where others can read it at once."""
+    """An Arrow stream that grows on a disk, where other processes see each batch immediately."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
@@ -43,7 +43,7 @@ class _DiskPart:
 
 
 class _ObjectPart:
-    """An Arrow stream on an object store, which is sent whole when it has grown."""
+    """An Arrow stream on an object store, uploaded as a whole whenever it has grown."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
@@ -77,18 +77,18 @@ class _Table:
 
     name: str
     columns: dict[str, pa.DataType] = field(default_factory=dict)
-    """Columns so far; they stay, so that the schema settles."""
+    """Columns seen so far. None is ever removed, so the schema stops changing."""
     part: _DiskPart | _ObjectPart | None = None
     """The open part."""
     parts: list[tuple[Recorded, _DiskPart | _ObjectPart]] = field(default_factory=list)
-    """All parts outside of segments."""
+    """Parts not yet rewritten as segments."""
     number: int = 0
     """Number of the next part."""
     rows: int = 0
     """Rows in segments."""
 
     patience: int = 0
-    """Open rows before the next try, after a failure."""
+    """After a failed rewrite, the number of open rows at which to retry."""
 
     @property
     def open_rows(self) -> int:
@@ -96,7 +96,7 @@ class _Table:
 
     @property
     def is_long(self) -> bool:
-        """True if the parts have a fifth of all rows, so that there are few segments and few rows outside."""
+        """True once open rows are a fifth of all rows. This bounds the numbers of segments and of open rows."""
         return self.open_rows >= max(self.patience, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS))
 
     def end_part(self) -> None:
@@ -109,8 +109,8 @@ class RankFiles:
     """Writer of one rank's rows to parts, a new one for a new column; it compacts parts into segments. Used in workers.
 
     Parts on a disk are appended to; after a kill they are read up to the last whole batch. On an object store a thread
-    sends a grown part every `upload_interval_s`, and tries again after a failure, in `sync` at the latest. A thread
-    writes segments too; if that fails, the parts stay.
+    uploads grown parts every `upload_interval_s`, and retries after a failure, in `sync` at the latest. A thread
+    writes segments too; if that fails, the parts are kept.
     """
 
     def __init__(self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float) -> None:
@@ -139,7 +139,7 @@ class RankFiles:
             self._begin_thread(self._pack)
 
     def sync(self) -> None:
-        """Return once others can read all that was written. Raises StorageError."""
+        """Wait until other processes can read everything written so far. Raises StorageError."""
         if self._uploads:
             with self._sending:
                 self._storage.each(
@@ -181,13 +181,13 @@ class RankFiles:
         table.number += 1
 
     def _upload(self) -> None:
-        """Send new rows now and then, in a thread."""
+        """Upload new rows periodically, in a thread."""
         failing = False
         while not self._closed.wait(self._upload_interval_s):
             try:
                 self.sync()
                 failing = False
-            except Exception as error:  # `sync` raises it
+            except Exception as error:  # the `sync` in `close` raises it if it persists
                 if not failing:
                     logger.warning("Cannot upload rows of %s; will try again: %s", self._folder, error)
                 failing = True
@@ -208,7 +208,7 @@ class RankFiles:
                         parts = table.parts[:]
                     self.sync()
                     pack(self._storage, [recorded for recorded, _ in parts])
-                except Exception as error:  # their parts stay
+                except Exception as error:  # the parts are kept
                     logger.warning(
                         "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s", self._folder, error
                     )
