@@ -32,6 +32,14 @@ def test_ray_accepts_the_cluster_file(cluster: dict[str, Any]) -> None:
     assert set(prepared["available_node_types"]) == {"head", "gpu"}
 
 
+def test_head_does_not_train_and_workers_are_autoscaled(cluster: dict[str, Any]) -> None:
+    kinds = cluster["available_node_types"]
+    head = kinds.pop(cluster["head_node_type"])
+    assert head["resources"] == {"CPU": 0, "GPU": 0}
+    assert [kind["min_workers"] for kind in kinds.values()] == [0]
+    assert all(kind["resources"]["GPU"] >= 1 for kind in kinds.values())
+
+
 def test_every_node_has_the_token_and_requires_it(cluster: dict[str, Any]) -> None:
     starts = [command for command in start_commands(cluster) if "ray start" in command]
     assert len(starts) == 2
@@ -44,3 +52,12 @@ def test_the_dashboard_listens_on_loopback_alone(cluster: dict[str, Any]) -> Non
     assert [part for part in text.split() if part.startswith("--dashboard-host")] == ["--dashboard-host=127.0.0.1"]
     assert "0.0.0.0" not in text
     assert "security_group" not in cluster["provider"]
+
+
+def test_the_project_is_installed_with_its_pinned_versions_after_torch(cluster: dict[str, Any]) -> None:
+    torch_pin = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    installs = [command for command in cluster["setup_commands"] if "pip install" in command]
+    assert installs == [
+        f"~/venv/bin/pip install --quiet {torch_pin}",
+        "~/venv/bin/pip install --quiet --constraint ~/hookyard/constraints.txt --editable ~/hookyard[cluster,demo]",
+    ]
