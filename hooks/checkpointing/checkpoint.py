@@ -195,7 +195,7 @@ class Checkpoint(Hook):
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
             self._request(state, "interval")
-        elif self.save_last and state.finished and not (self._in_progress_at(state) or self._saved_at(state)):
+        elif self.save_last and state.finished and not (self._find_in_progress(state) or self._saved_at(state)):
             self._request(state, "last")
 
     def _update_best(self, state: State) -> None:
@@ -203,7 +203,7 @@ class Checkpoint(Hook):
         if self._should_choose_metric and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
         better = [best for best in self._bests.values() if best.is_improved_by(_get_value(best, state))]
-        in_progress, saved = self._in_progress_at(state), self._saved_at(state)
+        in_progress, saved = self._find_in_progress(state), self._saved_at(state)
         if not better or not (in_progress or saved or self.best):
             return
         for best in better:
@@ -228,7 +228,7 @@ class Checkpoint(Hook):
         modes = directions(metrics, self.mode, declared)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
-    def _in_progress_at(self, state: State) -> _InProgress | None:
+    def _find_in_progress(self, state: State) -> _InProgress | None:
         """Return the checkpoint of the current step that is still being written."""
         return self._in_progress if self._in_progress and self._in_progress.step == state.step else None
 

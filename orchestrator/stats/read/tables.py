@@ -67,9 +67,9 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, times: int) -> N
     free = psutil.virtual_memory().available
     if times * size_bytes > free:
         raise UsageError(
-            f"the table of {storage} does not fit in memory: its {rows:,} rows have {quantities.size(size_bytes)};"
-            f" loading them takes {times} times that, {quantities.size(times * size_bytes)}, and"
-            f" {quantities.size(free)} are free. Load less with load_stats(columns, where) or"
+            f"the table of {storage} does not fit in memory: its {rows:,} rows take {quantities.size(size_bytes)};"
+            f" loading them needs {quantities.size(times * size_bytes)} ({times} times that), but only"
+            f" {quantities.size(free)} is free. Load less with load_stats(columns, where) or"
             ' `hookyard stats --columns --where`, aggregate in SQL with run.query("select ..."), or read its Parquet'
             " files (docs/tables.md)"
         )

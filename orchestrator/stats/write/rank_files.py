@@ -225,4 +225,4 @@ def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return array.cast(kind)
     except pa.ArrowException as error:
-        raise ValueError(f"column '{name}' has type {kind} and got {array.type}: {error}") from error
+        raise ValueError(f"column '{name}' has type {kind}, but new rows have {array.type}: {error}") from error

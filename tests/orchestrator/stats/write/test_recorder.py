@@ -104,7 +104,7 @@ def test_tensor_with_several_numbers_is_refused(tmp_path: Path) -> None:
     ("together", "message"),
     [
         (True, r"column 'mode' must hold either text or numbers; got \[1, 'warm'\]"),
-        (False, "column 'mode' has type int64 and got string"),
+        (False, "column 'mode' has type int64, but new rows have string"),
     ],
 )
 def test_text_in_a_numeric_column_is_refused(tmp_path: Path, together: bool, message: str) -> None:
