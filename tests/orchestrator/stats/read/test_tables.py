@@ -229,7 +229,7 @@ def test_table_larger_than_memory_is_refused(
     assert len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
     with pytest.raises(
         UsageError,
-        match=rf"does not fit in memory: its \d+ rows take .*; loading .* \({times} times that\), but only 0.000572 MiB is free",
+        match=rf"its \d+ rows take .*; loading .* \({times} times that\), but only 0.000572 MiB is free",
     ):
         load(Storage(tmp_path), ATTEMPTS, None, where)
 
