@@ -13,7 +13,7 @@ from orchestrator.engines.ray_environment import set_environment  # noqa: E402
 from orchestrator.storage.stored_data import warn_once  # noqa: E402
 
 torch.set_num_threads(1)
-# The files of tests need not survive a power failure, and most tests would wait longer for the disk than they run.
+# The files of tests need not survive a power failure, and each wait for a disk takes milliseconds.
 os.fsync = lambda file: None
 # A call that Ray answers by starting itself is a mistake here: those processes would stay until all tests are over.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
