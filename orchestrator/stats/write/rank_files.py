@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import Any
@@ -149,9 +150,10 @@ class RankFiles:
     def close(self) -> None:
         """End all files, and rewrite them as segments."""
         self._closed.set()
-        with self._writing, raising_storage_errors(self._storage / self._folder):
+        # Each file is closed, also after a failure to end another.
+        with self._writing, raising_storage_errors(self._storage / self._folder), ExitStack() as ends:
             for table in self._tables.values():
-                table.end_part()
+                ends.callback(table.end_part)
         self.sync()
         self._pack(PART_ROWS)
 

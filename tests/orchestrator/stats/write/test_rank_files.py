@@ -210,3 +210,16 @@ def test_failed_segment_keeps_its_parts(
     write(files, 5)
     assert place.names(FOLDER) == ["rows-00001.parquet"]
     assert recorded(place, "rows").read()["n"].to_pylist() == [*range(6)]
+
+
+@pytest.mark.parametrize("failing", ["rows", "costs"])
+def test_failure_to_end_a_file_closes_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    files = RankFiles(Storage(tmp_path), FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
+    for table in ("rows", "costs"):
+        files.write(table, {"n": pa.array([1.0])}, 1)
+    parts = {name: table.part for name, table in files._tables.items()}
+    monkeypatch.setattr(parts[failing], "end", Mock(side_effect=OSError("the disk is full")))
+    with pytest.raises(StorageError, match="the disk is full"):
+        files.close()
+    assert [part._file.closed for name, part in parts.items() if name != failing] == [True]
+    parts[failing]._file.close()
