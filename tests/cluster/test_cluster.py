@@ -203,6 +203,6 @@ def disturbed(
     assert run.status == "finished"
     assert not run.stats.duplicated(KEY).any()
     log = Path(folder / "log.txt").read_text()
-    told = re.findall(r"^\S+ (attempt .*)$", log, re.MULTILINE)
+    told = re.findall(r"^\S+ ([Aa]ttempt .*)$", log, re.MULTILINE)
     assert len(told) == 2, log
     return victim, run, told
