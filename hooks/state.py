@@ -153,6 +153,8 @@ class State:
     loss: Tensor | None = None
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
+    loop_columns: frozenset[str] = frozenset()
+    """Columns that the loop records, and hooks cannot."""
     recent: Recent = field(default_factory=KeptRows)
     """The last rows of this rank in all phases, oldest first; excludes the current iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -244,7 +246,11 @@ class State:
         """Add columns to this iteration's row: numbers, or tensors of one element.
 
         Tensors are copied and stay on their device. In the turn of an optimizer, its name is added: `grad_norm_d`.
+        Raises ValueError for a column that the loop records.
         """
+        if taken := self.loop_columns.intersection(columns):
+            name = min(taken)
+            raise ValueError(f"the loop records the column `{name}`; use another name, such as `own_{name}`")
         for name, value in columns.items():
             value = value.detach().clone() if isinstance(value, Tensor) else value
             self.row[self.column(name) if self.turn else name] = value

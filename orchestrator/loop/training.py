@@ -31,6 +31,7 @@ from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureIterations
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
+from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnIterations
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
@@ -148,6 +149,7 @@ class Training:
             accumulate=self.experiment.micro_batches,
             full_batches=self.data.train.by_index or self.experiment.loader.drop_last,
             clock=self.clock,
+            loop_columns=ROW_COLUMNS,
         )
 
     def for_each_run(self, act: Callable[[Rounds], None]) -> None:

@@ -16,8 +16,8 @@ R = TypeVar("R")
 
 COLUMNS = ("phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *TIMES)
 """Columns that every row has."""
-_TAKEN = {"loss", "lr", "microbatches", "evaluations", *COLUMNS}
-"""Columns that a row may have, so that no term of a loss has such a name."""
+ROW_COLUMNS = frozenset({"loss", "lr", "microbatches", "evaluations", *COLUMNS})
+"""Columns that the loop may record, so that no hook and no term of a loss has such a name."""
 
 
 def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: str) -> R:
@@ -36,8 +36,8 @@ def loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
     for name, term in loss.items():
         if not isinstance(term, Tensor) or term.ndim:
             raise unexpected(method, f" for its term '{name}'", term, number)
-        if not isinstance(name, str) or not name or name in _TAKEN:
-            reason = "every row has a column of this name" if name in _TAKEN else "expected text"
+        if not isinstance(name, str) or not name or name in ROW_COLUMNS:
+            reason = "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
             raise RunError(f"{method.__name__}() names a term {name!r}: {reason}{source_location(method)}")
     return loss
 

@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
 
-from hooks import Hook, State
+from hooks import Hook, HookError, State
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
@@ -168,3 +168,18 @@ def test_step_skipped_by_a_hook_changes_nothing_and_is_not_counted(precision: st
     assert (loop.state.iteration, loop.state.step, hook.updates) == (7, 6, 6)
     assert trail.weights[2] == trail.weights[1]
     assert trail.weights[3] != trail.weights[2]
+
+
+def test_hook_cannot_record_a_column_of_the_loop() -> None:
+    class Records(Hook):
+        def __init__(self, column: str) -> None:
+            self.column = column
+
+        def on_forward(self, state: State) -> None:
+            state.record(**{self.column: 1.0})
+
+    columns = {name for row in rows_of(Points()).rows for name in row}
+    assert {"loss", "lr", "step_s"} < columns
+    for column in columns:
+        with pytest.raises(HookError, match=f"the loop records the column `{column}`; use another name, such as"):
+            rows_of(Points(), {"records": Records(column)})
