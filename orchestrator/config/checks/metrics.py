@@ -94,7 +94,7 @@ def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hoo
         names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
         if stops_training and monitored.phase == "test":
             yield monitored.problem("is measured after training; use a metric of train or val")
-        elif not monitored.phase and not is_sweep and (stops_training or not is_open):
+        elif not monitored.phase and not (is_sweep and "/" in monitored.metric) and (stops_training or not is_open):
             yield _without_phase(monitored, known)
         elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
             yield monitored.problem("is never measured with validate_every: 0")

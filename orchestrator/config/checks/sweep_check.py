@@ -45,7 +45,10 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     sweep = experiment.sweep
     if sweep is None:
         return []
-    problems = list(_settings_problems(sweep, experiment))
+    overridden = {path for path, _ in source.values}
+    message = "has no effect: sweep.space sets it in each trial"
+    problems = [Problem(path, message, suggestion="remove one of them") for path in sweep.space if path in overridden]
+    problems += _settings_problems(sweep, experiment)
     if not problems:
         base = {key: value for key, value in data.items() if key != "sweep"}
         with suppress(ValueError):  # if its mode is unknown, that is a problem of its own

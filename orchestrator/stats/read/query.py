@@ -153,6 +153,8 @@ def _connect(source: Source, where: str | None, measured: Sequence[str] = ()) ->
 
 def check_condition(where: str, source: Source | None = None) -> None:
     """Raise UsageError unless `where` is a single SQL condition on the columns of `source`."""
+    if not isinstance(where, str):
+        raise UsageError(f"where: must be text with a condition in SQL, got {where!r}")
     if len(where) > MAX_CONDITION_LENGTH:
         raise UsageError(
             f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,};"
@@ -182,6 +184,8 @@ def _explaining_errors(where: str | None, columns: Sequence[str] = (), *, is_che
         name = re.match(r'Referenced column "(.*)" not found', reason)
         if name and f'"{name[1]}"' in where:
             reason += " Put text in single quotes"
+        elif name and re.search(rf"=\s*{re.escape(name[1])}\b", where):
+            reason += f" Quote text: '{name[1]}'"
         elif name and columns:
             check_columns([name[1]], columns)
         raise UsageError(
@@ -198,9 +202,11 @@ def mentions(where: str, column: str) -> bool:
 
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
     """Raise UsageError for the first unknown column, with the nearest one."""
+    if isinstance(names, str):
+        raise UsageError(f"columns must be a list of names, such as ['{shortened(names, 200)}']")
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known) or f"there are {', '.join(sorted(known))}"
+            hint = did_you_mean(name, known) or f"available: {', '.join(sorted(known))}"
             raise UsageError(f"there is no column '{shortened(name, 200)}': {hint}")
 
 

@@ -45,6 +45,8 @@ def load(
     selected = (
         [*FIRST, *(name for name in names if name not in FIRST)] if columns is None else [*dict.fromkeys(columns)]
     )
+    if isinstance(columns, str):
+        check_columns(columns, names)
     if not source.holds_rows:
         return _frame(pa.table({name: pa.nulls(0) for name in selected}))
     check_columns(selected, names)

@@ -271,6 +271,8 @@ def _trial_tables(
 
     Raises UsageError if no trial has a column, or all refuse.
     """
+    if isinstance(columns, str):
+        check_columns(columns, ())
     columns = None if columns is None else [name for name in columns if name != "trial"]
     recorded = []
     for run in runs:

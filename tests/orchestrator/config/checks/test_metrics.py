@@ -81,6 +81,7 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
             None,
         ),
         ("validate_every: 0\n" + SWEEP.format("val/loss"), "sweep.metric", "val/loss is never measured with", None),
+        (SWEEP.format("r2"), "sweep.metric", "r2 has no phase; metrics begin with", "val/r2"),
         (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is not a metric of this task", "val/r2"),
     ],
 )

@@ -173,11 +173,21 @@ def test_invalid_spaces_are_located(file: Path, line: str, message: str) -> None
 def test_check_across_swept_fields_is_left_to_the_trial(file: Path) -> None:
     file.write_text(TEXT + f"  band: {{type: '{HERE}:Band', low: 0, high: 1}}\n")
     other = file.parent / "sweep.yaml"
-    start = "base: line.yaml\nsweep:\n  metric: x\n  mode: max\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"
+    start = "base: line.yaml\nsweep:\n  metric: val/loss\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"
     other.write_text(start + "    hooks.band.high: {choice: [6, 7]}\n")
     trial = load_experiment(other).source.without_sweep()
     assert resolve(trial.with_values({"hooks.band.low": 5, "hooks.band.high": 6})).hooks["band"] == Band(5, 6)
     with pytest.raises(ConfigError, match="low must be below high"):
         resolve(trial.with_values({"hooks.band.low": 5}))
     (problem,) = problems(other, start)
-    assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 6)
+    assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 5)
+
+
+def test_override_of_a_swept_path_has_no_effect(file: Path) -> None:
+    other = file.parent / "sweep.yaml"
+    other.write_text("base: line.yaml\nsweep:\n  metric: val/loss\n  space: {optimizer.lr: {choice: [0.1, 0.2]}}\n")
+    with pytest.raises(
+        ConfigError, match=r"override 'optimizer.lr=0.5': optimizer.lr: has no effect: sweep.space sets"
+    ):
+        load_experiment(other, ["optimizer.lr=0.5"])
+    assert load_experiment(other, ["optimizer.momentum=0.5"]).optimizer.arguments["momentum"] == 0.5

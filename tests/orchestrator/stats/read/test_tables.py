@@ -215,6 +215,12 @@ def test_unknown_column_error_suggests_the_nearest(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
     with pytest.raises(UsageError, match="no column 'grad_nrm': did you mean 'grad_norm'"):
         load(Storage(tmp_path), ATTEMPTS, ["grad_nrm"])
+    with pytest.raises(UsageError, match=r"columns must be a list of names, such as \['loss'\]"):
+        load(Storage(tmp_path), ATTEMPTS, "loss")
+    with pytest.raises(UsageError, match="where: must be text with a condition in SQL, got 5"):
+        load(Storage(tmp_path), ATTEMPTS, None, 5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="Quote text: 'train'"):
+        load(Storage(tmp_path), ATTEMPTS, None, "phase = train")
     with pytest.raises(UsageError, match="no column 'superseded'"):
         load(Storage(tmp_path), ATTEMPTS, where="superseded == True")
 
