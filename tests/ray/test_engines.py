@@ -55,7 +55,7 @@ def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(ray_cluster:
     assert trials["reports"].tolist() == [4, 1]
     assert trials["val/shift"].tolist() == [2.0, 1.0]
     assert trials["stopped"].iloc[1] == "the scheduler ended the trial"
-    assert "1 at a time: each needs 1 CPU, the cluster has 4 CPUs" in (outside / "runs/jobs/log.txt").read_text()
+    assert "1 at a time: each needs 1 CPU; the cluster has 4 CPUs" in (outside / "runs/jobs/log.txt").read_text()
 
     # The trial's process was killed at step 7 of 40, with a checkpoint every 2; the other ended after its first epoch.
     killed, stopped = done.runs

@@ -117,7 +117,7 @@ def test_failed_trial_does_not_end_the_sweep(
     space = "{hooks.fails.value: {choice: [0.0, 2.0, 0.5]}}"
     file = written(outside, metric="val/accuracy", space=space, at_once=3)
     done = sweep(load_experiment(file, ["hooks.fails={type: 'mishaps:Fails'}"]), "runs")
-    arithmetic = "3 trials of 2 ranks, 2 at a time: each needs 2 CPUs, the cluster has 4 CPUs"
+    arithmetic = "3 trials of 2 ranks, 2 at a time: each needs 2 CPUs; the cluster has 4 CPUs"
     assert arithmetic in (outside / "runs/shifts/log.txt").read_text()
     trials = done.trials
     assert trials["status"].tolist() == ["finished", "failed", "finished"]
