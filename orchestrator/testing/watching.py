@@ -15,9 +15,7 @@ from hooks.hook import WITHIN_ITERATION, Hook
 from hooks.plan import Call, Plan
 from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.state import State
-from orchestrator.loop.step.iterations import COUNTERS
 from orchestrator.randomness import random_state
-from orchestrator.stats.aggregate.spans import TIMES
 from orchestrator.testing.trees import copied, difference
 
 READS = frozenset(
@@ -29,8 +27,6 @@ FACTORIES = frozenset(
     "tensor as_tensor from_numpy zeros ones full empty eye arange linspace rand randn randint randperm".split()
 )
 """Functions that make a tensor on the host if they get no device: reading it waits for nothing."""
-LOOP_COLUMNS = frozenset({"rank", "node", "attempt", "phase", "epoch", "loss", "lr", *COUNTERS, *TIMES})
-"""Columns of every row; a hook's column of the same name would be dropped."""
 
 
 class HookCheckFailed(AssertionError):
@@ -146,16 +142,13 @@ def _watched(
             raise CheckFailure("observes", f"{call.event} changes what training and other hooks share: {change}", to_do)
         if is_within_iteration:
             new = {name: value for name, value in state.row.items() if columns.get(name) is not value}
-            _check_columns(hook, call.event, new)
+            _check_columns(call.event, new)
 
     return watched
 
 
-def _check_columns(hook: Hook, event: str, columns: Mapping[str, Any]) -> None:
+def _check_columns(event: str, columns: Mapping[str, Any]) -> None:
     for name, value in columns.items():
-        if name in LOOP_COLUMNS:
-            what = f"{event} records '{name}', which the loop records itself: the hook's value is dropped"
-            raise CheckFailure("columns", what, f"choose another name, such as {hook.name}_{name}")
         is_number = hasattr(value, "item") and not (isinstance(value, Tensor) and value.numel() != 1)
         if value is not None and not is_number and not isinstance(value, (int, float, str)):
             kind = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -291,7 +291,7 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Cached, "mutable", "with scale=0.8 from report 1 on, at report 2 of 4 metrics"),
     (Unseeded, "resumed", "stopped and resumed at every report, at report 1 of 4 metrics"),
     (TooMany, "columns", "on_gradients records 'gradient', a tensor of shape (8, 5)"),
-    (Loss, "columns", "on_step records 'loss', which the loop records itself"),
+    (Loss, "runs", "the loop records the column `loss`; use another name, such as `own_loss`"),
     (Signature, "signatures", "write def on_save(self, state, checkpoint)"),
     (Demanding, "runs", "Demanding.path: is missing"),
     (Bare, "class", "put @dataclass above the class"),
