@@ -2,8 +2,8 @@
 
 The events of an iteration are fired as the loop fires them, without any training between. A turn is many iterations,
 and plans go round robin; the cost is what an iteration takes longer than with no hooks at all. The claims: 30 hooks
-that asked for an event at a pace cost at most 3 us together, and each of the hooks that look into the model at most 2
-us; TensorBoard's histograms too, by how much more they cost than it does without them.
+that set an interval for an event cost at most 3 us together, and each of the hooks that look into the model at most
+2 us; TensorBoard's histograms too, by how much more they cost than it does without them.
 
     python -m benchmarks.idle_hooks [rounds]
 """
@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.timing import Pause, print_table, take_turns
-from hooks import HOOKS, Hook, Interval, Plan, State, paced_by
+from hooks import HOOKS, Hook, Interval, Plan, State, at_interval
 from hooks.hook import WITHIN_ITERATION
 
 ITERATIONS = 900
 SELDOM = 1000
-"""A pace that no iteration of a turn reaches."""
+"""An interval that no iteration of a turn reaches."""
 SELDOM_STEPS = Interval(SELDOM, "steps")
 
 
@@ -31,7 +31,7 @@ SELDOM_STEPS = Interval(SELDOM, "steps")
 class Paced(Hook):
     every: int | Interval = SELDOM
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None: ...
 
 

@@ -71,7 +71,7 @@ class CartPole(Task):
                 optimizer.step()
                 session.record(batch_size=len(seen), loss=loss, lasted=lasted.mean())
                 stood += float(lasted.mean())
-                if session.stop_asked:
+                if session.stop_requested:
                     return
             yield {"train/lasted": stood / self.updates}
 

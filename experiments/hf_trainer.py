@@ -113,7 +113,7 @@ def _callback(session: TrainingSession) -> Any:
                 )
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            control.should_training_stop = control.should_training_stop or session.stop_asked
+            control.should_training_stop = control.should_training_stop or session.stop_requested
 
         def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             of_epoch = [entry for entry in state.log_history if entry["epoch"] > state.epoch - 1]

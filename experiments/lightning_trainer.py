@@ -112,7 +112,7 @@ def _callback(session: TrainingSession, path: Path) -> Any:
             session.record(
                 batch_size=len(batch[1]), loss=outputs["loss"], lr=trainer.optimizers[0].param_groups[0]["lr"]
             )
-            trainer.should_stop = trainer.should_stop or session.stop_asked
+            trainer.should_stop = trainer.should_stop or session.stop_requested
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             trainer.save_checkpoint(path)

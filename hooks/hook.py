@@ -24,7 +24,7 @@ WITHIN_ITERATION = (
     "on_update",
     "on_step",
 )
-"""The events of an iteration. A hook may set how often it gets them, with `paced_by`."""
+"""The events of an iteration. A hook may set how often it gets them, with `at_interval`."""
 
 NEEDS_MODEL = "it needs the model, the optimizer or the loaders, which only the task has there"
 NEEDS_OUTPUT = "it needs the output of the forward pass, which only the task has there"
@@ -104,7 +104,9 @@ class Setup:
 
     def find_reason_against(self, hook: Hook) -> str:
         """Return why a hook cannot work in this setup; empty if it can."""
-        acts_in = [event for event in WITHIN_ITERATION if hook.handles(event) and not is_never(hook.pace(event))]
+        acts_in = [
+            event for event in WITHIN_ITERATION if hook.handles(event) and not is_never(hook.get_interval(event))
+        ]
         missed = [event for event in acts_in if event != "on_step"]
         reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires" if missed else ""
         return self.explain(custom_loop=reason) or _explain_epochs(hook, acts_in) or hook.unsuitable(self)
@@ -113,9 +115,9 @@ class Setup:
 def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
     """Return why an interval in epochs has no effect on a hook; empty if it has one."""
     for event in events:
-        pace = hook.pace(event)
-        if isinstance(pace, Interval) and pace.unit == "epochs" and not hook.handles("on_phase_end"):
-            return f"{event} is never called at an interval of {pace}; set one in steps or iterations"
+        interval = hook.get_interval(event)
+        if isinstance(interval, Interval) and interval.unit == "epochs" and not hook.handles("on_phase_end"):
+            return f"{event} is never called at an interval of {interval}; set one in steps or iterations"
     return ""
 
 
@@ -136,7 +138,7 @@ class Hook:
     mutable: ClassVar[frozenset[str]] = frozenset()
     """Fields that may change during a run, because the hook reads them each time it uses them."""
     waits_for_device: ClassVar[frozenset[str]] = frozenset()
-    """Events of an iteration in which the hook waits for the device. A paced event need not be listed."""
+    """Events of an iteration in which the hook waits for the device. An event with an interval need not be listed."""
     observes: ClassVar[bool] = False
     """True if training is the same, bit for bit, without the hook: weights, optimizer, random numbers and training
     rows. It may validate, save, and end the run between two phases."""
@@ -154,10 +156,12 @@ class Hook:
             raise TypeError(f"{cls.__name__}: no such event: {', '.join(unknown)}; events: {', '.join(EVENTS)}")
         if hidden := [name for name in get_annotations(cls) if name in EVENTS]:
             raise TypeError(f"{cls.__name__}: the field {hidden[0]} has the name of an event; rename the field")
-        paced = [name for name in methods if hasattr(vars(cls)[name], "paced_by") and name not in WITHIN_ITERATION]
-        if paced:
+        with_interval = [
+            name for name in methods if hasattr(vars(cls)[name], "interval_field") and name not in WITHIN_ITERATION
+        ]
+        if with_interval:
             events = ", ".join(WITHIN_ITERATION)
-            raise TypeError(f"{cls.__name__}.{paced[0]} cannot have a pace; events that can: {events}")
+            raise TypeError(f"{cls.__name__}.{with_interval[0]} cannot have an interval; events that can: {events}")
         if cls.collective and cls.ranks is not Ranks.ALL:
             raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
 
@@ -247,9 +251,9 @@ class Hook:
         """Return whether this hook overrides an event."""
         return getattr(type(self), event) is not getattr(Hook, event)
 
-    def pace(self, event: str) -> Interval | int | None:
-        """Return how often the hook gets an event, by `paced_by`; None means always."""
-        field = getattr(getattr(type(self), event), "paced_by", None)
+    def get_interval(self, event: str) -> Interval | int | None:
+        """Return the interval at which the hook gets an event, set with `at_interval`; None means always."""
+        field = getattr(getattr(type(self), event), "interval_field", None)
         return None if field is None else getattr(self, field)
 
 

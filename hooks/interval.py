@@ -115,12 +115,12 @@ class Units:
 
 EPOCHS_OR_STEPS = Units(("epochs", "steps"))
 Iterations = Annotated[Interval, Units(("iterations", "steps"), ge=1)]
-"""An interval for `paced_by`; a bare number counts iterations."""
+"""An interval for `at_interval`; a bare number counts iterations."""
 Steps = Annotated[Interval, Units(("steps",), ge=1)]
 StepsOrNever = Annotated[Interval, Units(("steps",))]
 
 
-def paced_by(field: str) -> Callable[[_Handler], _Handler]:
+def at_interval(field: str) -> Callable[[_Handler], _Handler]:
     """Call a handler of an event within an iteration only at the interval in one of the hook's fields.
 
     The field holds an Interval in iterations or steps, or a number of iterations. All count over the whole run;
@@ -129,20 +129,20 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     """
 
     def mark(handler: _Handler) -> _Handler:
-        vars(handler)["paced_by"] = field
+        vars(handler)["interval_field"] = field
         return handler
 
     return mark
 
 
-def is_never(pace: Interval | int | None) -> bool:
+def is_never(interval: Interval | int | None) -> bool:
     """Return whether an interval is never due; None means always."""
-    return (pace.count if isinstance(pace, Interval) else pace) == 0
+    return (interval.count if isinstance(interval, Interval) else interval) == 0
 
 
-def is_due_now(pace: Interval | int, state: State, *, counted: bool) -> bool:
+def is_due_now(interval: Interval | int, state: State, *, counted: bool) -> bool:
     """Return whether an interval ends with the current iteration; `counted` is true if the counters include it."""
-    count, unit = (pace, "iterations") if isinstance(pace, int) else (pace.count, pace.unit)
+    count, unit = (interval, "iterations") if isinstance(interval, int) else (interval.count, interval.unit)
     if unit == "epochs" or count == 0:
         return False
     if unit == "iterations":

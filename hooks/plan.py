@@ -39,7 +39,7 @@ class Call:
     event: str
     run: Callable[..., None]
     best_effort: bool = False
-    pace: Interval | int | None = None
+    interval: Interval | int | None = None
     """Interval between calls; None calls it at every event."""
     priority: int = Priority.NORMAL
     calls: int = 0
@@ -64,15 +64,15 @@ class Plan:
 
     `fire` raises HookError if a hook fails. In `on_exception`, and for best-effort hooks, it logs the failure instead.
 
-    The cost of a call is the host's time. With `mark`, which records an event on a device's timeline, the cost of an
-    expensive call is the time between two such events. So a hook is charged for the work that it launches, not for
+    The cost of a call is the host's time. With `mark_time`, which marks a moment on a device's timeline, the cost of
+    an expensive call is the time between two such marks. So a hook is charged for the work that it launches, not for
     waiting for earlier work.
     """
 
     def __init__(
-        self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, mark: Callable[[], Any] | None = None
+        self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, mark_time: Callable[[], Any] | None = None
     ) -> None:
-        self.rank, self._mark = rank, mark
+        self.rank, self._mark_time = rank, mark_time
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
         for name, hook in sort_by_priority(hooks):
@@ -81,19 +81,17 @@ class Plan:
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
-                Call(name, event, getattr(hook, event), hook.best_effort, hook.pace(event), hook.priority)
+                Call(name, event, getattr(hook, event), hook.best_effort, hook.get_interval(event), hook.priority)
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
-        self._resolve_paces()
+        self._group_by_interval()
 
-    def _resolve_paces(self) -> None:
-        self._paces = {
-            event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()
-        }
-        self._unpaced = {
-            event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()
-        }
+    def _group_by_interval(self) -> None:
+        self._intervals, self._calls_without_interval = {}, {}
+        for event, calls in self.calls.items():
+            self._intervals[event] = tuple({call.interval for call in calls if call.interval is not None})
+            self._calls_without_interval[event] = tuple(call for call in calls if call.interval is None)
         self._due_calls: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
     def _all_calls(self) -> Iterable[Call]:
@@ -104,7 +102,7 @@ class Plan:
         plan = copy(self)
         replaced = {event: tuple(sorted(new, key=lambda call: call.priority)) for event, new in calls.items()}
         plan.calls = {**self.calls, **replaced}
-        plan._resolve_paces()
+        plan._group_by_interval()
         return plan
 
     def set_field(self, name: str, field: str, value: Any) -> None:
@@ -115,16 +113,16 @@ class Plan:
         setattr(hook, field, value)
         for call in self._all_calls():
             if call.name == name:
-                call.pace = hook.pace(call.event)
-        self._resolve_paces()
+                call.interval = hook.get_interval(call.event)
+        self._group_by_interval()
 
     def fire(self, event: str, *arguments: Any) -> None:
         """Call the hooks of an event that are due, in order, and add the cost of each call."""
-        calls = self._calls_due(event, arguments[0]) if self._paces[event] else self.calls[event]
+        calls = self._calls_due(event, arguments[0]) if self._intervals[event] else self.calls[event]
         if not calls:
             return
-        if self._mark:
-            self._fire_marked(calls, arguments, self._mark)
+        if self._mark_time:
+            self._fire_and_time(calls, arguments, self._mark_time)
             return
         last = perf_counter()
         for call in calls:
@@ -139,10 +137,10 @@ class Plan:
             call.seconds += now - last
             last = now
 
-    def _fire_marked(self, calls: Iterable[Call], arguments: tuple[Any, ...], mark: Callable[[], Any]) -> None:
-        """Call the hooks, with marks around expensive calls only: two marks take longer than most hooks."""
+    def _fire_and_time(self, calls: Iterable[Call], arguments: tuple[Any, ...], mark_time: Callable[[], Any]) -> None:
+        """Call the hooks; times expensive calls only, because two marks take longer than most hooks."""
         for call in calls:
-            start_event = mark() if call.host_s > EXPENSIVE_S * call.total_calls else None
+            start_event = mark_time() if call.host_s > EXPENSIVE_S * call.total_calls else None
             host_start = perf_counter()
             try:
                 call.run(*arguments)
@@ -152,19 +150,19 @@ class Plan:
             call.total_calls += 1
             call.host_s += seconds
             call.calls += 1
-            call.seconds += seconds if start_event is None else mark() - start_event
+            call.seconds += seconds if start_event is None else mark_time() - start_event
 
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
-        """Return the calls that are due; checks each pace once, so that many idle hooks cost as much as one."""
+        """Return the calls that are due; checks each interval once, so that many idle hooks cost as much as one."""
         due: tuple[Interval | int, ...] = ()
-        for pace in self._paces[event]:
-            if is_due_now(pace, state, counted=event == "on_step"):
-                due += (pace,)
+        for interval in self._intervals[event]:
+            if is_due_now(interval, state, counted=event == "on_step"):
+                due += (interval,)
         if not due:
-            return self._unpaced[event]
+            return self._calls_without_interval[event]
         calls = self._due_calls.get((event, due))
         if calls is None:
-            calls = tuple(call for call in self.calls[event] if call.pace is None or call.pace in due)
+            calls = tuple(call for call in self.calls[event] if call.interval is None or call.interval in due)
             self._due_calls[event, due] = calls
         return calls
 
@@ -175,7 +173,7 @@ class Plan:
 
     def stop_device_timing(self) -> None:
         """Time calls on the host from now on. Keep finished device measurements; do not synchronize."""
-        self._mark = None
+        self._mark_time = None
         for call in self._all_calls():
             call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.elapsed_so_far()
 

@@ -10,7 +10,7 @@ from hooks.hook import Setup as Setup
 from hooks.interval import Interval as Interval
 from hooks.interval import Iterations as Iterations
 from hooks.interval import Steps as Steps
-from hooks.interval import paced_by as paced_by
+from hooks.interval import at_interval as at_interval
 from hooks.logs.console import Console as Console
 from hooks.logs.json_lines import JsonLines as JsonLines
 from hooks.logs.mlflow import MLflow as MLflow

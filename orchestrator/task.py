@@ -26,7 +26,7 @@ class Task(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Implement the abstract methods that a task with `turns` or with its own loop does not need."""
         super().__init_subclass__(**options)
-        if trains_itself(cls):
+        if has_custom_loop(cls):
             for name in ("model", "data", "loss"):
                 if getattr(cls, name) is getattr(Task, name):
                     setattr(cls, name, _missing_method(name))
@@ -181,7 +181,7 @@ def has_turns(task: type[Task]) -> bool:
     return task.turns is not Task.turns
 
 
-def trains_itself(task: type[Task]) -> bool:
+def has_custom_loop(task: type[Task]) -> bool:
     """Return whether a task has its own training loop. A field may be called `train` too."""
     return task.train is not Task.train and callable(task.train)
 

@@ -69,7 +69,7 @@ class TrainingSession:
         return self._loop.state.step
 
     @property
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """True once training has to end: Ctrl-C, a hook, the sweep, or all `steps` are done.
 
         All ranks get the same answer, so all must ask at the same places. Steps after the last `yield` get a report and

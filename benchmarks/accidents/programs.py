@@ -207,7 +207,7 @@ class CustomLoop(Program):
                 session.record(batch_size=len(batch), loss=value)
                 if session.step % self.save_every == 0:
                     session.save()
-                if session.stop_asked:
+                if session.stop_requested:
                     return
             mean = place["total"] / place["batch"]
             place |= {"batch": 0, "total": 0.0}

@@ -19,7 +19,7 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
-from hooks.interval import Interval, paced_by
+from hooks.interval import Interval, at_interval
 from hooks.needs import Needs
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, first_batch
@@ -74,7 +74,7 @@ class Export(Hook):
             logger.warning("export: torch deprecates TorchScript; use format: pt2")
         _context(state, self.weights)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         self._export(state)
 

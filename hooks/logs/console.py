@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from hooks.hook import Hook
-from hooks.interval import paced_by
+from hooks.interval import at_interval
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
 from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
@@ -51,7 +51,7 @@ class Console(WindowLogger, Hook):
         super().on_phase_start(state)
         self._phase_start = perf_counter()
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         self._show(state, state.phase_iteration, current_row(state))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hooks.hook import Cleanup, Hook
-from hooks.interval import Interval, paced_by
+from hooks.interval import Interval, at_interval
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
 from hooks.parts.logs.window_statistics import LookBack, WindowLogger
 from hooks.state import State
@@ -42,7 +42,7 @@ class JsonLines(Cleanup, WindowLogger, Hook):
     def on_start(self, state: State) -> None:
         self._file, self._lines = _open_after(state.artifacts / FILE, self._lines)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             self._write_line(state, current_row(state))

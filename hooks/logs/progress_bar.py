@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hooks.hook import Hook, Priority, Ranks, Setup
-from hooks.interval import Interval, Iterations, paced_by
+from hooks.interval import Interval, Iterations, at_interval
 from hooks.state import State
 
 
@@ -34,7 +34,7 @@ class ProgressBar(Hook):
     def on_phase_start(self, state: State) -> None:
         self._move(state, state.phase_iteration)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         self._move(state, state.phase_iteration)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hooks.duration import Duration
 from hooks.hook import NEEDS_MODEL, Cleanup, Hook, Setup
-from hooks.interval import Interval, StepsOrNever, paced_by
+from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.metrics.names import PHASES
 from hooks.needs import Needs
 from hooks.parts.eval_mode import evaluating, first_batch
@@ -90,7 +90,7 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
         if self.graph:
             self._draw_graph(self._writer, state)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
             return
@@ -99,13 +99,13 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
         else:
             self._add(self.point(state), state)
 
-    @paced_by("histograms")
+    @at_interval("histograms")
     def on_gradients(self, state: State) -> None:
         self._add_histograms(
             "gradients", {name: p.grad for name, p in state.module.named_parameters() if p.grad is not None}, state
         )
 
-    @paced_by("histograms")
+    @at_interval("histograms")
     def on_update(self, state: State) -> None:
         self._add_histograms("parameters", dict(state.module.named_parameters()), state)
 

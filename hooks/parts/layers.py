@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hooks.hook import Cleanup, Priority
-from hooks.interval import Interval, StepsOrNever, paced_by
+from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.private_torch import compiler_is_imported, tree_leaves
 from hooks.state import State
 
@@ -70,13 +70,13 @@ class LayerMonitor(Cleanup):
             if int(file.stem) > state.iteration:
                 file.unlink()
 
-    @paced_by("every")
+    @at_interval("every")
     def on_batch(self, state: State) -> None:
         self._watching.enter_context(run_uncompiled())
         for name, layer in leaf_modules(state.module):
             self.watch(name, layer, state)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_forward(self, state: State) -> None:
         self._watching.close()
         self.read(state)

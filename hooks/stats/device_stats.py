@@ -9,7 +9,7 @@ import psutil
 import torch
 
 from hooks.hook import Hook
-from hooks.interval import Interval, Iterations, paced_by
+from hooks.interval import Interval, Iterations, at_interval
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -48,7 +48,7 @@ class DeviceStats(Hook):
         psutil.cpu_percent()
         self._gpu_readings = dict(_GPU_READINGS) if state.device.type == "cuda" else {}
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         with self._process.oneshot():
             state.record(cpu_percent=self._process.cpu_percent(), rss_bytes=self._process.memory_info().rss)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hooks.hook import Cleanup, Hook
-from hooks.interval import Interval, Iterations, paced_by
+from hooks.interval import Interval, Iterations, at_interval
 from hooks.state import State
 
 _PEAKS = {
@@ -59,7 +59,7 @@ class MemoryStats(Cleanup, Hook):
     def on_phase_start(self, state: State) -> None:
         state.record(**self._read())
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         state.record(**self._read_in(state.phase))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from hooks.hook import Hook, Priority, Ranks, Setup
-from hooks.interval import Interval, StepsOrNever, paced_by
+from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.private_torch import foreach_sub_
 from hooks.state import State
 
@@ -39,14 +39,14 @@ class OptimizerStats(Hook):
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(fsdp="it computes norms of unsharded parameters, on the master only")
 
-    @paced_by("every")
+    @at_interval("every")
     @torch.no_grad()
     def on_gradients(self, state: State) -> None:
         self._old_parameters = [parameter.clone() for parameter in _trained_parameters(state)]
         gradients = [g.coalesce().values() if g.is_sparse else g for g in state.gradients()]
         state.record(step_grad_norm=get_total_norm(gradients))
 
-    @paced_by("every")
+    @at_interval("every")
     @torch.no_grad()
     def on_update(self, state: State) -> None:
         parameters = _trained_parameters(state)

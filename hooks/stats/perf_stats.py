@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority
-from hooks.interval import paced_by
+from hooks.interval import at_interval
 from hooks.recent_rows import RECENT
 from hooks.state import State
 
@@ -50,7 +50,7 @@ class PerfStats(Hook):
         self._counted_samples = self._counted_iterations = 0
         self._start = perf_counter()
 
-    @paced_by("reach")
+    @at_interval("reach")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
             new_iterations = state.phase_iteration - self._counted_iterations

@@ -14,7 +14,7 @@ import numpy as np
 import torch.distributed as dist
 
 from hooks.hook import Hook, Priority
-from hooks.interval import paced_by
+from hooks.interval import at_interval
 from hooks.recent_rows import RECENT
 from hooks.state import State
 
@@ -83,7 +83,7 @@ class RowStats(Hook):
         self._unreported: set[str] | None = None
         """Statistics in no report of this process so far; None before the first one."""
 
-    @paced_by("reach")
+    @at_interval("reach")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             self._look_back(state)

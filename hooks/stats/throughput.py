@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.interval import Interval, Iterations, paced_by
+from hooks.interval import Interval, Iterations, at_interval
 from hooks.parts.logs.readings import read
 from hooks.recent_rows import RECENT
 from hooks.state import State
@@ -71,7 +71,7 @@ class Throughput(Hook):
         if self.peak_flops is None and state.device.type == "cuda":
             self._peak = peak_flops(torch.cuda.get_device_name(state.device), _precision(state))
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             state.record(**self._measure(state))

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
 from hooks.hook import Hook
-from hooks.interval import Interval, Steps, paced_by
+from hooks.interval import Interval, Steps, at_interval
 from hooks.needs import Needs
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
@@ -148,7 +148,7 @@ class EMA(Hook):
         elif self._last_steps.get("") != step:  # only for the first optimizer of a step
             self._average_buffers(self._next_coefficients("", step)[0])
 
-    @paced_by("snapshots")
+    @at_interval("snapshots")
     def on_step(self, state: State) -> None:
         self._request_snapshot(state)
 

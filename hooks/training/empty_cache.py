@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 
 from hooks.hook import Hook, Priority
-from hooks.interval import Interval, Iterations, paced_by
+from hooks.interval import Interval, Iterations, at_interval
 from hooks.needs import Needs
 from hooks.state import State
 
@@ -43,7 +43,7 @@ class EmptyCache(Hook):
     def on_phase_start(self, state: State) -> None:
         _empty(state)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         _empty(state)
 

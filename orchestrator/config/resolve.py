@@ -27,7 +27,7 @@ from orchestrator.config.sections.experiment import NO_TASK, Experiment, validat
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.randomness import seeded
-from orchestrator.task import Task, trains_itself
+from orchestrator.task import Task, has_custom_loop
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """Check `data` and build the task and the hooks; raise ConfigError. Classes must be importable."""
     problems: list[Problem] = []
     task_class = find_task(data.get("task"))
-    is_custom = task_class is not None and trains_itself(task_class)
+    is_custom = task_class is not None and has_custom_loop(task_class)
     data = {**(train_defaults(task_class) if task_class and is_custom else {}), **without_nulls(data)}
     _, experiment = validate_sections(with_inferred_modes(data), problems)
     if task_class and not is_custom:
@@ -94,7 +94,7 @@ def _build_parts(
     if task:
         expected = "a mapping of names to hooks"
         required = collect_problems(problems, call_and_check_type, Mapping, task.required_hooks, "task", expected)
-    defaults = default_hooks() if task_class and trains_itself(task_class) else None
+    defaults = default_hooks() if task_class and has_custom_loop(task_class) else None
     return task, task_args, collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
 
 

@@ -126,7 +126,7 @@ class Gang:
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Begin a run on every rank. Raises RankFailed if a rank cannot begin it; RunError if no resources are free."""
-        self._end_attempt(AttemptEnd.LEFT)
+        self._end_attempt(AttemptEnd.COMPLETED)
         if self._group is None:
             self._start()
         elif self._attempt_failure:
@@ -194,7 +194,7 @@ class Gang:
         try:
             ray.get(call)
         except RayError as error:
-            return self._to_failure(rank, error).is_possible_echo
+            return self._to_failure(rank, error).may_be_secondary
         return True
 
     def _take_spare(self, rank: int) -> bool:
@@ -224,7 +224,7 @@ class Gang:
 
     def end(self) -> None:
         """End the run on every rank. A trial keeps its processes, unless one has failed."""
-        self._end_attempt(AttemptEnd.LEFT)
+        self._end_attempt(AttemptEnd.COMPLETED)
         if self._attempt_failure and self._in_trial:
             self._kill_actors()
         self._call_all("end")
@@ -250,8 +250,8 @@ class Gang:
                 results[0] = getattr(self._own_rank, method)(*arguments, *own_arguments)
             except BaseException as error:
                 failures[0] = RankFailed.from_error(0, error)
-                failures[0].is_possible_echo |= self._own_rank.lost_peer
-        while calls and all(failure.is_possible_echo for failure in failures.values()):
+                failures[0].may_be_secondary |= self._own_rank.lost_peer
+        while calls and all(failure.may_be_secondary for failure in failures.values()):
             # Stop waiting once the cause is known: the other ranks may wait for that rank forever in a collective.
             done, _ = ray.wait(list(calls), timeout=_CAUSE_TIMEOUT_S if failures else None)
             if not done:
@@ -266,7 +266,7 @@ class Gang:
         root_failure = find_root_failure(failures)
         self._end_attempt(_attempt_end_for(root_failure))
         self._attempt_failure = _AttemptFailure(
-            {rank for rank, failure in failures.items() if not failure.is_possible_echo}, calls
+            {rank for rank, failure in failures.items() if not failure.may_be_secondary}, calls
         )
         raise root_failure
 
@@ -290,7 +290,7 @@ def _make_actor_options(workers: Workers) -> dict[str, Any]:
 
 
 def _attempt_end_for(failure: RankFailed) -> AttemptEnd:
-    return AttemptEnd.PEER_LOST if failure.is_possible_echo else AttemptEnd.RANK_FAILED
+    return AttemptEnd.PEER_LOST if failure.may_be_secondary else AttemptEnd.RANK_FAILED
 
 
 def _format_replacement(lost: Set[int], from_spares: Set[int], count: int) -> str:

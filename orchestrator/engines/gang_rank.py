@@ -49,8 +49,8 @@ END = "end"
 class AttemptEnd(StrEnum):
     """Outcome of an attempt."""
 
-    LEFT = "left"
-    """The gang ends all ranks between two reports."""
+    COMPLETED = "completed"
+    """The gang ends the attempt between two reports; no rank has failed."""
     RANK_FAILED = "rank failed"
     """A rank failed by itself, so any other failure is a consequence."""
     PEER_LOST = "peer lost"
@@ -101,14 +101,14 @@ class GangRank(Rank):
             self._abort_thread = threading.Thread(target=self._abort_at_loss, args=(rendezvous, world), daemon=True)
             self._abort_thread.start()
         world.number_on_nodes()
-        self.take(session_of(assignment, world, resolved, stop_asked=lambda: self.is_warned))
+        self.take(session_of(assignment, world, resolved, stop_requested=lambda: self.is_warned))
 
     def _abort_at_loss(self, rendezvous: Rendezvous, world: World) -> None:
         """Free this rank from waiting for one that failed."""
         with suppress(RuntimeError):  # the process that drives the gang died
             end = rendezvous.wait_for_end()
             self.lost_peer |= end == AttemptEnd.RANK_FAILED
-            if end != AttemptEnd.LEFT:
+            if end != AttemptEnd.COMPLETED:
                 world.abort()
 
     def end(self) -> None:
@@ -166,7 +166,7 @@ class RankActor(GangRank):
             return super().next()
         except BaseException as error:
             failure = RankFailed.from_error(self.rank, error)
-        if failure.is_possible_echo:
+        if failure.may_be_secondary:
             self._leave_group()
         else:
             threading.Timer(_DELIVERY_S, os._exit, [1]).start()

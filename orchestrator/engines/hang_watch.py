@@ -23,7 +23,7 @@ from hooks.state import State
 from orchestrator.config.sections.experiment import Hang
 from orchestrator.engines.rank_failures import is_user_file
 from orchestrator.errors import HookyardError
-from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.world import World
 from orchestrator.records.hang import HangReports, RankStack, tick_s
 
@@ -35,7 +35,7 @@ ASKED_AFTER_S = 2.0
 _MOST_FRAMES = 12
 
 _log = logging.getLogger("hookyard")
-_LOOPS = (Iterations.train.__code__, Iterations.evaluate.__code__)
+_LOOPS = (IterationRunner.train.__code__, IterationRunner.evaluate.__code__)
 _TORCH = os.path.dirname(torch.__file__)
 _COLLECTIVES = os.path.join(_TORCH, "distributed", "")
 _EXCHANGES = (os.path.join(_TORCH, "autograd", "graph.py"), os.path.join(_TORCH, "nn", "parallel", "distributed.py"))

@@ -91,15 +91,15 @@ class InProcess(Rank):
         workers: Workers,
         *,
         display: Display | None = None,
-        stop_asked: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
         end_hung: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(workers)
-        self._display, self._stop_asked, self._end_hung = display, stop_asked, end_hung
+        self._display, self._stop_requested, self._end_hung = display, stop_requested, end_hung
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         world = World(device=self.device)
-        options = {"display": self._display, "stop_asked": self._stop_asked, "end_hung": self._end_hung}
+        options = {"display": self._display, "stop_requested": self._stop_requested, "end_hung": self._end_hung}
         self.take(session_of(assignment, world, resolved, **options))
 
     def next(self) -> Report | None:

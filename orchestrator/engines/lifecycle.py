@@ -11,9 +11,9 @@ from orchestrator.engines.rank_failures import (
     RankFailed,
     escape_surrogates,
     format_failure_line,
-    is_mistake,
     log_traceback,
     to_hookyard_error,
+    would_fail_again,
 )
 from orchestrator.errors import HookyardError, MetricMissing
 from orchestrator.records.run_folder import ENDED, RunFolder
@@ -78,7 +78,7 @@ class Lifecycle:
                 self._show_line(f"attempt {attempt} preempted after step {step}")
                 self.leave()
             except RankFailed as failure:
-                if failure.mistake or not self._restarts:
+                if failure.is_user_error or not self._restarts:
                     raise
                 self._restarts -= 1
                 self._begun = False
@@ -136,7 +136,7 @@ def failing(folder: RunFolder) -> Iterator[None]:
                 "failed",
                 stopped=[],
                 error=escape_surrogates(str(own)),
-                mistake=is_mistake(error),
+                is_user_error=would_fail_again(error),
                 metric_missing=isinstance(error, MetricMissing),
             )
             log_traceback(folder, error)

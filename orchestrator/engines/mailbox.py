@@ -60,7 +60,7 @@ class MailboxLink:
         if len(self._in_flight) < IN_FLIGHT:
             self._post(("progress", label, completed, total, text))
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Return whether the driver has asked the run to stop."""
         if monotonic() >= self._ask_at:
             self._ask_at = monotonic() + ASK_EVERY_S

@@ -54,7 +54,7 @@ def is_user_error(error: BaseException) -> bool:
     True for the classes in USER_ERRORS, and for other errors whose traceback contains user code. A RuntimeError or
     MemoryError counts only if user code raised it directly: PyTorch raises both for device failures.
     """
-    if is_possible_echo(error):
+    if may_be_secondary(error):
         return False
     if is_gpu_failure(error):
         return _DEVICE_ASSERT in str(_root_cause(error))
@@ -67,7 +67,7 @@ def is_user_error(error: BaseException) -> bool:
     return bool(frames) and _is_user_code(frames[-1]) and raised_in_python(_root_cause(error).__traceback__)
 
 
-def is_possible_echo(error: BaseException) -> bool:
+def may_be_secondary(error: BaseException) -> bool:
     """Return whether a rank may have failed only because it lost a peer; an unpickled error has no traceback to check.
 
     True for torch.distributed's errors, and for a RuntimeError raised in C++, such as gloo's. Any other error is the
@@ -178,21 +178,21 @@ class RankFailed(RunError):
     """Picklable description of a rank's failure."""
 
     def __init__(
-        self, rank: int, message: str, at: float, is_possible_echo: bool, mistake: bool, trace: str = ""
+        self, rank: int, message: str, at: float, may_be_secondary: bool, is_user_error: bool, trace: str = ""
     ) -> None:
         super().__init__(f"rank {rank}: {message}")
         self.rank, self.message = rank, message
         self.at = at
         """Unix time of the failure."""
-        self.is_possible_echo = is_possible_echo
-        self.mistake = mistake
+        self.may_be_secondary = may_be_secondary
+        self.is_user_error = is_user_error
         """True if the experiment would fail the same way again."""
         self.trace = trace
-        self.usage: UsageError | None = None
+        self.usage_error: UsageError | None = None
         """Error in the experiment's settings, which is shown without a rank."""
 
     def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]:
-        arguments = self.rank, self.message, self.at, self.is_possible_echo, self.mistake, self.trace
+        arguments = self.rank, self.message, self.at, self.may_be_secondary, self.is_user_error, self.trace
         return type(self), arguments, vars(self)
 
     @classmethod
@@ -207,14 +207,14 @@ class RankFailed(RunError):
             rank,
             escape_surrogates(message + _location(error)),
             time.time(),
-            is_possible_echo(error),
+            may_be_secondary(error),
             is_user_error(error),
             escape_surrogates(_trace(error)),
         )
         for note in getattr(error, "__notes__", ()):
             failure.add_note(note)
         if isinstance(error, UsageError):
-            failure.usage, failure.trace = error, ""
+            failure.usage_error, failure.trace = error, ""
         return failure
 
     @classmethod
@@ -225,28 +225,30 @@ class RankFailed(RunError):
         return cls(rank, message, time.time(), False, False)
 
 
-def is_mistake(error: BaseException) -> bool:
+def would_fail_again(error: BaseException) -> bool:
     """Return whether a retry would fail the same way: as a RankFailed records, otherwise as `is_user_error` decides."""
-    return error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and is_user_error(error)
+    return (
+        error.is_user_error if isinstance(error, RankFailed) else isinstance(error, Exception) and is_user_error(error)
+    )
 
 
 def find_root_failure(failures: Mapping[int, RankFailed]) -> RankFailed:
     """Return the failure that caused the others.
 
-    A rank's own error comes first, then a process that died: it may have been killed because of another failure, but
-    not because of an echo. The earliest wins a tie. A failing rank keeps its connections open until it has reported,
-    so echoes come later by more than the clock skew.
+    A rank's own error comes first, then a process that died: it may have been killed because of an own error, but not
+    because of a secondary one. The earliest wins a tie. A failing rank keeps its connections open until it has
+    reported, so secondary errors come later by more than the clock skew.
     """
     return min(
         failures.values(),
-        key=lambda failure: (failure.is_possible_echo, failure.message == DIED, failure.at, failure.rank),
+        key=lambda failure: (failure.may_be_secondary, failure.message == DIED, failure.at, failure.rank),
     )
 
 
 def to_hookyard_error(error: BaseException) -> HookyardError:
     """Return the error to raise for a failure: a HookyardError unchanged, any other as a RunError."""
-    if isinstance(error, RankFailed) and error.usage:
-        return error.usage
+    if isinstance(error, RankFailed) and error.usage_error:
+        return error.usage_error
     return error if isinstance(error, HookyardError) else RunError(describe_error(error))
 
 

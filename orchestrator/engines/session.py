@@ -35,7 +35,7 @@ from orchestrator.records.metadata import Attempt, DataOrder, Host, LeadingAttem
 from orchestrator.records.process import is_pid_alive
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.stats.write.recorder import Recorder
-from orchestrator.task import trains_itself
+from orchestrator.task import has_custom_loop
 
 if TYPE_CHECKING:
     from orchestrator.engines.mailbox import MailboxLink
@@ -90,21 +90,21 @@ class Session:
         resolved: ResolvedExperiment | None = None,
         *,
         display: Display | None = None,
-        stop_asked: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
         data_of: DataOf = data_of,
         end_hung: Callable[[str], None] | None = end_process,
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
         self._resolved, self._display = resolved, display
-        self._stop_asked, self._end_hung = stop_asked, end_hung
+        self._stop_requested, self._end_hung = stop_requested, end_hung
         self._link: MailboxLink | None = None
         if assignment.mailbox and world.is_master:
             from orchestrator.engines.mailbox import MailboxLink
 
             # The ranks agree on when to stop, so only rank 0 asks the driver.
             self._display = self._link = link = MailboxLink(assignment.mailbox)
-            self._stop_asked = lambda: link.stop_asked() or stop_asked()
+            self._stop_requested = lambda: link.stop_requested() or stop_requested()
         self._data_of = data_of
         self._loop: Rounds | None = None
         self._store: CheckpointStore | None = None
@@ -184,7 +184,7 @@ class Session:
             loop: Rounds = EvaluationLoop(
                 task, experiment, hooks, context, kind=target.phase, rewinds=target.rewinds, **data
             )
-        elif trains_itself(type(task)):
+        elif has_custom_loop(type(task)):
             loop = CustomLoop(task, experiment, hooks, context)
         elif self.followers:
             training = SharedTraining(task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data)
@@ -223,7 +223,7 @@ class Session:
             display=self._display,
             config={**to_dict(experiment), "sweep": self.assignment.sweep},
             name=folder.name,
-            stop_asked=self._stop_asked,
+            stop_requested=self._stop_requested,
         )
 
     def _restore(self, loop: Rounds, attempt: Attempt) -> None:

@@ -33,7 +33,7 @@ class OnFailure(UserCallback):
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raise the rank's failure if it is a user error."""
         failure = first_of(worker_exceptions, RunFolder(self._location))
-        if failure.mistake:
+        if failure.is_user_error:
             raise failure
         self._show(failure)
         sleep(_ORPHANED_S)

@@ -14,7 +14,7 @@ from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.state.cursor import RunCursor
-from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import draw_alike
@@ -29,7 +29,7 @@ class Evaluation:
         task: Task,
         state: State,
         plan: Plan,
-        iterations: Iterations,
+        iterations: IterationRunner,
         cursor: RunCursor,
         data: Data,
         world: World,

@@ -24,7 +24,7 @@ from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.state.hooked_contents import WeightsAlone
-from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.training import Training, load_initial_weights
 from orchestrator.task import Task, without_loss
 
@@ -33,7 +33,7 @@ class HookedRun(Rounds):
     """One run of a training loop: its hooks, evaluation, checkpoints and reports. Used in workers.
 
     Events fire in `Training` for the start and the training phases, in `Evaluation` for the other phases, in
-    `Iterations` within an iteration, in `CheckpointSaver` around a checkpoint, and here for reports and the end.
+    `IterationRunner` within an iteration, in `CheckpointSaver` around a checkpoint, and here for reports and the end.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HookedRun(Rounds):
             cursor=RunCursor(state, training.epoch),
             contents=training.contents,
         )
-        iterations = Iterations(task, state, plan, clock, training.precisions, self.recorder, self.world)
+        iterations = IterationRunner(task, state, plan, clock, training.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, plan, iterations, self.cursor, training.data, self.world)
         training.runs.append(self)
 

@@ -51,7 +51,7 @@ class Rounds(ABC):
     ) -> None:
         self.task, self.experiment, self.world, self.recorder = task, experiment, context.world, context.recorder
         self.plan, self.clock, self.state, self.cursor = plan, clock, state, cursor
-        self.stopping = StopCoordinator(state, self.world, clock, context.stop_asked)
+        self.stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
         self.cost_recorder = CostRecorder(self.recorder, plan, state, cursor)
         self.saving = CheckpointSaver(
             context.store, state, plan, contents, cursor, self.world, self.cost_recorder, context.send_artifacts

@@ -31,7 +31,7 @@ class RunContext:
     """The experiment as plain data, with a trial's section `sweep`; empty for the experiment alone."""
     name: str = ""
     """Name of the run; empty for the experiment's."""
-    stop_asked: Callable[[], bool] = lambda: False
+    stop_requested: Callable[[], bool] = lambda: False
     """Returns whether somebody outside asks this rank to stop."""
 
     def process_fields(self) -> dict[str, Any]:

@@ -26,13 +26,13 @@ from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
+from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
 from orchestrator.loop.step.changes import Changes
-from orchestrator.loop.step.closure import ClosureIterations
-from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.closure import ClosureRunner
+from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import ROW_COLUMNS
-from orchestrator.loop.step.turns import TurnIterations
+from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, seed_all
@@ -43,7 +43,7 @@ class Training:
     """The model, optimizers, schedules and data of a task, and its training phases. One in each worker process.
 
     Its `runs` save, evaluate and report: a single one in a plain loop. `hooks` and `context` are those of the first. It
-    fires the events of the start and of training phases; those within an iteration fire in `Iterations`. With
+    fires the events of the start and of training phases; those within an iteration fire in `IterationRunner`. With
     `resumes` a checkpoint will be restored, so the initial weights are not read. `origin` says where these were found
     when the run was made.
     """
@@ -85,14 +85,14 @@ class Training:
                 state.show(line)
         self.changes = Changes(experiment, task, self.plan, state, self.timeline)
         self.recorder = context.recorder
-        self.iterations = _kind_of_iterations(task, experiment, state)(
+        self.iterations = _choose_runner(task, experiment, state)(
             task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
         )
         train = self.data.train
         samples_per_iteration = experiment.batch_size * self.world.world_size if train.by_index else 0
         self.epoch = EpochProgress(state, train.length, samples_per_iteration)
         self.contents = contents(state, self.iterations, self.data, self.changes, self.schedules)
-        self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_asked)
+        self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_requested)
         self.runs: list[Rounds] = []
         self.stage = Stage.TRAIN
         """`TRAINED` once the last phase has ended; else within it, or before the first."""
@@ -272,9 +272,9 @@ def load_initial_weights(
     return initial_weights.load(module, init, weight_sources.read(source), source)
 
 
-def _kind_of_iterations(task: Task, experiment: Experiment, state: State) -> type[Iterations]:
+def _choose_runner(task: Task, experiment: Experiment, state: State) -> type[IterationRunner]:
     if has_turns(type(task)):
-        return TurnIterations
+        return TurnRunner
     if state.optimizer is not None and needs_closure(type(state.optimizer)):
-        return ClosureIterations
-    return MicrobatchedIterations if experiment.accumulate == "auto" else Iterations
+        return ClosureRunner
+    return MicrobatchRunner if experiment.accumulate == "auto" else IterationRunner

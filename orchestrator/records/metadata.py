@@ -100,7 +100,7 @@ class RunMetadata:
     stopped: Sequence[str] = ()
     """Reasons for an early end."""
     error: str | None = None
-    mistake: bool = False
+    is_user_error: bool = False
     """True if the failure would repeat, such as an error in the experiment."""
     metric_missing: bool = False
     """True if it failed because its reports lack the sweep's metric."""

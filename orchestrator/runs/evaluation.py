@@ -26,7 +26,7 @@ from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.launch import choose_engine, drive, launch_metadata, refuse_what_cannot_run
 from orchestrator.runs.model import import_error
-from orchestrator.task import trains_itself
+from orchestrator.task import has_custom_loop
 
 Phase = Literal["val", "test"]
 
@@ -100,7 +100,7 @@ class Evaluation:
             trained = resolve(source)
         except ConfigError as error:
             raise import_error(run, "evaluated", error) from None
-        if trains_itself(type(trained.task)):
+        if has_custom_loop(type(trained.task)):
             raise UsageError(f"{run} cannot be evaluated: its task has a training loop of its own (train())")
         _refuse_without_effect(trained, overrides)
         source = source.with_values({**_RESET, **_without_training(trained)})

@@ -115,7 +115,7 @@ def drive(
             workers = resolved.experiment.workers
             if workers.max_count > 1:
                 display.line(f"local: one process instead of {workers.describe('worker')}")
-            in_process = InProcess(workers, display=display, stop_asked=is_stop_requested, end_hung=interrupts.fail)
+            in_process = InProcess(workers, display=display, stop_requested=is_stop_requested, end_hung=interrupts.fail)
             Lifecycle(in_process, assignment, resolved).train()
         else:
             _drive_on_ray(engine, assignment, resolved, display, is_stop_requested, address)

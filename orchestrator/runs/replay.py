@@ -36,7 +36,7 @@ from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.stats.write.rows import Layout
 from orchestrator.storage import Storage
-from orchestrator.task import trains_itself
+from orchestrator.task import has_custom_loop
 
 _LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
 """Modules of hooks that only produce output, such as logs and checkpoints."""
@@ -151,7 +151,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
         raise folder.lost_attempt(number)
     attempt = attempts[number]
     resolved = resolve_attempt(folder, attempt)
-    if trains_itself(type(resolved.task)):
+    if has_custom_loop(type(resolved.task)):
         raise UsageError(f"the task of {folder} has its own training loop, so the run cannot be replayed")
     if attempt.world_size > 1 and (hooks or resolved.experiment.workers.gpu):
         what = "a debugger or added hooks" if hooks else "GPUs"

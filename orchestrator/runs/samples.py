@@ -27,7 +27,7 @@ from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.task import trains_itself
+from orchestrator.task import has_custom_loop
 
 _GROUP = ["attempt", "rank", "phase", "epoch"]
 """Columns that identify consecutive batches of a rank."""
@@ -86,7 +86,7 @@ class _Order:
     def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
         self._folder, resolved = folder, resolve_attempt(folder, attempt)
         self._task, self._experiment = resolved.task, resolved.experiment
-        if trains_itself(type(self._task)):
+        if has_custom_loop(type(self._task)):
             raise UsageError(
                 f"the samples of {folder} are unknown, since its task has a training loop of its own (train())"
             )

@@ -25,7 +25,7 @@ class SequentialTrials:
 
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep, self._rules = sweep, sweep.rules
-        self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.stop_requested, end_hung=end_hung)
+        self._engine = InProcess(sweep.experiment.workers, stop_requested=sweep.rules.stop_requested, end_hung=end_hung)
         self._scheduler = _scheduler(sweep)
 
     def run(self) -> None:

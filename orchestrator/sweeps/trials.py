@@ -76,7 +76,7 @@ def begin_trial(
         folder.write_experiment(text, source)
         folder.update(status="running", error=None, values=values, **asdict(Process.this()))
     if error:
-        folder.end("failed", error=str(error), mistake=True)
+        folder.end("failed", error=str(error), is_user_error=True)
         raise error
     return resolved, folder
 

@@ -162,7 +162,7 @@ class LiveSweep:
             last=next((report[metric] for report in reversed(reports) if is_number(report.get(metric))), None),
             run=run.look() if metadata.status == "running" else None,
         )
-        if view.status in SETTLED or (view.status == "failed" and metadata.mistake):
+        if view.status in SETTLED or (view.status == "failed" and metadata.is_user_error):
             self._settled[name] = view
             del self._runs[name]
         return view

@@ -25,7 +25,15 @@ from orchestrator.testing.trees import difference
 from orchestrator.testing.watching import CheckFailure, HookCheckFailed
 
 SITUATIONS = (Situation(), Situation(ranks=2, accumulate=2), Situation(ranks=2, strategy="fsdp"))
-_METHODS = ("state_dict", "load_state_dict", "rank_state_dict", "load_rank_state_dict", "unsuitable", "handles", "pace")
+_METHODS = (
+    "state_dict",
+    "load_state_dict",
+    "rank_state_dict",
+    "load_rank_state_dict",
+    "unsuitable",
+    "handles",
+    "get_interval",
+)
 _PARTS = tuple(part.name for part in dataclasses.fields(Snapshot))
 _KEEP_STATE = (
     "return what must survive from state_dict() (from rank_state_dict() if ranks differ), and restore it in"

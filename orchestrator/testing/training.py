@@ -27,7 +27,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.write.recorder import Recorder
-from orchestrator.task import Task, trains_itself
+from orchestrator.task import Task, has_custom_loop
 
 
 @dataclass
@@ -136,7 +136,7 @@ def make_loop(
     kinds = {type(hook) for hook in hooks.values()}
     required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
     recorder = recorder or KeepingRecorder()
-    loop_class: Any = CustomLoop if trains_itself(type(task)) else Loop
+    loop_class: Any = CustomLoop if has_custom_loop(type(task)) else Loop
     return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **context)), recorder
 
 

@@ -125,7 +125,7 @@ def _watched(
     hook: Hook, call: Call, run: Callable[..., None], *, collectives: bool, observes: bool
 ) -> Callable[..., None]:
     is_within_iteration = call.event in WITHIN_ITERATION
-    may_wait = call.event in type(hook).waits_for_device or call.pace is not None
+    may_wait = call.event in type(hook).waits_for_device or call.interval is not None
 
     def watched(state: State, *arguments: Any) -> None:
         columns = dict(state.row)
@@ -158,7 +158,7 @@ def _check_columns(event: str, columns: Mapping[str, Any]) -> None:
 
 def _fail_read(event: str, function: str) -> NoReturn:
     to_do = (
-        "record the tensor without reading it, or read it at an interval (@paced_by) or in on_phase_end; if every"
+        "record the tensor without reading it, or read it at an interval (@at_interval) or in on_phase_end; if every"
         f" iteration needs the value, declare it: waits_for_device: ClassVar[frozenset[str]] = frozenset({{'{event}'}})"
     )
     raise CheckFailure("device", f"{event} waits for the device in every iteration ({function})", to_do)

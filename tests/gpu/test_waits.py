@@ -71,7 +71,7 @@ def train_watched(
     watch_from: int = FIRST,
     **settings: Any,
 ) -> int:
-    """Trains; a hook's events that have a pace, or say that they wait, may. Returns how many iterations were
+    """Trains; a hook's events that have an interval, or say that they wait, may. Returns how many iterations were
     watched."""
     watched = Watched(device, watch_from)
     recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10**6, flush_s=3600)
@@ -86,7 +86,7 @@ def train_watched(
         **settings,
     )
     for call in (call for event in WITHIN_ITERATION for call in loop.plan.calls[event]):
-        if call.pace is not None or call.event in type(loop.plan.hooks[call.name]).waits_for_device:
+        if call.interval is not None or call.event in type(loop.plan.hooks[call.name]).waits_for_device:
             call.run = _unwatched(watched, call.run)
     try:
         list(loop.run())

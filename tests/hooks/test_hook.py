@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from hooks import EVENTS, Hook, Interval, Ranks, Setup, State, paced_by
+from hooks import EVENTS, Hook, Interval, Ranks, Setup, State, at_interval
 from hooks.checkpointing.export import Export
 
 
@@ -57,7 +57,7 @@ class Paced(Hook):
 
     every: Interval = Interval(1, "steps")
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         pass
 

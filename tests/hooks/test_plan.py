@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hooks import Hook, HookError, Interval, Plan, Priority, Ranks, State, paced_by
+from hooks import Hook, HookError, Interval, Plan, Priority, Ranks, State, at_interval
 
 
 class Noting(Hook):
@@ -116,7 +116,7 @@ def test_only_expensive_calls_are_marked_on_the_device(monkeypatch: pytest.Monke
         return marks[0]
 
     cheap, dear = Dear(1, passed), Dear(50, passed)
-    plan = Plan({"cheap": cheap, "dear": dear}, mark=mark)
+    plan = Plan({"cheap": cheap, "dear": dear}, mark_time=mark)
     for _ in range(300):
         plan.fire("on_step", State())
     # 1,000 + n < 5 n from n = 250 on.
@@ -147,15 +147,15 @@ class Paced(Hook):
     def _note(self, event: str, state: State, ahead: int = 1) -> None:
         self.seen.setdefault(event, []).append(state.phase_iteration + ahead)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_forward(self, state: State) -> None:
         self._note("on_forward", state)
 
-    @paced_by("interval")
+    @at_interval("interval")
     def on_gradients(self, state: State) -> None:
         self._note("on_gradients", state)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         self._note("on_step", state, ahead=0)
 
@@ -172,14 +172,14 @@ def _run(plan: Plan, iterations: int, phase: str, accumulate: int = 1) -> None:
         plan.fire("on_step", state)
 
 
-def test_a_paced_handler_is_called_in_the_same_iterations_before_and_after_they_are_counted() -> None:
+def test_interval_is_due_in_the_same_iterations_for_all_events() -> None:
     hook, always = Paced(), Noting()
     _run(Plan({"paced": hook, "always": always}), 10, "train")
     assert hook.seen == {"on_forward": [3, 6, 9], "on_step": [3, 6, 9], "on_gradients": [2, 4, 6, 8, 10]}
     assert len(always.notes) == 10
 
 
-def test_hooks_of_different_paces_keep_their_order() -> None:
+def test_hooks_of_different_intervals_keep_their_order() -> None:
     notes: list[str] = []
 
     @dataclass
@@ -204,10 +204,10 @@ def test_hooks_of_different_paces_keep_their_order() -> None:
 
 
 def test_only_events_of_an_iteration_have_a_pace() -> None:
-    with pytest.raises(TypeError, match="on_report cannot have a pace; events that can"):
+    with pytest.raises(TypeError, match="on_report cannot have an interval; events that can"):
 
         class Wrong(Hook):
             interval = 1
 
-            @paced_by("interval")
+            @at_interval("interval")
             def on_report(self, state: State, metrics: dict[str, Any]) -> None: ...

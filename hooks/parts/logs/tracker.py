@@ -13,7 +13,7 @@ from time import monotonic, time
 from typing import Any, ClassVar
 
 from hooks.duration import Duration
-from hooks.interval import paced_by
+from hooks.interval import at_interval
 from hooks.parts.logs.window_statistics import CurveLogger
 from hooks.state import State
 
@@ -108,7 +108,7 @@ class Tracker(CurveLogger, ABC):
         self._sender = BackgroundSender(name)
         self._sender.put(connect)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             self._send(state, self.point(state))

@@ -16,14 +16,14 @@ from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.task import Task, has_turns, trains_itself
+from orchestrator.task import Task, has_custom_loop, has_turns
 
 
 def conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     cls = type(task)
     data = experiment.model_dump(mode="json")
     yield from contradicting_modes(data)
-    if trains_itself(cls):
+    if has_custom_loop(cls):
         yield from train_problems(experiment, cls)
     else:
         yield from check_needs(experiment, experiment)
@@ -38,7 +38,7 @@ def _setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) 
     workers, kind = experiment.workers, experiment.optimizer.type
     return Setup(
         strategy="fsdp" if workers.strategy == "fsdp" and workers.count != 1 else "ddp",
-        custom_loop=trains_itself(task),
+        custom_loop=has_custom_loop(task),
         several_optimizers=has_turns(task),
         splits_batches=experiment.accumulate == "auto",
         closure=needs_closure(OPTIMIZERS[kind]) if kind in OPTIMIZERS else False,

@@ -13,7 +13,7 @@ from orchestrator.config.components import NAME, NAME_RULE
 from orchestrator.config.python.user_code import call_and_check_type, catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.task import Task, trains_itself
+from orchestrator.task import Task, has_custom_loop
 
 PHASES_OF_DATA = "a mapping of train, and optionally val and test, to their datasets"
 _NOTHING = object()
@@ -35,7 +35,7 @@ def length_of(dataset: Any) -> int | None:
 def data_problems(experiment: Experiment, task: Task) -> list[Problem]:
     """Return the problems of a task's data, down to the first sample of each phase."""
     problems: list[Problem] = []
-    if trains_itself(type(task)):
+    if has_custom_loop(type(task)):
         return problems
     datasets = collect_problems(problems, call_and_check_type, Mapping, task.data, "task", PHASES_OF_DATA)
     if datasets is None:

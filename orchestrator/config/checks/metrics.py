@@ -14,7 +14,7 @@ from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.task import Task, trains_itself
+from orchestrator.task import Task, has_custom_loop
 
 _REPORTED_ENDINGS = ("_s", "_bytes")
 """Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
@@ -78,7 +78,7 @@ class _Monitored(NamedTuple):
 
 def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
     """Return whether a custom hook, or the task's own training loop, may report metrics."""
-    return trains_itself(type(task)) or any(
+    return has_custom_loop(type(task)) or any(
         type(hook) not in HOOKS.values() and (hook.handles("on_phase_end") or hook.handles("on_report"))
         for hook in hooks
     )

@@ -16,7 +16,7 @@ from orchestrator.config.sections.sweep import Fifo, HyperBand, Population, Race
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.task import trains_itself
+from orchestrator.task import has_custom_loop
 
 _INDEPENDENT_EVENTS = ("on_load", "on_start", "on_backward", "on_gradients", "on_update", "on_end", "on_exception")
 """Events that do not depend on how often a run validates or saves, or on the results."""
@@ -130,7 +130,7 @@ def _training_reasons(resolved: ResolvedExperiment) -> Iterator[str]:
     """Yield why a training may depend on what differs between its trials."""
     if resolved.experiment.changes:
         yield "changes sets values of hooks and the optimizer during training"
-    if trains_itself(type(resolved.task)):
+    if has_custom_loop(type(resolved.task)):
         yield f"{type(resolved.task).__name__} trains in its own train()"
     if resolved.experiment.accumulate == "auto":
         yield "accumulate: auto splits batches by free memory, of which the hooks of followers use some"

@@ -31,7 +31,7 @@ from orchestrator.config.sections.sweep import PB2, Asha, Population, Race, Swee
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource, with_value
 from orchestrator.errors import ConfigError, Problem, did_you_mean, shortened
-from orchestrator.task import trains_itself
+from orchestrator.task import has_custom_loop
 
 MAX_TRIALS = 100_000
 MAX_CHECKED_VALUES = 5_000
@@ -173,7 +173,7 @@ def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
     if not isinstance(scheduler, Population):
         return
     task = find_task(experiment.task)
-    restartable = ("task_args", *train_parameters(task)) if task and trains_itself(task) else ()
+    restartable = ("task_args", *train_parameters(task)) if task and has_custom_loop(task) else ()
     for index, name in enumerate(scheduler.mutate or []):
         path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:

@@ -15,7 +15,7 @@ from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_opt
 from orchestrator.loop.state.optimizer_state import load_state, with_settings_of
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.changes import Changes
-from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.metrics import Means
 
 
@@ -28,7 +28,7 @@ class HookedContents:
     def __init__(
         self,
         state: State,
-        iterations: Iterations,
+        iterations: IterationRunner,
         data: Data,
         changes: Changes,
         schedules: Mapping[str, Schedule | None],

@@ -13,7 +13,7 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.norm_layers import BatchNorm
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
-from orchestrator.loop.step.iterations import Iterations, Marks, make_clear_gradients
+from orchestrator.loop.step.iterations import IterationRunner, Marks, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 
 _EXCHANGED_AT_ONCE = 2**24
@@ -22,7 +22,7 @@ _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_ST
 """Text in torch's plain RuntimeErrors about failed allocations."""
 
 
-class MicrobatchedIterations(Iterations):
+class MicrobatchRunner(IterationRunner):
     """Iterations that repeat a batch in twice as many pieces when memory runs out.
 
     The pieces' gradients add up to those of the batch. Ranks exchange gradients after their backward passes: within

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import coalesced_collectives as coalesced
 from orchestrator.loop.model.strategy import check_gradients_synced
-from orchestrator.loop.step.iterations import Iterations, Marks, make_clear_gradients
+from orchestrator.loop.step.iterations import IterationRunner, Marks, make_clear_gradients
 from orchestrator.loop.step.task_errors import loss_terms
 
 
@@ -21,7 +21,7 @@ class _Skipped(Exception):
     """A hook leaves this step out."""
 
 
-class ClosureIterations(Iterations):
+class ClosureRunner(IterationRunner):
     """Iterations that call `optimizer.step(closure)` on one batch.
 
     Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure returns the mean

@@ -53,7 +53,7 @@ def _get_time(first: int, column: Column, numbers: NDArray[np.float64]) -> NDArr
     return column(numbers[:, first:])
 
 
-class Iterations:
+class IterationRunner:
     """Runner of single iterations: fires the events of an iteration in order, and records its row. Runs in a worker.
 
     PyTorch's work evicts Python objects from the CPU caches, so the cost of an iteration grows with the memory that it

@@ -12,7 +12,7 @@ from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError, did_you_mean
-from orchestrator.loop.step.iterations import Iterations, Marks
+from orchestrator.loop.step.iterations import IterationRunner, Marks
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import check_type, describe
 
@@ -33,7 +33,7 @@ class Player:
         """Which of its parameters had gradients when ranks first exchanged them."""
 
 
-class TurnIterations(Iterations):
+class TurnRunner(IterationRunner):
     """Takes batches through the turns of a task, each with the events of a single optimizer's iteration.
 
     Used in workers. A turn's backward pass computes gradients only for its optimizer's parameters. Ranks exchange them

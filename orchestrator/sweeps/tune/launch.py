@@ -69,7 +69,7 @@ def _tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
         settings,
         sweep.previous,
         sweep.rules.reasons,
-        lambda number: _is_mistake(trial_folder(location, number)),
+        lambda number: _would_fail_again(trial_folder(location, number)),
         History(sweep.folder),
     )
     # Not through Tune, which knows one metric only; the search may have several.
@@ -104,12 +104,12 @@ def _run_config(sweep: RunningSweep) -> tune.RunConfig:
     )
 
 
-def _is_mistake(trial: RunFolder) -> bool:
-    """Return whether a trial failed by a mistake that would happen again."""
+def _would_fail_again(trial: RunFolder) -> bool:
+    """Return whether a trial failed with an error that a retry would hit again."""
     if not trial.exists():
         return False
     metadata = trial.metadata()
-    return metadata.status == "failed" and metadata.mistake
+    return metadata.status == "failed" and metadata.is_user_error
 
 
 class _Unsaved:
@@ -198,7 +198,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
         for number, values, folder in self._trials(trial):
             if not folder.exists():
                 continue  # it never began
-            if _is_mistake(folder):
+            if _would_fail_again(folder):
                 self._failed(number, values, folder)
                 continue
             end_trial(folder, *self._sweep.rules.ending(folder.name))
@@ -206,7 +206,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, _, folder in self._trials(trial):
-            if not _is_mistake(folder):
+            if not _would_fail_again(folder):
                 self._sweep.recovers(number, _error_of(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -46,15 +46,15 @@ def make_scheduler(
     settings: Sweep,
     previous: Mapping[int, PreviousTrial],
     reasons: Mapping[str, str] | None = None,
-    is_mistake: Callable[[int], bool] = lambda number: False,
+    would_fail_again: Callable[[int], bool] = lambda number: False,
     history: History | None = None,
 ) -> TrialScheduler:
     """Return Tune's scheduler for a sweep; its time is the number of reports.
 
-    `reasons` has the trials that the stopping rules stop. `is_mistake` returns whether the trial of a number failed by
-    a mistake that would happen again. A population records its exploits in `history`.
+    `reasons` has the trials that the stopping rules stop. `would_fail_again` returns whether a retry of the trial with
+    a number would fail the same way. A population records its exploits in `history`.
     """
-    keeps = (settings, previous, reasons or {}, is_mistake)
+    keeps = (settings, previous, reasons or {}, would_fail_again)
     # The names of the options are Tune's own.
     options = settings.scheduler.model_dump(exclude=_OUR_OWN, exclude_none=True)
     base: Any
@@ -112,11 +112,16 @@ class _SweepScheduler(FIFOScheduler):
         settings: Sweep,
         previous: Mapping[int, PreviousTrial],
         reasons: Mapping[str, str],
-        is_mistake: Callable[[int], bool],
+        would_fail_again: Callable[[int], bool],
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._settings, self._previous, self._reasons, self._is_mistake = settings, dict(previous), reasons, is_mistake
+        self._settings, self._previous, self._reasons, self._would_fail_again = (
+            settings,
+            dict(previous),
+            reasons,
+            would_fail_again,
+        )
         self._sharing: dict[int, _TrialStandIn] = {}
         self._last: dict[str, dict[str, Any]] = {}
         """The last report before a resume of each trial that goes on. Most trials repeat it."""
@@ -127,14 +132,14 @@ class _SweepScheduler(FIFOScheduler):
         """Add a trial that is new or restarts after a failure."""
         for number in [number for number, previous in self._previous.items() if previous.is_over]:
             self._replay(_TrialStandIn(number), self._previous.pop(number))
-        mistakes = []
+        would_fail = []
         for member in self._members(trial):
             super().on_trial_add(tune_controller, member)
             number = member.config[TRIAL]["number"]
-            mistakes.append(number not in self._previous and self._is_mistake(number))
+            would_fail.append(number not in self._previous and self._would_fail_again(number))
             if number in self._previous:
                 self._replay(member, self._previous.pop(number))
-        if all(mistakes):
+        if all(would_fail):
             tune_controller.stop_trial(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:

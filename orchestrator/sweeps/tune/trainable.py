@@ -19,7 +19,7 @@ from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.lifecycle import failing
-from orchestrator.engines.rank_failures import is_mistake
+from orchestrator.engines.rank_failures import would_fail_again
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.run_folder import ENDED
 from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
@@ -128,12 +128,12 @@ class Trial(tune.Trainable):
     def _fail(self, failed: ActiveTrial, error: Exception) -> None:
         """Record a failure.
 
-        If one of several trials failed by its own mistake, the others resume from their newest common checkpoint.
+        If one of several trials failed with an error of its own, the others resume from their newest common checkpoint.
         Otherwise all failed, and raising the error has Tune start them again.
         """
         others = [trial for trial in self._trials if not trial.outcome and trial is not failed]
         has_result = self._shares_training and bool(others or self._metrics)
-        alone = has_result and is_mistake(error) and not isinstance(error, MetricMissing)
+        alone = has_result and would_fail_again(error) and not isinstance(error, MetricMissing)
         try:
             with ExitStack() as stack:
                 for trial in (failed,) if alone else (failed, *others):

@@ -17,8 +17,8 @@ from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.loop.world import World
 
-ECHO = RankFailed(0, "RuntimeError: closed by peer", at=1.0, is_possible_echo=True, mistake=False)
-OWN = RankFailed(1, "OSError: disk full", at=2.0, is_possible_echo=False, mistake=False)
+SECONDARY = RankFailed(0, "RuntimeError: closed by peer", at=1.0, may_be_secondary=True, is_user_error=False)
+OWN = RankFailed(1, "OSError: disk full", at=2.0, may_be_secondary=False, is_user_error=False)
 DIED = RankFailed.died(1)
 
 
@@ -79,14 +79,14 @@ def test_next_returns_the_report_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> N
     ("order", "culprit", "replaced"),
     [
         # A failure that a lost peer may have caused is raised only if no other rank says more in time.
-        ([(0, ECHO), (1, OWN)], OWN, [1]),
-        ([(0, ECHO), (1, DIED)], DIED, [1]),
-        ([(0, ECHO), None], ECHO, [1]),
+        ([(0, SECONDARY), (1, OWN)], OWN, [1]),
+        ([(0, SECONDARY), (1, DIED)], DIED, [1]),
+        ([(0, SECONDARY), None], SECONDARY, [1]),
         # A failure of a rank's own is raised immediately: the others may still wait for that rank.
         ([(1, OWN)], OWN, [0, 1]),
         ([(1, DIED)], DIED, [0, 1]),
         # Without a known cause it may be any rank.
-        ([(0, ECHO), (1, RankFailed(1, "closed", 2.0, True, False))], ECHO, [0, 1]),
+        ([(0, SECONDARY), (1, RankFailed(1, "closed", 2.0, True, False))], SECONDARY, [0, 1]),
     ],
 )
 def test_first_failure_is_raised_and_survivors_keep_their_processes(
@@ -107,7 +107,7 @@ def test_first_failure_is_raised_and_survivors_keep_their_processes(
 
 def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = FakeRay((0, RankFailed.died(0)))
-    ray.answers |= {1: ECHO, 2: RankFailed.died(2), "spare 0 becomes 0": DIED}
+    ray.answers |= {1: SECONDARY, 2: RankFailed.died(2), "spare 0 becomes 0": DIED}
     found, lines = gang_of(monkeypatch, ray, ranks=4, spares=2)
     with pytest.raises(RankFailed):
         found.next()

@@ -70,7 +70,7 @@ def live(folder: RunFolder) -> Callable[..., Lifecycle]:
     return begun
 
 
-def mistake() -> RankFailed:
+def user_error() -> RankFailed:
     return RankFailed.from_error(1, TypeError("no such layer"))
 
 
@@ -182,8 +182,8 @@ def test_run_stopped_by_user_or_hook_is_not_preempted(stopped: tuple[str, ...], 
     assert not is_preempted(report, lambda: is_requested)
 
 
-def test_mistake_does_not_restart_the_run(live: Callable[..., Lifecycle]) -> None:
-    engine = Scripted((mistake(),), SCRIPT)
+def test_user_error_does_not_restart_the_run(live: Callable[..., Lifecycle]) -> None:
+    engine = Scripted((user_error(),), SCRIPT)
     with pytest.raises(RankFailed, match="no such layer"):
         live(engine, restarts=3).train()
     assert engine.asked == ["begin", "next"]
@@ -192,7 +192,7 @@ def test_mistake_does_not_restart_the_run(live: Callable[..., Lifecycle]) -> Non
 @pytest.mark.parametrize(
     ("error", "words", "again"),
     [
-        (mistake(), "rank 1: TypeError: no such layer", True),
+        (user_error(), "rank 1: TypeError: no such layer", True),
         (RankFailed.died(1), f"rank 1: {DIED}", False),
         (UsageError("move it away"), "move it away", True),
         (KeyError("weight"), "KeyError: 'weight'", True),
@@ -205,7 +205,7 @@ def test_failure_is_recorded_with_its_own_message(
     with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, failing(folder):
         raise error
     about = folder.metadata()
-    assert (about.status, about.error, about.mistake) == ("failed", words, again)
+    assert (about.status, about.error, about.is_user_error) == ("failed", words, again)
     assert str(raised.value) == (words if not isinstance(error, KeyboardInterrupt) else "")
 
 
@@ -215,7 +215,7 @@ def test_failure_is_recorded_with_its_own_message(
 def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong: UsageError) -> None:
     """However it came here: of any rank's process, and without a traceback, as its words say all."""
     told = pickle.loads(pickle.dumps(RankFailed.from_error(1, wrong)))
-    assert told.mistake
+    assert told.is_user_error
     with pytest.raises(type(wrong)) as raised, failing(folder):
         raise told
     assert str(raised.value) == folder.metadata().error == str(wrong)

@@ -66,12 +66,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def heard(cluster: Cluster, link: MailboxLink) -> bool:
     """What rank 0 has heard a while later."""
     cluster.now += ASK_EVERY_S
-    return link.stop_asked()
+    return link.stop_requested()
 
 
 def test_stop_request_arrives_without_progress_to_show(cluster: Cluster) -> None:
     link = MailboxLink("run")
-    assert not link.stop_asked()
+    assert not link.stop_requested()
     cluster.serve()
     cluster.mailbox.collect(True)
     assert not heard(cluster, link), "asked before the wish was there"
@@ -84,7 +84,7 @@ def test_stop_request_arrives_without_progress_to_show(cluster: Cluster) -> None
 def test_stop_requests_are_polled_at_an_interval(cluster: Cluster) -> None:
     link = MailboxLink("run")
     for _ in range(100):
-        link.stop_asked()
+        link.stop_requested()
     assert cluster.calls == 1
     assert not any(heard(cluster, link) for _ in range(100))
     assert cluster.calls == 1
@@ -93,7 +93,7 @@ def test_stop_requests_are_polled_at_an_interval(cluster: Cluster) -> None:
 def test_stop_request_survives_the_death_of_the_mailbox(cluster: Cluster) -> None:
     link = MailboxLink("run")
     cluster.mailbox.collect(True)
-    link.stop_asked()
+    link.stop_requested()
     cluster.die()
     assert not heard(cluster, link)
     cluster.die()

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hooks.plan import HookError
-from orchestrator.engines.rank_failures import RankFailed, find_root_failure, is_possible_echo, is_user_error
+from orchestrator.engines.rank_failures import RankFailed, find_root_failure, is_user_error, may_be_secondary
 from tests.ranks import on_ranks
 
 
@@ -34,7 +34,7 @@ def out_of_cpp() -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("error", "echo"),
+    ("error", "secondary"),
     [
         (raised(ValueError("gloo: Connection closed by peer")), False),
         (raised(RuntimeError("NCCL error: Connection reset")), False),
@@ -47,8 +47,8 @@ def out_of_cpp() -> BaseException:
         (out_of_cpp(), True),
     ],
 )
-def test_possible_echo_depends_on_type_and_origin(error: BaseException, echo: bool) -> None:
-    assert is_possible_echo(error) is echo
+def test_secondary_failure_is_told_by_type_and_origin(error: BaseException, secondary: bool) -> None:
+    assert may_be_secondary(error) is secondary
 
 
 def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
@@ -66,33 +66,37 @@ def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
         try:
             lose()
         except Exception as error:
-            found.append(is_possible_echo(error) and not is_user_error(error))
+            found.append(may_be_secondary(error) and not is_user_error(error))
     return found
 
 
-def test_every_lost_peer_is_a_possible_echo() -> None:
+def test_loss_of_a_peer_may_be_secondary() -> None:
     assert on_ranks(_lose_a_peer)[0] == [True, True, True]
 
 
-def failed(rank: int, at: float, echo: bool = False, words: str = "x") -> RankFailed:
-    return RankFailed(rank, words, at, echo, False)
+def failed(rank: int, at: float, secondary: bool = False, words: str = "x") -> RankFailed:
+    return RankFailed(rank, words, at, secondary, False)
 
 
 ORDERS = [
     (
         "the rank's own failure, however it is worded",
-        [failed(0, 2, echo=True), failed(1, 1, words="gloo Connection closed")],
+        [failed(0, 2, secondary=True), failed(1, 1, words="gloo Connection closed")],
         1,
     ),
-    ("its own, though the echo's clock is ahead", [failed(0, 0.9, echo=True), failed(1, 1)], 1),
+    ("its own, though the secondary failure's clock is ahead", [failed(0, 0.9, secondary=True), failed(1, 1)], 1),
     (
         "the rank that is gone",
-        [failed(0, 1, echo=True, words="out of memory"), RankFailed.died(1), failed(2, 1, echo=True)],
+        [failed(0, 1, secondary=True, words="out of memory"), RankFailed.died(1), failed(2, 1, secondary=True)],
         1,
     ),
-    ("its own, as a third rank was torn down for it", [RankFailed.died(0), failed(1, 1), failed(2, 2, echo=True)], 1),
-    ("the first of two mistakes", [failed(0, 2), failed(1, 1)], 1),
-    ("the first, where all may be echoes", [failed(0, 2, echo=True), failed(1, 1, echo=True)], 1),
+    (
+        "its own, as a third rank was torn down for it",
+        [RankFailed.died(0), failed(1, 1), failed(2, 2, secondary=True)],
+        1,
+    ),
+    ("the first of two user errors", [failed(0, 2), failed(1, 1)], 1),
+    ("the first, where all may be secondary", [failed(0, 2, secondary=True), failed(1, 1, secondary=True)], 1),
 ]
 
 
@@ -107,7 +111,7 @@ def test_rank_failure_can_be_pickled() -> None:
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
         assert str(copied) == str(told)
         assert copied.trace == told.trace
-        assert (copied.rank, copied.at, copied.is_possible_echo, copied.mistake) == (3, told.at, False, True)
+        assert (copied.rank, copied.at, copied.may_be_secondary, copied.is_user_error) == (3, told.at, False, True)
 
 
 def test_failure_names_the_line_in_the_experiment() -> None:
@@ -126,7 +130,7 @@ def test_failure_names_the_line_in_the_experiment() -> None:
 def test_gpu_failure_is_reported_as_one(words: str, again: bool) -> None:
     cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
     told = RankFailed.from_error(1, raised(HookError("console", "on_step", 1, "x"), cause))
-    assert (told.mistake, told.is_possible_echo) == (again, False)
+    assert (told.is_user_error, told.may_be_secondary) == (again, False)
     assert told.message.startswith(f"the GPU failed: {words}. It surfaced in hook 'console' (on_step), but may have")
     assert ("a label or a token ID" in told.message) is again
     assert "CUDA_LAUNCH_BLOCKING=1" in told.message

@@ -27,7 +27,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waits
 
 
-def test_mistake_ends_the_run_with_its_own_message() -> None:
+def test_user_error_ends_the_run_with_its_own_message() -> None:
     with pytest.raises(RankFailed) as raised:
         OnFailure(None, "nowhere").after_exception(None, {0: LOST, 1: MISTAKE})
     assert str(first_failure(ControllerError(raised.value))) == "rank 1: TypeError: no"

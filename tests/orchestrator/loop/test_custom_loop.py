@@ -225,7 +225,7 @@ def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> Non
         place = {"sum": 0}
         assert session.restore(place=place) is (session.step > 0)
         try:
-            while not session.stop_asked:
+            while not session.stop_requested:
                 place["sum"] += session.step
                 session.record()
                 if session.step == 3 and not left:
@@ -236,7 +236,7 @@ def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> Non
         finally:
             left.append(f"at {session.step}")
 
-    first = loop_of(train, tmp_path, steps=10, stop_asked=lambda: asked)
+    first = loop_of(train, tmp_path, steps=10, stop_requested=lambda: asked)
     (cut_short,) = first.run()
     assert (cut_short.cut_short, cut_short.interrupted, cut_short.stopped) == (True, True, ("interrupted",))
     asked = False
@@ -261,7 +261,7 @@ def solves(yields_at: Collection[int], total: int) -> Callable[[TrainingSession]
             session.record()
             if session.step in yields_at:
                 yield {"train/sum": place["sum"], "train/loss": 1.0 / session.step}
-            if session.stop_asked:
+            if session.stop_requested:
                 return
 
     return train

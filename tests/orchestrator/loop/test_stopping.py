@@ -170,11 +170,11 @@ def test_hook_stops_the_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
 def test_interrupted_run_stops_after_a_step_with_a_checkpoint(tmp_path: Path) -> None:
     store, calls = CheckpointStore(Storage(tmp_path)), []
 
-    def stop_asked() -> bool:
+    def stop_requested() -> bool:
         calls.append(1)
         return len(calls) >= 5
 
-    loop = Loop(Points(), experiment(accumulate=2), {}, RunContext(store=store, stop_asked=stop_asked))
+    loop = Loop(Points(), experiment(accumulate=2), {}, RunContext(store=store, stop_requested=stop_requested))
     reports = list(loop.run())
     assert [(r.stopped, r.interrupted, r.final) for r in reports][-1] == (("interrupted",), True, True)
     assert store.position(store.names()[-1]).iteration == loop.state.iteration
@@ -214,7 +214,7 @@ def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
         stopping_module.CHECK_EVERY_S = check_every_s
         store = CheckpointStore(Storage(f"{root}/{check_every_s}"), master=rank == 0)
         context = RunContext(
-            world=World(rank, world_size, rank), store=store, stop_asked=lambda: rank == 1 and loop.state.step >= 3
+            world=World(rank, world_size, rank), store=store, stop_requested=lambda: rank == 1 and loop.state.step >= 3
         )
         loop = Loop(Points(), experiment(batch_size=4), {}, context)
         return [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in loop.run()], store.names()

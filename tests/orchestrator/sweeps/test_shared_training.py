@@ -349,7 +349,7 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
         for number, decay in enumerate((0.5, 0.9))
     )
     session = SharedSession(
-        replace(first, followers=(second,)), World(), stop_asked=lambda: next(calls) > 2, end_hung=None
+        replace(first, followers=(second,)), World(), stop_requested=lambda: next(calls) > 2, end_hung=None
     )
     made = [
         (report.member, report.metrics["iteration"], report.interrupted, report.final, report.cut_short)

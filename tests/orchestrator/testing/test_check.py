@@ -12,7 +12,7 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks import Hook, Interval, Ranks, State, paced_by
+from hooks import Hook, Interval, Ranks, State, at_interval
 from hooks.hook import Setup
 from orchestrator.testing import HookCheckFailed, check_hook
 from tests.orchestrator.testing.test_training import OwnOptimizer
@@ -35,7 +35,7 @@ class Smoothed(Hook):
             loss = state.loss.detach()
             self._mean = loss if self._mean is None else self._mean * self.decay + loss * (1 - self.decay)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         if self._mean is not None:
             state.record(smoothed_loss=self._mean, shown=float(self._mean))

@@ -24,7 +24,7 @@ def settings(**more: Any) -> Sweep:
 def test_a_trial_that_would_fail_again_does_not_restart() -> None:
     stopped: list[Any] = []
     controller = SimpleNamespace(stop_trial=stopped.append)
-    scheduler: Any = make_scheduler(settings(), {}, is_mistake=lambda number: number == 1)
+    scheduler: Any = make_scheduler(settings(), {}, would_fail_again=lambda number: number == 1)
     for number in (0, 1):
         scheduler.on_trial_add(controller, Member(number, {}))
     assert [trial.trial_id for trial in stopped] == ["id-1"]

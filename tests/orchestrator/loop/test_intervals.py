@@ -1,4 +1,4 @@
-"""A pace in iterations counts those of the run, however short its epochs are and however often it is resumed."""
+"""An interval in iterations counts those of the run, however short its epochs are and however often it is resumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks import Hook, Interval, State, paced_by
+from hooks import Hook, Interval, State, at_interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
@@ -26,16 +26,16 @@ class Paced(Hook):
     before: list[tuple[str, int, int]] = field(default_factory=list)
     after: list[tuple[str, int, int]] = field(default_factory=list)
 
-    @paced_by("every")
+    @at_interval("every")
     def on_forward(self, state: State) -> None:
         self.before.append((state.phase, state.epoch, state.phase_iteration + 1))
 
-    @paced_by("every")
+    @at_interval("every")
     def on_step(self, state: State) -> None:
         self.after.append((state.phase, state.epoch, state.phase_iteration))
 
 
-def test_pace_counts_iterations_of_each_phase_separately() -> None:
+def test_interval_counts_iterations_of_each_phase_separately() -> None:
     hook = Paced()
     list(Loop(TASK, experiment(epochs=4), {"paced": hook}).run())
     # of 28 training iterations the 5th, 10th ...; of 12 in validation the 5th and the 10th; the test has 3
@@ -49,7 +49,7 @@ def test_pace_counts_iterations_of_each_phase_separately() -> None:
 @pytest.mark.parametrize(
     "fields", [{"validate_every": Interval(4, "steps")}, {"accumulate": 2}], ids=["steps", "accumulation"]
 )
-def test_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
+def test_resumed_run_keeps_the_interval(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
         hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
         loop = Loop(TASK, experiment(epochs=4, **fields), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
