@@ -25,7 +25,7 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.write.checksums import END, sealed
+from orchestrator.stats.write.checksums import END, add_checksum
 from orchestrator.stats.write.compaction import compact
 
 READ = """
@@ -81,7 +81,7 @@ def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
         rows = rows_of(rank, iterations)
         with folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file:
             for message in (rows.schema, *rows.to_batches(max_chunksize=flush)):
-                file.write(sealed(message.serialize()))
+                file.write(add_checksum(message.serialize()))
             file.write(END)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.stats.read.query import Rows, matching_rows
+from orchestrator.stats.read.query import Rows, read_matching_rows
 from tests.orchestrator.config.samples import HERE, TEXT
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ SOUND = st.recursive(
 def test_any_condition(text: str) -> None:
     said = "where: "
     try:
-        assert sum(map(len, matching_rows(Rows.of(ROWS).source, ["rank"], text))) <= 2
+        assert sum(map(len, read_matching_rows(Rows.of(ROWS).source, ["rank"], text))) <= 2
     except UsageError as error:
         said = str(error)
     assert said.startswith(("where: ", "there is no column "))

@@ -93,8 +93,8 @@ class Rounds(ABC):
 
     def _handle(self, error: BaseException) -> None:
         # Wait only briefly for the device: it may have failed, or be blocked by a rank that died.
-        settle = partial(self.recorder.settle, DEVICE_TIMEOUT_S)
-        for clean_up in (settle, self.plan.stop_device_timing, self.world.abort):
+        flush_rows = partial(self.recorder.flush_within, DEVICE_TIMEOUT_S)
+        for clean_up in (flush_rows, self.plan.stop_device_timing, self.world.abort):
             try:
                 clean_up()
             except Exception as cleanup_error:  # report the first failure

@@ -113,9 +113,9 @@ class SharedTraining(Training):
         self.hook_metrics.clear()
         self.state.metrics = {}
         self.plan = self.iterations.plan = self._joint_plan()
-        self.recorder.onlookers = [run.recorder.recent for run in self._active if run.recorder is not self.recorder]
+        self.recorder.other_buffers = [run.recorder.recent for run in self._active if run.recorder is not self.recorder]
         super().train_phase()
-        self.recorder.onlookers = ()
+        self.recorder.other_buffers = ()
         self.phases += 1
         self._turn_start = self._capture_turn_start()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.stats.aggregate.blocks import high, known, low, quoted, total
+from orchestrator.stats.aggregate.blocks import high, known, low, quote, total
 from orchestrator.stats.read.query import Rows
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ def envelope(rows: Rows, at: str, column: str, bins: int, where: str = "true") -
     In a long run a position is that of a block.
     """
     parts = {"low": low(column), "high": high(column), "total": total(column), "count": known(column)}
-    blocks = rows.aggregate(parts, [at], f"{where} and {quoted(f'{column} known')} > 0", rows.blocks).reset_index()
+    blocks = rows.aggregate(parts, [at], f"{where} and {quote(f'{column} known')} > 0", rows.blocks).reset_index()
     how = {at: "last", "low": "min", "high": "max", "total": "sum", "count": "sum"}
     table = blocks.groupby(group_neighbours(len(blocks), bins)).agg(how).astype(float)
     at_, lowest, highest, sums, count = table.to_numpy().T

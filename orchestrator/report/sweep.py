@@ -24,7 +24,7 @@ from orchestrator.report.views.comparison import (
 from orchestrator.report.views.experiment import best_checkpoint, experiment
 from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.trials import trials
-from orchestrator.stats.read.counted_rows import columns_of
+from orchestrator.stats.read.valid_rows import list_columns
 from orchestrator.sweeps.results.analysis import CONFIG, best_first, select_candidates
 from orchestrator.sweeps.results.result import Sweep
 
@@ -66,7 +66,7 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     means = {}
     for name in names:
         run = sweep.trial(name)
-        recorded = columns_of(run.folder.storage, run.folder.attempts())
+        recorded = list_columns(run.folder.storage, run.folder.attempts())
         known = [span for span in SPAN_COLORS if span in recorded]
         means[name] = run.load_stats(known, "phase = 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)

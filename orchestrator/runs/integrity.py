@@ -213,7 +213,7 @@ def _ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
     """Yield each rank that has fewer training rows than iterations up to the last report or restored checkpoint."""
     import pyarrow.compute as pc
 
-    from orchestrator.stats.read.counted_rows import counted_rows
+    from orchestrator.stats.read.valid_rows import open_valid_rows
 
     attempts = folder.attempts()
     if not attempts or not all(attempt.has_own_rows for attempt in attempts):
@@ -222,7 +222,7 @@ def _ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
     reported = [report["iteration"] for report in folder.reports() if report.get("attempt") == last.number]
     ends = [*(min(starts[number:]) for number in range(1, len(starts))), max([starts[-1], *filter(None, reported)])]
     counts: Counter[int] = Counter()
-    for batch in counted_rows(folder.storage, attempts).batches(["rank"], pc.field("phase") == "train"):
+    for batch in open_valid_rows(folder.storage, attempts).batches(["rank"], pc.field("phase") == "train"):
         counts.update(batch["rank"].to_pylist())
     for rank in range(max(attempt.world_size for attempt in attempts)):
         spans = zip(attempts, starts, ends, strict=True)

@@ -161,17 +161,17 @@ class Run(Result):
         The table `rows` has the rows of `stats`, in no order; an empty cell is null. The SQL is DuckDB's; it reads
         nothing else and changes nothing, in bounded memory. Raises UsageError for a wrong query.
         """
-        from orchestrator.stats.read.counted_rows import counted_rows
         from orchestrator.stats.read.query import query
+        from orchestrator.stats.read.valid_rows import open_valid_rows
 
-        return query(counted_rows(self._compacted(), self.folder.attempts()), sql)
+        return query(open_valid_rows(self._compacted(), self.folder.attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
         """Return the rows that count and meet a condition as in `load_stats`, for queries larger than memory."""
-        from orchestrator.stats.read.counted_rows import counted_rows
         from orchestrator.stats.read.query import Rows
+        from orchestrator.stats.read.valid_rows import open_valid_rows
 
-        return Rows(counted_rows(self._compacted(), self.folder.attempts()), where)
+        return Rows(open_valid_rows(self._compacted(), self.folder.attempts()), where)
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
         """Return the samples of batches: their `index` in the dataset, with the batch's row and `loss`.
@@ -182,7 +182,7 @@ class Run(Result):
         changed, or there is no such rank.
         """
         from orchestrator.runs.samples import samples
-        from orchestrator.stats.read.counted_rows import columns_of
+        from orchestrator.stats.read.valid_rows import list_columns
 
         attempts = self.folder.attempts()
         ranks = max((attempt.world_size for attempt in attempts), default=0)
@@ -190,7 +190,7 @@ class Run(Result):
             raise UsageError(
                 f"{self.path} has no rank {rank}; it had {ranks} rank{'s' if ranks != 1 else ''}, counted from 0"
             )
-        recorded = columns_of(self._compacted(), attempts)
+        recorded = list_columns(self._compacted(), attempts)
         measured = [name for name in ("loss", "samples", "batch_size") if name in recorded]
         condition = self._restrict_to_training(where)
         if rank is not None:
@@ -298,11 +298,11 @@ class Run(Result):
 
 def restrict_to_training(where: str | None) -> str:
     """Restrict a condition without a phase to rows of `train`."""
-    from orchestrator.stats.read.query import mentions
+    from orchestrator.stats.read.query import uses_column
 
     if where is None:
         return "phase = 'train'"
-    return where if mentions(where, "phase") else f"phase = 'train' and ({where}\n)"
+    return where if uses_column(where, "phase") else f"phase = 'train' and ({where}\n)"
 
 
 def open_run(path: str | Path) -> Run:

@@ -10,7 +10,7 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.read.reading import recorded_schema
+from orchestrator.stats.read.reading import read_row_schema
 
 _MISSPELLING = 0.8
 """Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a misspelling."""
@@ -58,6 +58,6 @@ class MetricMonitor:
     def _known_names(self, report: Report, missing: list[str]) -> list[str]:
         """Return the reported metrics, and the statistics of rows that could be reported."""
         statistics = dict.fromkeys(metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX))
-        columns = recorded_schema(self._folder.storage).names if statistics else []
+        columns = read_row_schema(self._folder.storage).names if statistics else []
         rows = [f"{PREFIX}{column}/{statistic}" for column in columns for statistic in statistics]
         return [*(name for name in report.metrics if "/" in name), *rows]

@@ -21,7 +21,7 @@ from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.perf_stats import PerfStats
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
@@ -107,7 +107,7 @@ def test_a_hook_that_waits_is_not_charged_the_work_given_before(cuda: torch.devi
     list(loop_on(cuda, Points(train=96), {"heavy": Heavy(), "reads": Reads()}, recorder=recorder, epochs=1).run())
     seconds_of = {
         row["hook"]: row["seconds"]
-        for row in recorded(storage, "costs").read().to_pylist()
+        for row in open_recorded(storage, "costs").read().to_pylist()
         if row["event"] == "on_step"
     }
     assert seconds_of["reads"] < seconds_of["heavy"] / 2

@@ -24,7 +24,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import shard
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
@@ -138,6 +138,6 @@ def test_a_run_that_fails_does_not_wait_for_a_device_that_is_busy(
         assert not torch.cuda.current_stream(cuda).query()
     finally:
         torch.cuda.synchronize()
-    rows = recorded(storage, "rows").read().to_pylist()
+    rows = open_recorded(storage, "rows").read().to_pylist()
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert all(row["host_step_s"] > 0 and "loss" not in row for row in rows)

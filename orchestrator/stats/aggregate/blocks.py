@@ -22,25 +22,25 @@ _KEPT = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
 """SQL aggregates of a measurement, and the names of the columns."""
 
 
-def quoted(column: str) -> str:
+def quote(column: str) -> str:
     """Quote a column's name for SQL."""
     return '"{}"'.format(column.replace('"', '""'))
 
 
 def low(column: str) -> str:
-    return f"min({quoted(f'{column} low')})"
+    return f"min({quote(f'{column} low')})"
 
 
 def high(column: str) -> str:
-    return f"max({quoted(f'{column} high')})"
+    return f"max({quote(f'{column} high')})"
 
 
 def total(column: str) -> str:
-    return f"sum({quoted(f'{column} total')})"
+    return f"sum({quote(f'{column} total')})"
 
 
 def known(column: str) -> str:
-    return f"sum({quoted(f'{column} known')})::bigint"
+    return f"sum({quote(f'{column} known')})::bigint"
 
 
 def own_work(columns: Collection[str]) -> str:
@@ -53,16 +53,16 @@ def own_work(columns: Collection[str]) -> str:
     return f"({' + '.join(spans) or 'step_s'})"
 
 
-def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> str:
+def make_blocks_statement(columns: Collection[str], numbers: Sequence[str], rows: int) -> str:
     """Return the SQL statement that creates the table `blocks` from `rows` rows, as a view if each row is a block."""
-    measured = {name: quoted(name) for name in numbers}
+    measured = {name: quote(name) for name in numbers}
     if "step_s" in numbers:
         measured[OWN_WORK] = own_work(columns)
     place = {
         name: name if name in columns else default
         for name, default in (("rank", "0"), ("phase", "'train'"), ("iteration", "0"), ("step", "0"))
     }
-    finite = [f"case when isfinite({value}) then {value} end as {quoted(name)}" for name, value in measured.items()]
+    finite = [f"case when isfinite({value}) then {value} end as {quote(name)}" for name, value in measured.items()]
     each = ", ".join([*(f"{value} as {name}" for name, value in place.items()), *finite])
     together = 1 if rows <= ROWS else -(-4 * rows * len(measured) // NUMBERS)
     kind, group = ("view", "") if together == 1 else ("table", f" group by rank, phase, iteration // {together}")
@@ -77,7 +77,7 @@ def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> st
         f"{of('min', 'iteration')} as first, {of('max', 'iteration')} as iteration, {of('max', 'step')} as step",
         f"{'count(*)' if group else '1'} as rows",
         *(
-            f"{of(how, quoted(name))} as {quoted(f'{name} {what}')}"
+            f"{of(how, quote(name))} as {quote(f'{name} {what}')}"
             for name in measured
             for how, what in _stored_blocks(name)
         ),

@@ -13,9 +13,9 @@ import pandas as pd
 from hooks.hook import WITHIN_ITERATION
 from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
-from orchestrator.stats.aggregate.blocks import quoted
+from orchestrator.stats.aggregate.blocks import quote
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.read.query import MOMENT, Rows
+from orchestrator.stats.read.query import ROW_POSITION, Rows
 
 
 def _numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> dict[str, str]:
@@ -24,14 +24,14 @@ def _numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> 
     Raises UsageError for a column of text.
     """
     names = rows.numbers if selected is None else [name for name in dict.fromkeys(selected) if name not in keys]
-    texts = {name: f"count({quoted(name)})" for name in names if name in rows.texts}
+    texts = {name: f"count({quote(name)})" for name in names if name in rows.texts}
     counts = rows.aggregate(texts).iloc[0]
     if counts.any():
         raise UsageError(
             f"column '{counts.idxmax()}' holds text, which cannot be summarized; choose columns of numbers, or list the"
             " rows (`hookyard stats --by row`, load_stats)"
         )
-    return {name: f"{quoted(name)}::double" for name in names}
+    return {name: f"{quote(name)}::double" for name in names}
 
 
 def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
@@ -60,7 +60,7 @@ def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame
 
 
 _FIRST: Mapping[str, Mapping[str, str]] = {
-    "rank": {"node": f"arg_min(node, {MOMENT})"},
+    "rank": {"node": f"arg_min(node, {ROW_POSITION})"},
     "node": {"ranks": "count(distinct rank)"},
     "trial": {"ranks": "count(distinct rank)"},
     "phase": {},

@@ -21,9 +21,9 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report, divergence
 from orchestrator.stats.aggregate.usage import stored_usage, usage
-from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED, warn_lost_rows
+from orchestrator.stats.read.valid_rows import open_valid_rows
 from orchestrator.stats.write.compaction import is_compacted
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import parse_lines, seal
@@ -117,7 +117,7 @@ def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
         if kept := stored_usage(file, attempts):
             return kept
     without_leader = [replace(attempt, leader=None) for attempt in attempts]
-    return usage(Rows(counted_rows(trial, without_leader)))
+    return usage(Rows(open_valid_rows(trial, without_leader)))
 
 
 class TrialIndex:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.blocks import high, known, quoted, total
+from orchestrator.stats.aggregate.blocks import high, known, quote, total
 from orchestrator.stats.insight.finding import Finding, rank_names
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.robust_statistics import lower_spread
@@ -52,7 +52,7 @@ def _leaks(rows: Rows, column: str) -> Iterator[Finding]:
     first, last = (float(ends[name].iloc[0]) for name in ("first", "last"))
     begin = first + WARMING_UP * (last - first)
     stretch = f"floor({STRETCHES} * (iteration - {begin}) / ({last} - {begin} + 1))"
-    median = f"median({quoted(f'{column} total')} / {quoted(f'{column} known')})"
+    median = f"median({quote(f'{column} total')} / {quote(f'{column} known')})"
     medians = {"held": median, "readings": known(column), "at": "avg(iteration)"}
     read_after = f"{read} and iteration >= {begin}"
     table: Any = rows.aggregate(medians, ["rank", stretch], read_after, rows.blocks).unstack().astype(float)

@@ -17,7 +17,7 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import parse_numbers
 from orchestrator.stats.read.reading import read_segment
-from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at, warn_lost_rows
+from orchestrator.stats.read.recorded_files import COMPACTED, open_parquet, parse_recorded_path, warn_lost_rows
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.checksums import read_stream
 from orchestrator.storage import FileState, Storage
@@ -97,7 +97,7 @@ class RankTail:
     def _take_segment(self, name: str, is_newest: bool) -> None:
         """Read the rows of a segment that were not read as parts; only its peaks if a newer one follows."""
         path, before = f"{self._folder}/{name}", self._since
-        with opened_parquet(self._storage, path) as file:
+        with open_parquet(self._storage, path) as file:
             metadata = pq.read_metadata(file)
         self._segment, self._since = _number(name), max(0, before - metadata.num_rows)
         if metadata.num_rows <= before:
@@ -106,7 +106,7 @@ class RankTail:
             for column in map(group.column, range(metadata.num_columns)):
                 self._take_peak(column.path_in_schema, column.statistics and column.statistics.max)
         if is_newest:
-            self.take_joined(read_segment(self._storage, recorded_at(path)).slice(before))
+            self.take_joined(read_segment(self._storage, parse_recorded_path(path)).slice(before))
 
     def take_joined(self, rows: pa.Table) -> None:
         """Add the last rows of any phases, oldest first."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from orchestrator.errors import UsageError, did_you_mean, shortened
-from orchestrator.stats.aggregate.blocks import blocks_of, quoted
+from orchestrator.stats.aggregate.blocks import make_blocks_statement, quote
 from orchestrator.stats.read.reading import Source, temporary_folder
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ COUNTERS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "atte
 """Columns of whole numbers that are not measurements."""
 NAMES = ("node", "phase", "trial")
 TRAINING = "phase = 'train'"
-MOMENT = (
+ROW_POSITION = (
     "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end <<"
     " 61) + (epoch::bigint << 31) + iteration)"
 )
@@ -46,7 +46,7 @@ class Rows:
     """
 
     def __init__(self, source: Source, where: str | None = None) -> None:
-        self.source, self._where = source, where if source.holds_rows else None
+        self.source, self._where = source, where if source.has_rows else None
         if where is not None:
             check_condition(where, source)
         self.columns: list[str] = source.schema.names
@@ -65,7 +65,7 @@ class Rows:
         return cls(Source(ds.dataset(table)))
 
     def ask(self, sql: str) -> pd.DataFrame:
-        with self.source.naming_damage(), _explaining_errors(self._where):
+        with self.source.raising_damaged_file(), _explaining_errors(self._where):
             answer: pd.DataFrame = self._connection.sql(sql).df()
         return answer
 
@@ -75,7 +75,7 @@ class Rows:
         """Return SQL aggregates by name, with the sorted groups as the index. `of` is the table: `rows` or `blocks`."""
         if not expressions and not by:
             return pd.DataFrame(index=[0])
-        named = [f"{expression} as {quoted(name)}" for name, expression in expressions.items()]
+        named = [f"{expression} as {quote(name)}" for name, expression in expressions.items()]
         grouping = f" group by {', '.join(by)} order by {', '.join(by)}" if by else ""
         table = self.ask(f"select {', '.join([*by, *named])} from {of} where {where}{grouping}")
         return table.set_index([*table.columns[: len(by)]]) if by else table
@@ -97,7 +97,7 @@ class Rows:
 
         The sample has about the same number of rows for each value of `by`, and all rows of small groups.
         """
-        columns = ", ".join(f"{expression} as {quoted(name)}" for name, expression in expressions.items())
+        columns = ", ".join(f"{expression} as {quote(name)}" for name, expression in expressions.items())
         if self.total * len(expressions) <= MAX_EXACT_VALUES:
             return self.ask(f"select {columns} from rows where {where}")
         return self.ask(
@@ -111,14 +111,14 @@ class Rows:
     def total(self) -> int:
         if self._where:
             return int(self.ask("select count(*) as n from rows")["n"].iloc[0])
-        with self.source.naming_damage():
+        with self.source.raising_damaged_file():
             return int(self.source.rows.count_rows())
 
     @cached_property
     def blocks(self) -> str:
         """Name of the table of blocks, which is created at its first use."""
-        statement = blocks_of(self.columns, self.numbers, self.total)
-        with self.source.naming_damage():
+        statement = make_blocks_statement(self.columns, self.numbers, self.total)
+        with self.source.raising_damaged_file():
             self._connection.execute(statement)
         return "blocks"
 
@@ -127,11 +127,11 @@ class Rows:
         return _connect(self.source, self._where, self.numbers)
 
 
-def matching_rows(source: Source, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
+def read_matching_rows(source: Source, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
     """Yield columns of the rows that meet an SQL condition. Raises UsageError if it is wrong."""
     check_condition(where, source)
-    rows = _connect(source, where).sql(f"select {', '.join(map(quoted, columns))} from rows")
-    with source.naming_damage(), _explaining_errors(where):
+    rows = _connect(source, where).sql(f"select {', '.join(map(quote, columns))} from rows")
+    with source.raising_damaged_file(), _explaining_errors(where):
         yield from pa.RecordBatchReader.from_stream(rows)
 
 
@@ -141,10 +141,10 @@ def _connect(source: Source, where: str | None, measured: Sequence[str] = ()) ->
     connection.register("recorded", source.rows)
     columns = []
     for field in source.schema:
-        name = f"{quoted(field.name)}{'::double' * (field.name in measured)}"
+        name = f"{quote(field.name)}{'::double' * (field.name in measured)}"
         is_number = field.name in measured or pa.types.is_floating(field.type)
         shown = f"case when isnan({name}) then null else {name} end" if is_number else name
-        columns.append(f"{shown} as {quoted(field.name)}")
+        columns.append(f"{shown} as {quote(field.name)}")
     view = f"select {', '.join(columns)} from recorded"
     condition = f" where ({where}\n)" if where else ""
     connection.execute(f"create temporary view rows as select * from ({view}){condition}")
@@ -160,7 +160,7 @@ def check_condition(where: str, source: Source | None = None) -> None:
             f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,};"
             " filter the rest in pandas"
         )
-    known = source.schema if source and source.holds_rows else None
+    known = source.schema if source and source.has_rows else None
     with _explaining_errors(where, known.names if known else (), is_checked=True):
         # Parse it bare and in parentheses, which rejects an unbalanced `)`.
         for text in (where, f"({where}\n)"):
@@ -194,7 +194,7 @@ def _explaining_errors(where: str | None, columns: Sequence[str] = (), *, is_che
         ) from None
 
 
-def mentions(where: str, column: str) -> bool:
+def uses_column(where: str, column: str) -> bool:
     """Return whether a condition uses a column. Raises UsageError if it is not one."""
     check_condition(where)
     return re.search(rf"\b{re.escape(column)}\b", re.sub("'[^']*'", "", where), re.IGNORECASE) is not None
@@ -227,7 +227,7 @@ def query(source: Source, sql: str) -> pd.DataFrame:
                 f"query: {shortened(sql, 200)!r} must be a single select, such as: select rank, avg(step_s) from rows"
                 " group by rank"
             )
-        with source.naming_damage():
+        with source.raising_damaged_file():
             return connection.execute(sql).df()
     except duckdb.Error as error:
         raise UsageError(f"query: {error}") from None

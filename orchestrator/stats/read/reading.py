@@ -20,11 +20,17 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.stats.read.recorded_files import ADVICE, Recorded, RecordedFiles, opened_parquet, recorded_files
+from orchestrator.stats.read.recorded_files import (
+    ADVICE,
+    RecordedFile,
+    RecordedFiles,
+    list_recorded_files,
+    open_parquet,
+)
 from orchestrator.stats.write.checksums import read_stream, schema_in
 from orchestrator.storage import Storage
 
-SMALL = {
+COUNTER_TYPES = {
     "rank": pa.int32(),
     "epoch": pa.int32(),
     "iteration": pa.int32(),
@@ -33,11 +39,11 @@ SMALL = {
     "attempt": pa.int16(),
 }
 """Types of the counters; other integers have 64 bits."""
-PARTITIONS = pa.schema([("rank", SMALL["rank"]), ("attempt", SMALL["attempt"])])
+PARTITIONS = pa.schema([("rank", COUNTER_TYPES["rank"]), ("attempt", COUNTER_TYPES["attempt"])])
 """Hive partition columns: stored only in a segment's path, as DuckDB, polars, Spark and pandas expect."""
-IN_MEMORY = 2**20
+MAX_ROWS_IN_MEMORY = 2**20
 """Maximum number of rows from Arrow streams to keep in memory; beyond it, they go to a temporary file."""
-_AT_ONCE = 16
+_RANKS_PER_READ = 16
 """Ranks whose Arrow streams are read together."""
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -58,7 +64,7 @@ class Source:
         return schema
 
     @property
-    def holds_rows(self) -> bool:
+    def has_rows(self) -> bool:
         """False if nothing was recorded; no column has a type then."""
         return any(not pa.types.is_null(field.type) for field in self.schema)
 
@@ -68,16 +74,16 @@ class Source:
 
     def batches(self, columns: Sequence[str] | None = None, where: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that also match `where`, batch by batch. Raises DamagedFile."""
-        with self.naming_damage():
+        with self.raising_damaged_file():
             yield from self.rows.to_batches(columns=columns, filter=where)
 
     def read(self) -> pa.Table:
         """Return the rows as a table. Raises DamagedFile."""
-        with self.naming_damage():
+        with self.raising_damaged_file():
             return self.rows.to_table()
 
     @contextmanager
-    def naming_damage(self) -> Iterator[None]:
+    def raising_damaged_file(self) -> Iterator[None]:
         """Turn an error that a damaged file caused into a DamagedFile."""
         try:
             yield
@@ -95,20 +101,20 @@ class Source:
             raise
 
 
-def recorded(storage: Storage, table: str = "rows") -> Source:
+def open_recorded(storage: Storage, table: str = "rows") -> Source:
     """Return everything that a run recorded in a table (`rows` or `costs`), including superseded rows.
 
     `storage` is the run's folder. The source has no columns if nothing was recorded.
     """
-    files = recorded_files(storage, table)
-    return source_of(storage, files, described(storage, files)[0])
+    files = list_recorded_files(storage, table)
+    return make_source(storage, files, read_schema(storage, files)[0])
 
 
-def source_of(storage: Storage, files: RecordedFiles, schema: pa.Schema, more: Iterable[pa.Table] = ()) -> Source:
+def make_source(storage: Storage, files: RecordedFiles, schema: pa.Schema, more: Iterable[pa.Table] = ()) -> Source:
     """Return the rows of some files, and `more`, in the columns of `schema`."""
     if not schema.names:
         return Source(ds.dataset(pa.table({})))
-    tails, folder = _held_datasets(chain(_read_tails(storage, files), more), schema)
+    tails, folder = _make_datasets(chain(_read_open_parts(storage, files), more), schema)
     data = ds.dataset([_parquet_dataset(storage, files, schema), *tails])
     if folder:
         finalize(data, shutil.rmtree, folder, ignore_errors=True)
@@ -125,19 +131,19 @@ def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) 
     return ds.FileSystemDataset(fragments, schema, _FORMAT, system)
 
 
-def _read_tails(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
+def _read_open_parts(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
     tails = files.tails
-    for first in range(0, len(tails), _AT_ONCE):
-        yield from storage.each(lambda parts: read_tail(storage, parts), tails[first : first + _AT_ONCE])
+    for first in range(0, len(tails), _RANKS_PER_READ):
+        yield from storage.each(lambda parts: read_parts(storage, parts), tails[first : first + _RANKS_PER_READ])
 
 
-def _held_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
+def _make_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
     """Return the tables as datasets, and the temporary folder that holds them if they are too long for memory."""
-    tables = (as_schema(table, schema) for table in tables)
+    tables = (conform_to(table, schema) for table in tables)
     held: list[pa.Table] = []
     for table in tables:
         held.append(table)
-        if sum(map(len, held)) > IN_MEMORY:
+        if sum(map(len, held)) > MAX_ROWS_IN_MEMORY:
             folder = temporary_folder()
             with pq.ParquetWriter(f"{folder}/rows.parquet", schema, compression="zstd") as file:
                 for some in chain(held, tables):
@@ -155,25 +161,25 @@ def temporary_folder() -> str:
     return tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-")
 
 
-def recorded_schema(storage: Storage) -> pa.Schema:
+def read_row_schema(storage: Storage) -> pa.Schema:
     """Return the schema of a run's rows: every column that any rank recorded."""
-    return described(storage, recorded_files(storage, "rows"))[0]
+    return read_schema(storage, list_recorded_files(storage, "rows"))[0]
 
 
-def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
+def read_schema(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
     """Return the schema of some files, and the number of rows in the Parquet files."""
 
     def parquet(path: str) -> tuple[pa.Schema, int]:
-        with opened_parquet(storage, path) as file:
+        with open_parquet(storage, path) as file:
             metadata = pq.read_metadata(file)
             return metadata.schema.to_arrow_schema().remove_metadata(), metadata.num_rows
 
-    def part(file: Recorded) -> pa.Schema:
+    def part(file: RecordedFile) -> pa.Schema:
         try:
             with storage.open(file.path) as stream:
                 return schema_in(stream, str(storage / file.path)) or pa.schema([])
         except FileNotFoundError:
-            return described(storage, _files_now(storage, file))[0]
+            return read_schema(storage, _find_current_files(storage, file))[0]
 
     paths = [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]
     footers = storage.each(parquet, paths)
@@ -186,9 +192,9 @@ def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
     return pa.schema([field for field in schema if field.name != "superseded"]), sum(rows for _, rows in footers)
 
 
-def read_segment(storage: Storage, segment: Recorded) -> pa.Table:
+def read_segment(storage: Storage, segment: RecordedFile) -> pa.Table:
     """Return the rows of a segment, including the partition columns from its path. Raises DamagedFile."""
-    with opened_parquet(storage, segment.path, at_once=True) as file:
+    with open_parquet(storage, segment.path, at_once=True) as file:
         rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
     rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
     for name, value in (("attempt", segment.attempt), ("rank", segment.rank)):
@@ -196,7 +202,7 @@ def read_segment(storage: Storage, segment: Recorded) -> pa.Table:
     return rows
 
 
-def read_tail(storage: Storage, parts: Sequence[Recorded]) -> pa.Table:
+def read_parts(storage: Storage, parts: Sequence[RecordedFile]) -> pa.Table:
     """Return the rows of some parts of one rank, even if they become a segment in the meantime.
 
     Raises FileNotFoundError if they have been joined with those of other ranks.
@@ -207,18 +213,18 @@ def read_tail(storage: Storage, parts: Sequence[Recorded]) -> pa.Table:
             batches = read_stream(storage.read(part.path), str(storage / part.path)).batches
             tables += [_join(batches)] if batches else []
     except FileNotFoundError:
-        now = _files_now(storage, parts[0])
+        now = _find_current_files(storage, parts[0])
         if not (now.segments or now.parts):
             raise
         tables = [read_segment(storage, segment) for segment in now.segments]
-        tables += [read_tail(storage, now.parts)] if now.parts else []
+        tables += [read_parts(storage, now.parts)] if now.parts else []
     return pa.concat_tables([pa.table({}), *tables], promote_options="permissive")
 
 
-def _files_now(storage: Storage, part: Recorded) -> RecordedFiles:
+def _find_current_files(storage: Storage, part: RecordedFile) -> RecordedFiles:
     """Return the files that hold a part that no longer exists, and what its rank recorded after it."""
     table = part.path.rpartition("/")[2].partition("-")[0]
-    now = recorded_files(storage, table, part.folder)
+    now = list_recorded_files(storage, table, part.folder)
     segments, parts = ([file for file in files if file.number >= part.number] for files in (now.segments, now.parts))
     return RecordedFiles(None, segments, parts, [])
 
@@ -226,10 +232,10 @@ def _files_now(storage: Storage, part: Recorded) -> RecordedFiles:
 def _join(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     """Concatenate small batches; this frees the memory overhead of each batch."""
     table = pa.Table.from_batches(batches)
-    return pa.table([_read_whole(column) for column in table.columns], schema=table.schema)
+    return pa.table([_combine_chunks(column) for column in table.columns], schema=table.schema)
 
 
-def _read_whole(column: pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     # NumPy joins many small pieces several times faster than Arrow does, but has no nulls.
     is_plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return (
@@ -237,7 +243,7 @@ def _read_whole(column: pa.ChunkedArray) -> pa.Array:
     )
 
 
-def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def conform_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the table cast to a schema; missing columns are null."""
     columns = [
         pa.nulls(len(table), field.type)
@@ -248,10 +254,10 @@ def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def narrow(rows: pa.Table) -> pa.Table:
-    """Return the rows with their counters in the types of SMALL, if they fit."""
+def narrow_counters(rows: pa.Table) -> pa.Table:
+    """Return the rows with their counters in the types of COUNTER_TYPES, if they fit."""
     for index, name in enumerate(rows.column_names):
-        if name in SMALL and pa.types.is_int64(rows[name].type):
+        if name in COUNTER_TYPES and pa.types.is_int64(rows[name].type):
             with suppress(pa.ArrowInvalid):
-                rows = rows.set_column(index, name, rows[name].cast(SMALL[name]))
+                rows = rows.set_column(index, name, rows[name].cast(COUNTER_TYPES[name]))
     return rows

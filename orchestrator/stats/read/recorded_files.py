@@ -28,7 +28,7 @@ _PATH = re.compile(
 )
 
 
-class Recorded(NamedTuple):
+class RecordedFile(NamedTuple):
     """A file of one rank in one attempt."""
 
     attempt: int
@@ -53,26 +53,26 @@ class RecordedFiles:
 
     joined: str | None
     """File of all attempts up to some attempt."""
-    segments: Sequence[Recorded]
+    segments: Sequence[RecordedFile]
     """Parquet files of one rank each, sorted by attempt, rank and number."""
-    parts: Sequence[Recorded]
+    parts: Sequence[RecordedFile]
     """Arrow streams that may grow, in the same order; newer than their rank's segments."""
     left: Sequence[str]
     """Files whose rows are all in others by now."""
 
     @property
-    def tails(self) -> list[list[Recorded]]:
+    def tails(self) -> list[list[RecordedFile]]:
         return [[*parts] for _, parts in groupby(self.parts, key=lambda part: part.folder)]
 
 
-def recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:
+def list_recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:
     """Return the files of a table, `rows` or `costs`; `storage` is the run's folder, `folder` a part of it.
 
     A segment holds every part of its rank up to its own number that no earlier segment holds. A joined file holds all
     attempts up to its newest.
     """
     joined = COMPACTED[table] if storage.exists(COMPACTED[table]) else None
-    files = sorted(_listed(storage, table, folder))
+    files = sorted(_list_files(storage, table, folder))
     joined_up_to = _newest_attempt(storage, joined) if joined and files else -1
     held = {file.folder: file.number for file in files if file.is_segment}
     there = [file for file in files if file.attempt > joined_up_to]
@@ -84,30 +84,30 @@ def recorded_files(storage: Storage, table: str, folder: str = "stats") -> Recor
 
 def warn_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Warn if a finished run has lost all rows that its attempts recorded."""
-    files = recorded_files(storage, "rows")
+    files = list_recorded_files(storage, "rows")
     if any(attempt.has_own_rows for attempt in attempts) and not (files.joined or files.segments or files.parts):
         log_omission(storage / COMPACTED["rows"], "it is missing, and with it the rows")
 
 
-def _listed(storage: Storage, table: str, folder: str) -> Iterator[Recorded]:
+def _list_files(storage: Storage, table: str, folder: str) -> Iterator[RecordedFile]:
     for name in storage.tree(folder):
         match = _PATH.fullmatch(f"{folder}/{name}")
         if match and match["table"] == table:
-            yield _recorded(match)
+            yield _parse(match)
 
 
-def recorded_at(path: str) -> Recorded:
+def parse_recorded_path(path: str) -> RecordedFile:
     match = _PATH.fullmatch(path)
     assert match is not None
-    return _recorded(match)
+    return _parse(match)
 
 
-def _recorded(match: re.Match[str]) -> Recorded:
-    return Recorded(int(match["attempt"]), int(match["rank"]), int(match["number"]), match[0])
+def _parse(match: re.Match[str]) -> RecordedFile:
+    return RecordedFile(int(match["attempt"]), int(match["rank"]), int(match["number"]), match[0])
 
 
 def _newest_attempt(storage: Storage, joined: str) -> int:
-    with opened_parquet(storage, joined) as file:
+    with open_parquet(storage, joined) as file:
         metadata = pq.read_metadata(file)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     place = metadata.schema.names.index("attempt") if "attempt" in metadata.schema.names else None
@@ -115,7 +115,7 @@ def _newest_attempt(storage: Storage, joined: str) -> int:
 
 
 @contextmanager
-def opened_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Iterator[Any]:
+def open_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Iterator[Any]:
     """Open a Parquet file of a run and check its footer. Raises DamagedFile, also for errors while it is read.
 
     `at_once` fetches it from a store in one request, which is faster for a few MB.

@@ -16,19 +16,19 @@ from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.read.counted_rows import FIRST, counted_rows, superseded_costs
-from orchestrator.stats.read.query import check_columns, matching_rows
-from orchestrator.stats.read.reading import as_schema, narrow, recorded
+from orchestrator.stats.read.query import check_columns, read_matching_rows
+from orchestrator.stats.read.reading import conform_to, narrow_counters, open_recorded
+from orchestrator.stats.read.valid_rows import LEADING_COLUMNS, make_superseded_cost_filter, open_valid_rows
 from orchestrator.storage import Storage
 
-KEY = ["rank", "phase", "epoch", "iteration"]
-CATEGORIES = ("phase", "node")
+ROW_KEY = ["rank", "phase", "epoch", "iteration"]
+CATEGORICAL_COLUMNS = ("phase", "node")
 _COST_KEY = ["rank", "hook", "event"]
 """Key columns of the table of hook costs."""
 _ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
 _WIDTHS = {"attempt": 2, "rank": 4, "epoch": 4, "iteration": 4, "step": 4, "batch_size": 4, "phase": 8, "node": 16}
 """Approximate bytes per value; other columns take 8."""
-_SIZES_TO_LOAD, _SIZES_TO_SORT = 4, 3
+_LOAD_MEMORY_FACTOR, _SORT_MEMORY_FACTOR = 4, 3
 """Peak memory as a multiple of the table's size: to load it, and to sort and convert rows already in memory."""
 
 
@@ -40,37 +40,35 @@ def load(
     `storage` is the run's folder; the run may still be training. Raises UsageError for an unknown column, an invalid
     condition, and more rows than fit in memory.
     """
-    source = counted_rows(storage, attempts)
+    source = open_valid_rows(storage, attempts)
     names = source.schema.names
-    selected = (
-        [*FIRST, *(name for name in names if name not in FIRST)] if columns is None else [*dict.fromkeys(columns)]
-    )
+    selected = [*dict.fromkeys([*LEADING_COLUMNS, *names] if columns is None else columns)]
     if isinstance(columns, str):
         check_columns(columns, names)
-    if not source.holds_rows:
-        return _frame(pa.table({name: pa.nulls(0) for name in selected}))
+    if not source.has_rows:
+        return _to_frame(pa.table({name: pa.nulls(0) for name in selected}))
     check_columns(selected, names)
-    needed = [*dict.fromkeys([*selected, *KEY])]
+    needed = [*dict.fromkeys([*selected, *ROW_KEY])]
     if where is None:
         rows = source.data.count_rows()
-        _check_memory(storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in needed), _SIZES_TO_LOAD)
+        _check_memory(storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in needed), _LOAD_MEMORY_FACTOR)
     batches, size, count = [], 0, 0
-    for batch in source.batches(needed) if where is None else matching_rows(source, needed, where):
+    for batch in source.batches(needed) if where is None else read_matching_rows(source, needed, where):
         batches.append(batch)
         size, count = size + batch.nbytes, count + len(batch)
-        _check_memory(storage, count, size, _SIZES_TO_SORT)
+        _check_memory(storage, count, size, _SORT_MEMORY_FACTOR)
     schema = pa.schema([source.schema.field(name) for name in needed])
     table = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    return _frame(sort_rows(narrow(as_schema(table, schema))).select(selected))
+    return _to_frame(sort_rows(narrow_counters(conform_to(table, schema))).select(selected))
 
 
-def _check_memory(storage: Storage, rows: int, size_bytes: int, times: int) -> None:
-    """Raise UsageError if `times` the size of a table is more than the free memory."""
+def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: int) -> None:
+    """Raise UsageError if the table's size times `memory_factor` exceeds the free memory."""
     free = psutil.virtual_memory().available
-    if times * size_bytes > free:
+    if memory_factor * size_bytes > free:
         raise UsageError(
             f"the table of {storage} does not fit in memory: its {rows:,} rows take {quantities.size(size_bytes)};"
-            f" loading them needs {quantities.size(times * size_bytes)} ({times} times that), but only"
+            f" loading them needs {quantities.size(memory_factor * size_bytes)} ({memory_factor} times that), but only"
             f" {quantities.size(free)} is free. Load less with load_stats(columns, where) or"
             ' `hookyard stats --columns --where`, aggregate in SQL with run.query("select ..."), or read its Parquet'
             " files (docs/tables.md)"
@@ -80,34 +78,34 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, times: int) -> N
 def sort_rows(rows: pa.Table) -> pa.Table:
     """Sort rows by phase (in the order in which phases run), epoch, iteration, rank and attempt."""
     rows = rows.combine_chunks()
-    order = np.lexsort([_numbers(rows, name) for name in _ORDER[::-1] if name in rows.column_names])
+    order = np.lexsort([_get_sort_keys(rows, name) for name in _ORDER[::-1] if name in rows.column_names])
     return rows.take(order) if (order[1:] < order[:-1]).any() else rows
 
 
-def _numbers(rows: pa.Table, name: str) -> NDArray[Any]:
+def _get_sort_keys(rows: pa.Table, name: str) -> NDArray[Any]:
     column = rows[name]
     if name == "phase":
         column = pc.index_in(column, value_set=pa.array(sort_phases(pc.unique(column).to_pylist()), pa.string()))
     return cast(NDArray[Any], column.to_numpy())
 
 
-def _frame(rows: pa.Table) -> pd.DataFrame:
-    categories = [name for name in CATEGORIES if name in rows.column_names]
+def _to_frame(rows: pa.Table) -> pd.DataFrame:
+    categories = [name for name in CATEGORICAL_COLUMNS if name in rows.column_names]
     return cast(pd.DataFrame, rows.to_pandas(categories=categories, self_destruct=True))
 
 
 def load_costs(storage: Storage, attempts: Sequence[Attempt]) -> pd.DataFrame:
     """Return the calls and seconds of each hook at each event on each rank. `storage` is the run's folder."""
-    source = recorded(storage, "costs")
+    source = open_recorded(storage, "costs")
     names = [*_COST_KEY, "attempt", "iteration", "calls", "seconds"]
     batches = source.batches(names) if source.schema.names else ()
-    return sum_costs((narrow(pa.Table.from_batches([batch])) for batch in batches), attempts)
+    return sum_costs((narrow_counters(pa.Table.from_batches([batch])) for batch in batches), attempts)
 
 
-def sum_costs(recorded: Iterable[pa.Table], attempts: Sequence[Attempt]) -> pd.DataFrame:
+def sum_costs(costs: Iterable[pa.Table], attempts: Sequence[Attempt]) -> pd.DataFrame:
     """Sum the hook costs, leaving out superseded rows."""
-    counting = ~superseded_costs(attempts)
-    sums = [_sum(table.filter(counting)) for table in recorded if len(table)]
+    is_valid = ~make_superseded_cost_filter(attempts)
+    sums = [_sum(table.filter(is_valid)) for table in costs if len(table)]
     if not sums:
         return pd.DataFrame(columns=[*_COST_KEY, "calls", "seconds"])
     total: pd.DataFrame = _sum(pa.concat_tables(sums)).to_pandas()

@@ -29,7 +29,7 @@ _PARQUET_END = 8
 """Bytes after a footer: its length and `PAR1`."""
 
 
-def sealed(message: pa.Buffer) -> bytes:
+def add_checksum(message: pa.Buffer) -> bytes:
     """Add the CRC-32 of its metadata and body to a serialized message."""
     data = memoryview(message)
     marker, size = struct.unpack_from("<Ii", data)

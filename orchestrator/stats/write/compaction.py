@@ -8,11 +8,11 @@ from contextlib import suppress
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
-from orchestrator.stats.read.reading import described, narrow, source_of
-from orchestrator.stats.read.recorded_files import COMPACTED, Recorded, RecordedFiles, recorded_files
+from orchestrator.stats.read.reading import make_source, narrow_counters, read_schema
+from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFile, RecordedFiles, list_recorded_files
 from orchestrator.stats.read.tables import sort_rows
 from orchestrator.stats.write.checksums import write_parquet
-from orchestrator.stats.write.segments import mark, pack, with_mark
+from orchestrator.stats.write.segments import add_superseded_column, rewrite_as_segment, update_superseded_column
 from orchestrator.storage import Storage
 
 JOINED_ROWS = 2**20
@@ -23,12 +23,12 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Write `stats.parquet` and `hooks.parquet`, or Parquet files of each rank for a long run.
 
     The driver calls it after all ranks have ended. Superseded rows stay, marked. After a kill at any moment
-    `recorded_files` finds every row once. The rows come last, so that they show whether work is left.
+    `list_recorded_files` finds every row once. The rows come last, so that they show whether work is left.
     """
     gone: list[str] = []
     kept: set[str] = set()
     for table in ("costs", "rows"):
-        files = recorded_files(storage, table)
+        files = list_recorded_files(storage, table)
         own = [*files.segments, *files.parts]
         gone += files.left
         if own and _join(storage, table, files, attempts):
@@ -38,13 +38,13 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
         if table == "rows" and attempts:
             done_again = [segment for segment in files.segments if segment.attempt < attempts[-1].number]
 
-            def mark_segment(segment: Recorded) -> None:
-                mark(storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank)
+            def mark_segment(segment: RecordedFile) -> None:
+                update_superseded_column(storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank)
 
             storage.each(mark_segment, done_again)
             if files.joined:
-                mark(storage, files.joined, attempts)
-        storage.each(lambda parts: pack(storage, parts, attempts), files.tails)
+                update_superseded_column(storage, files.joined, attempts)
+        storage.each(lambda parts: rewrite_as_segment(storage, parts, attempts), files.tails)
     if storage.local is None:  # removing a folder takes fewer requests
         gone = [path if (folder := path.rpartition("/")[0]) in kept else folder for path in gone]
     storage.each(storage.delete, sorted(set(gone)))
@@ -52,24 +52,24 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
 
 def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:
     """Write the table's file, if it has few rows."""
-    schema, in_parquet = described(storage, files)
+    schema, in_parquet = read_schema(storage, files)
     if in_parquet > JOINED_ROWS:
         return False
-    source = source_of(storage, files, schema)
+    source = make_source(storage, files, schema)
     if source.data.count_rows() > JOINED_ROWS:
         return False
-    rows = narrow(source.read())
+    rows = narrow_counters(source.read())
     if len(rows):
         rows = sort_rows(rows)
         if table == "rows":
-            rows = with_usage(with_mark(rows, attempts), attempts)
+            rows = with_usage(add_superseded_column(rows, attempts), attempts)
         with storage.create(COMPACTED[table]) as file:
             write_parquet([rows], file)
     return True
 
 
 def is_compacted(storage: Storage) -> bool:
-    files = recorded_files(storage, "rows")
+    files = list_recorded_files(storage, "rows")
     return not (files.parts or files.left)
 
 

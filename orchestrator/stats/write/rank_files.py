@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from orchestrator.stats.read.recorded_files import Recorded
-from orchestrator.stats.write.checksums import END, sealed
+from orchestrator.stats.read.recorded_files import RecordedFile
+from orchestrator.stats.write.checksums import END, add_checksum
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
 
@@ -29,14 +29,14 @@ class _DiskPart:
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
         self._file = storage.open_stream(path)
-        self._file.write(sealed(schema.serialize()))
+        self._file.write(add_checksum(schema.serialize()))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._file.write(sealed(batch.serialize()))
+        self._file.write(add_checksum(batch.serialize()))
         self._file.flush()
         self.rows += batch.num_rows
 
-    def send(self) -> None: ...
+    def upload(self) -> None: ...
 
     def end(self) -> None:
         with self._file:
@@ -49,46 +49,46 @@ class _ObjectPart:
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
         self._storage, self._path = storage, path
-        self._sent = sealed(schema.serialize())
+        self._uploaded = add_checksum(schema.serialize())
         self._new: list[pa.RecordBatch] = []
-        self._ended = False
+        self._has_ended = False
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._new.append(batch)
         self.rows += batch.num_rows
 
-    def send(self) -> None:
+    def upload(self) -> None:
         new = self._new[:]
         if not new:
-            self._sent = b"" if self._ended else self._sent
+            self._uploaded = b"" if self._has_ended else self._uploaded
             return
         [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
-        grown = self._sent + sealed(batch.serialize())
-        self._storage.write(self._path, grown + END)
-        self._sent = grown
+        stream = self._uploaded + add_checksum(batch.serialize())
+        self._storage.write(self._path, stream + END)
+        self._uploaded = stream
         del self._new[: len(new)]
 
     def end(self) -> None:
-        self._ended = True
+        self._has_ended = True
 
 
 @dataclass
 class _Table:
-    """The files of a table."""
+    """Files of a table."""
 
     name: str
     columns: dict[str, pa.DataType] = field(default_factory=dict)
     """Columns seen so far. None is ever removed, so the schema stops changing."""
-    part: _DiskPart | _ObjectPart | None = None
-    """The open part."""
-    parts: list[tuple[Recorded, _DiskPart | _ObjectPart]] = field(default_factory=list)
+    current_part: _DiskPart | _ObjectPart | None = None
+    """Part to which rows are appended."""
+    parts: list[tuple[RecordedFile, _DiskPart | _ObjectPart]] = field(default_factory=list)
     """Parts not yet rewritten as segments."""
     number: int = 0
     """Number of the next part."""
     rows: int = 0
     """Rows in segments."""
 
-    patience: int = 0
+    retry_rows: int = 0
     """After a failed rewrite, the number of open rows at which to retry."""
 
     @property
@@ -96,72 +96,74 @@ class _Table:
         return sum(part.rows for _, part in self.parts)
 
     @property
-    def is_long(self) -> bool:
+    def should_rewrite(self) -> bool:
         """True once open rows are a fifth of all rows. This bounds the numbers of segments and of open rows."""
-        return self.open_rows >= max(self.patience, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS))
+        return self.open_rows >= max(self.retry_rows, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS))
 
     def end_part(self) -> None:
-        if self.part is not None:
-            self.part.end()
-        self.part = None
+        if self.current_part is not None:
+            self.current_part.end()
+        self.current_part = None
 
 
 class RankFiles:
-    """Writer of one rank's rows to parts, a new one for a new column; it compacts parts into segments. Used in workers.
+    """Writer of one rank's rows. Used in workers.
 
-    Parts on a disk are appended to; after a kill they are read up to the last whole batch. On an object store a thread
-    uploads grown parts every `upload_interval_s`, and retries after a failure, in `sync` at the latest. A thread
-    writes segments too; if that fails, the parts are kept.
+    It appends batches to a part, starts another part for a new column, and rewrites parts as segments in a thread. If
+    rewriting fails, it keeps the parts. After a kill, parts on a disk can be read up to the last whole batch. On an
+    object store the thread uploads grown parts every `upload_interval_s`, and retries after a failure, in `sync` at the
+    latest.
     """
 
     def __init__(self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float) -> None:
         self._storage, self._folder, self._identity = storage, folder, identity
         self._tables = {name: _Table(name) for name in ("rows", "costs")}
-        self._uploads, self._upload_interval_s = storage.local is None, upload_interval_s
+        self._is_remote, self._upload_interval_s = storage.local is None, upload_interval_s
         self._thread: Thread | None = None
-        self._writing, self._sending, self._packing, self._closed = Lock(), Lock(), Lock(), Event()
+        self._write_lock, self._upload_lock, self._rewrite_lock, self._closed = Lock(), Lock(), Lock(), Event()
 
     def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
         """Write `count` rows of a table, `rows` or `costs`. Raises ValueError for a column that changed its type."""
-        into = self._tables[table]
-        batch = self._batch(into, arrays, count)
-        with self._writing, raising_storage_errors(self._storage / self._folder):
-            if into.part is not None and (
-                into.part.schema != batch.schema or (self._uploads and into.part.rows >= PART_ROWS)
+        target = self._tables[table]
+        batch = self._make_batch(target, arrays, count)
+        with self._write_lock, raising_storage_errors(self._storage / self._folder):
+            if target.current_part is not None and (
+                target.current_part.schema != batch.schema
+                or (self._is_remote and target.current_part.rows >= PART_ROWS)
             ):
-                into.end_part()
-            if into.part is None:
-                self._begin_part(into, batch.schema)
-            assert into.part is not None
-            into.part.write(batch)
-        if self._uploads and self._thread is None:
-            self._begin_thread(self._upload)
-        elif not self._uploads and into.is_long and not (self._thread and self._thread.is_alive()):
-            self._begin_thread(self._pack)
+                target.end_part()
+            if target.current_part is None:
+                self._start_part(target, batch.schema)
+            assert target.current_part is not None
+            target.current_part.write(batch)
+        if self._is_remote and self._thread is None:
+            self._start_thread(self._upload)
+        elif not self._is_remote and target.should_rewrite and not (self._thread and self._thread.is_alive()):
+            self._start_thread(self._rewrite_parts)
 
     def sync(self) -> None:
         """Wait until other processes can read everything written so far. Raises StorageError."""
-        if self._uploads:
-            with self._sending:
+        if self._is_remote:
+            with self._upload_lock:
                 self._storage.each(
-                    lambda part: part.send(), [part for table in self._tables.values() for _, part in table.parts]
+                    lambda part: part.upload(), [part for table in self._tables.values() for _, part in table.parts]
                 )
 
     def close(self) -> None:
         """End all files, and rewrite them as segments."""
         self._closed.set()
         # Each file is closed, also after a failure to end another.
-        with self._writing, raising_storage_errors(self._storage / self._folder), ExitStack() as ends:
+        with self._write_lock, raising_storage_errors(self._storage / self._folder), ExitStack() as ends:
             for table in self._tables.values():
                 ends.callback(table.end_part)
         self.sync()
-        self._pack(PART_ROWS)
+        self._rewrite_parts(PART_ROWS)
 
-    def _begin_thread(self, work: Callable[[], None]) -> None:
+    def _start_thread(self, work: Callable[[], None]) -> None:
         self._thread = Thread(target=work, name="rows", daemon=True)
         self._thread.start()
 
-    def _batch(self, table: _Table, arrays: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    def _make_batch(self, table: _Table, arrays: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
         for name, array in arrays.items():
             known = table.columns.get(name)
             if (
@@ -171,60 +173,60 @@ class RankFiles:
             ):
                 table.columns[name] = array.type
         columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
-        for name, kind in table.columns.items():
-            columns[name] = _cast(name, arrays[name], kind) if name in arrays else pa.nulls(count, kind)
+        for name, data_type in table.columns.items():
+            columns[name] = _cast(name, arrays[name], data_type) if name in arrays else pa.nulls(count, data_type)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
-    def _begin_part(self, table: _Table, schema: pa.Schema) -> None:
+    def _start_part(self, table: _Table, schema: pa.Schema) -> None:
         identity = int(self._identity.get("attempt", 0)), int(self._identity.get("rank", 0))
         path = f"{self._folder}/{table.name}-{table.number:05d}.arrow"
-        table.part = (_ObjectPart if self._uploads else _DiskPart)(self._storage, path, schema)
-        table.parts.append((Recorded(*identity, table.number, path), table.part))
+        table.current_part = (_ObjectPart if self._is_remote else _DiskPart)(self._storage, path, schema)
+        table.parts.append((RecordedFile(*identity, table.number, path), table.current_part))
         table.number += 1
 
     def _upload(self) -> None:
         """Upload new rows periodically, in a thread."""
-        failing = False
+        is_failing = False
         while not self._closed.wait(self._upload_interval_s):
             try:
                 self.sync()
-                failing = False
+                is_failing = False
             except Exception as error:  # the `sync` in `close` raises it if it persists
-                if not failing:
+                if not is_failing:
                     logger.warning("Cannot upload rows of %s; will try again: %s", self._folder, error)
-                failing = True
+                is_failing = True
             else:
-                self._pack()
+                self._rewrite_parts()
 
-    def _pack(self, enough: int = SEGMENT_ROWS) -> None:
-        """Rewrite parts as segments if they are long or have `enough` rows, in a thread, and as the files close."""
-        from orchestrator.stats.write.segments import pack  # a slow import
+    def _rewrite_parts(self, min_rows: int = SEGMENT_ROWS) -> None:
+        """Rewrite each table's parts if they are due or have `min_rows` rows. Called in a thread and by `close`."""
+        from orchestrator.stats.write.segments import rewrite_as_segment  # a slow import
 
-        with self._packing:
+        with self._rewrite_lock:
             for table in self._tables.values():
-                if not table.is_long and table.open_rows < enough:
+                if not table.should_rewrite and table.open_rows < min_rows:
                     continue
                 try:
-                    with self._writing, raising_storage_errors(self._storage / self._folder):
+                    with self._write_lock, raising_storage_errors(self._storage / self._folder):
                         table.end_part()
                         parts = table.parts[:]
                     self.sync()
-                    pack(self._storage, [recorded for recorded, _ in parts])
+                    rewrite_as_segment(self._storage, [recorded for recorded, _ in parts])
                 except Exception as error:  # the parts are kept
                     logger.warning(
                         "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s", self._folder, error
                     )
-                    table.patience = 2 * table.open_rows
+                    table.retry_rows = 2 * table.open_rows
                     continue
-                with self._writing:
+                with self._write_lock:
                     table.parts = table.parts[len(parts) :]
                     table.rows += sum(part.rows for _, part in parts)
 
 
-def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == kind:
+def _cast(name: str, array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    if array.type == data_type:
         return array
     try:
-        return array.cast(kind)
+        return array.cast(data_type)
     except pa.ArrowException as error:
-        raise ValueError(f"column '{name}' has type {kind}, but new rows have {array.type}: {error}") from error
+        raise ValueError(f"column '{name}' has type {data_type}, but new rows have {array.type}: {error}") from error

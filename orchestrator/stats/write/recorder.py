@@ -20,7 +20,7 @@ from orchestrator.storage import Storage
 
 
 class Recorder:
-    """Buffers the rows of one rank and flushes them as Arrow to its own files. Used in workers.
+    """Buffer of one rank's rows, which it flushes as Arrow to the rank's own files. Used in workers.
 
     A row has numbers, whose columns `begin` defines, and a dict of values from hooks: numbers, short strings, scalar
     tensors, or times between CUDA events. Tensors are read when the row is flushed, so recording never waits for a
@@ -42,14 +42,14 @@ class Recorder:
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
         self._batch = Batch({}, {})
-        self._waiting: deque[tuple[Batch, DeviceValues]] = deque()
+        self._pending: deque[tuple[Batch, DeviceValues]] = deque()
         self._cost_rows: list[dict[str, Any]] = []
-        self._device_is_lost = False
+        self._has_lost_device = False
         self.incomplete_rows = 0
         """Rows without the values of a lost device."""
         self.recent = Batches(recent)
         self.recent.begin(self._batch)
-        self.onlookers: Sequence[Batches] = ()
+        self.other_buffers: Sequence[Batches] = ()
         """Other buffers of recent rows."""
 
     def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:
@@ -66,7 +66,7 @@ class Recorder:
         now = numbers[-1] if numbers else perf_counter()
         if batch.count >= self._flush_rows or now - self._flushed_at >= self._flush_s:
             self._end_batch()
-            self._flush_rows_waiting(ready_only=True)
+            self._flush_pending(ready_only=True)
             self._flushed_at = now
 
     def append_costs(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -74,28 +74,28 @@ class Recorder:
             self._cost_rows.extend(rows)
 
     def sync(self) -> None:
-        """Write every row so far. Raises StorageError."""
+        """Write all rows recorded so far. Raises StorageError."""
         self._end_batch()
-        self._flush_rows_waiting(ready_only=False)
+        self._flush_pending(ready_only=False)
         if not self._files:
             return
         if self._cost_rows:
             rows, self._cost_rows = self._cost_rows, []
-            self._files.write("costs", _added(rows, {}), len(rows))
+            self._files.write("costs", _make_columns(rows, {}), len(rows))
         self._files.sync()
 
-    def settle(self, within_s: float) -> None:
-        """Flush the rows that a device completes within some seconds."""
+    def flush_within(self, timeout_s: float) -> None:
+        """Flush the rows whose values the device completes within `timeout_s`."""
         self._end_batch()
-        until = perf_counter() + within_s
-        self._flush_rows_waiting(ready_only=True)
-        while self._waiting and perf_counter() < until:
+        deadline = perf_counter() + timeout_s
+        self._flush_pending(ready_only=True)
+        while self._pending and perf_counter() < deadline:
             sleep(0.01)
-            self._flush_rows_waiting(ready_only=True)
+            self._flush_pending(ready_only=True)
 
     def drop_device_values(self) -> None:
-        """Leave out values on a device from now on. Any thread may call this."""
-        self._device_is_lost = True
+        """From now on, leave out values that are on the device. Any thread may call this."""
+        self._has_lost_device = True
 
     def close(self) -> None:
         """Write every row and close the files. Raises StorageError."""
@@ -107,51 +107,53 @@ class Recorder:
 
     def _begin_batch(self, batch: Batch) -> None:
         if self._batch.count and self._files:
-            self._waiting.append((self._batch, DeviceValues(self._batch.added.values())))
+            self._pending.append((self._batch, DeviceValues(self._batch.added.values())))
         self._batch = batch
-        for recent in (self.recent, *self.onlookers):
+        for recent in (self.recent, *self.other_buffers):
             recent.begin(batch)
 
     def _end_batch(self) -> None:
         if self._batch.count:
             self._begin_batch(Batch(self._batch.labels, self._batch.layout))
 
-    def _flush_rows_waiting(self, *, ready_only: bool) -> None:
-        while self._waiting and (not ready_only or self._device_is_lost or self._waiting[0][1].ready()):
-            batch, on_device = self._waiting.popleft()
-            if not self._device_is_lost:
+    def _flush_pending(self, *, ready_only: bool) -> None:
+        while self._pending and (not ready_only or self._has_lost_device or self._pending[0][1].ready()):
+            batch, on_device = self._pending.popleft()
+            if not self._has_lost_device:
                 on_device.read()
-            if self._device_is_lost:  # perhaps since then
-                self.incomplete_rows += on_device.leave_out()
+            if self._has_lost_device:  # perhaps only since `read`
+                self.incomplete_rows += on_device.drop()
             labels = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
-            added = _added([batch.added.get(index, {}) for index in range(batch.count)], numbers) if batch.added else {}
+            columns = labels | numbers
+            if batch.added:
+                columns |= _make_columns([batch.added.get(index, {}) for index in range(batch.count)], numbers)
             assert self._files is not None
-            self._files.write("rows", labels | numbers | added, batch.count)
+            self._files.write("rows", columns, batch.count)
 
 
-def _added(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
-    """Return the columns of dicts, except known ones."""
+def _make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
+    """Return the columns of some dicts, except those in `known`."""
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in known]
-    return {name: _array(name, [row.get(name) for row in rows]) for name in names}
+    return {name: _make_array(name, [row.get(name) for row in rows]) for name in names}
 
 
-def _array(name: str, values: list[Any]) -> pa.Array:
+def _make_array(name: str, values: list[Any]) -> pa.Array:
     kinds = set(map(type, values))
     if kinds <= {int, float}:
         # Five times as fast as Arrow, which checks the type of each number.
         with suppress(OverflowError):
             return pa.array(np.array(values, dtype=np.float64 if float in kinds else np.int64))
-    plain = _values(name, values, kinds)
+    plain = _to_plain(name, values, kinds)
     try:
         return pa.array(plain)
     except pa.ArrowException as error:
-        kinds_of = {type(value): value for value in plain if value is not None}
-        raise ValueError(f"column '{name}' must hold either text or numbers; got {list(kinds_of.values())}") from error
+        examples = {type(value): value for value in plain if value is not None}
+        raise ValueError(f"column '{name}' must hold either text or numbers; got {list(examples.values())}") from error
 
 
-def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
-    """Return plain values of a column, whose values on a GPU were read before."""
+def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
+    """Return a column's values as plain ones. Those on a GPU must have been read before."""
     if kinds <= {int, float, str, bool, type(None)}:
         return [value if value is None else float(value) for value in values] if {int, float} <= kinds else values
     import torch
@@ -159,9 +161,9 @@ def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
     wrong = next((value for value in values if isinstance(value, torch.Tensor) and value.numel() != 1), None)
     if wrong is not None:
         raise ValueError(f"column '{name}' got a tensor of shape {tuple(wrong.shape)}; record one number per row")
-    return [float(value.item()) if isinstance(value, torch.Tensor) else _plain(value) for value in values]
+    return [float(value.item()) if isinstance(value, torch.Tensor) else _to_scalar(value) for value in values]
 
 
-def _plain(value: Any) -> Any:
+def _to_scalar(value: Any) -> Any:
     plain = value.resolve() if hasattr(value, "resolve") else value
     return plain.item() if hasattr(plain, "item") else plain

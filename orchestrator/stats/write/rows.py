@@ -1,4 +1,4 @@
-"""Batches of rows that one rank recorded, and its last rows."""
+"""Batches of one rank's rows, and its last rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from hooks.recent_rows import Recent
 
 Layout = Mapping[str, Callable[[NDArray[np.float64]], NDArray[Any]]]
-"""Column -> function that computes it from numbers of shape (rows, width)."""
+"""Function per column that computes it from numbers of shape (rows, width)."""
 
 
 class Batch:
-    """Rows of one phase that are flushed together: numbers in a flat array, and dicts of what hooks added."""
+    """Rows of one phase that are flushed together: numbers in a flat array, and the hooks' values in dicts."""
 
     __slots__ = ("added", "count", "labels", "layout", "numbers")
 
@@ -30,13 +30,13 @@ class Batch:
 
     def columns(self, first: int = 0, names: Container[str] | None = None) -> dict[str, NDArray[Any]]:
         """Return the columns of numbers from row `first` on; only those in `names` if given."""
-        # A copy, since an exported array cannot grow.
+        # A copy, because an exported array cannot grow.
         numbers = np.frombuffer(self.numbers[first * (len(self.numbers) // max(1, self.count)) :])
         numbers = numbers.reshape(self.count - first, -1)
-        return {name: made(numbers) for name, made in self.layout.items() if names is None or name in names}
+        return {name: compute(numbers) for name, compute in self.layout.items() if names is None or name in names}
 
     def values(self, first: int, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        """Return all columns as lists from row `first` on; None where a hook added nothing."""
+        """Return all columns as lists from row `first` on; None in rows to which a hook added nothing."""
         count = self.count - first
         columns = {name: [value] * count for name, value in self.labels.items() if names is None or name in names}
         columns |= {name: values.tolist() for name, values in self.columns(first, names).items()}
@@ -48,23 +48,23 @@ class Batch:
 
 
 class Batches(Recent):
-    """The last rows of a recorder, in batches."""
+    """Last rows of a recorder, in batches."""
 
     def __init__(self, length: int) -> None:
-        self._length, self._forgotten = length, 0
+        self._length, self._dropped = length, 0
         self._batches: deque[Batch] = deque()
 
     def begin(self, batch: Batch) -> None:
-        """Append to this batch from now on, and drop old batches."""
+        """Make `batch` the newest batch, and drop old ones."""
         if self._batches and self._batches[-1].count == 0:
             self._batches.pop()
         self._batches.append(batch)
         while self._row_count() - self._batches[0].count >= self._length:
-            self._forgotten += self._batches.popleft().count
+            self._dropped += self._batches.popleft().count
 
     @property
     def total(self) -> int:
-        return self._forgotten + self._row_count()
+        return self._dropped + self._row_count()
 
     def __len__(self) -> int:
         return min(self._length, self._row_count())

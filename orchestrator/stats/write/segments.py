@@ -10,22 +10,22 @@ import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read.counted_rows import NEEDED, superseded
-from orchestrator.stats.read.reading import PARTITIONS, narrow, read_tail
-from orchestrator.stats.read.recorded_files import Recorded, opened_parquet
+from orchestrator.stats.read.reading import PARTITIONS, narrow_counters, read_parts
+from orchestrator.stats.read.recorded_files import RecordedFile, open_parquet
+from orchestrator.stats.read.valid_rows import FILTER_COLUMNS, make_superseded_filter
 from orchestrator.stats.write.checksums import write_parquet
 from orchestrator.storage import Storage
 
 
-def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt] = ()) -> None:
+def rewrite_as_segment(storage: Storage, parts: Sequence[RecordedFile], attempts: Sequence[Attempt] = ()) -> None:
     """Rewrite ended parts of one rank as a segment, and remove them. `attempts` determine which rows are superseded.
 
     After a kill in between, the segment counts; packing again gives the same.
     """
-    rows = read_tail(storage, parts)
+    rows = read_parts(storage, parts)
     if len(rows):
         if "phase" in rows.column_names:
-            rows = with_mark(narrow(rows), attempts)
+            rows = add_superseded_column(narrow_counters(rows), attempts)
         rows = rows.drop_columns([name for name in PARTITIONS.names if name in rows.column_names])
         path = parts[-1].path.replace(".arrow", ".parquet")
         with storage.create(path) as file:
@@ -33,16 +33,18 @@ def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt
     storage.each(storage.delete, [part.path for part in parts])
 
 
-def with_mark(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
+def add_superseded_column(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     """Add the column `superseded`, for other readers of the files."""
     columns = {name: pc.field(name) for name in rows.column_names if name != "superseded"}
-    return dataset(rows).to_table(columns={**columns, "superseded": superseded(attempts, rows.column_names)})
+    return dataset(rows).to_table(
+        columns={**columns, "superseded": make_superseded_filter(attempts, rows.column_names)}
+    )
 
 
-def mark(storage: Storage, path: str, attempts: Sequence[Attempt], **partition: int) -> None:
+def update_superseded_column(storage: Storage, path: str, attempts: Sequence[Attempt], **partition: int) -> None:
     """Rewrite a Parquet file if more of its rows are superseded than it says; `partition` has attempt and rank of a
     segment."""
-    with opened_parquet(storage, path) as file:
+    with open_parquet(storage, path) as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         groups = range(parquet.num_row_groups)
 
@@ -50,10 +52,10 @@ def mark(storage: Storage, path: str, attempts: Sequence[Attempt], **partition: 
             rows = parquet.read_row_group(group, columns)
             for name, number in partition.items():
                 rows = rows.append_column(name, pa.repeat(number, len(rows)))
-            return with_mark(rows, attempts).drop_columns([*partition])
+            return add_superseded_column(rows, attempts).drop_columns([*partition])
 
         if all(
-            marked(group, [*NEEDED, "superseded"])["superseded"].equals(
+            marked(group, [*FILTER_COLUMNS, "superseded"])["superseded"].equals(
                 parquet.read_row_group(group, ["superseded"])["superseded"]
             )
             for group in groups

@@ -15,9 +15,9 @@ from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
-from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.stats.read.query import check_columns
 from orchestrator.stats.read.recorded_files import warn_lost_rows
+from orchestrator.stats.read.valid_rows import list_columns
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     ENOUGH,
@@ -277,7 +277,7 @@ def _trial_tables(
     recorded = []
     for run in runs:
         storage, attempts = run.folder.storage, run.folder.attempts()
-        if names := columns_of(storage, attempts):
+        if names := list_columns(storage, attempts):
             recorded.append((run, names))
         elif run.folder.metadata().status in ENDED:
             warn_lost_rows(storage, attempts)

@@ -232,10 +232,10 @@ def test_file_in_place_of_a_folder_is_an_error(cut: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
-    return counted_rows(run(described(epochs=2, hooks=LASTING), tmp_path_factory.mktemp("runs"), "cut", local=True))
+    return valid_rows(run(described(epochs=2, hooks=LASTING), tmp_path_factory.mktemp("runs"), "cut", local=True))
 
 
-def counted_rows(done: Run) -> list[tuple[Any, ...]]:
+def valid_rows(done: Run) -> list[tuple[Any, ...]]:
     return sorted(done.stats[["phase", "epoch", "iteration", "loss"]].itertuples(index=False, name=None))
 
 
@@ -278,4 +278,4 @@ def test_run_recovers_from_any_refused_file_operation(
         done = run(described(epochs=2, hooks=LASTING), tmp_path, "cut", local=True)
     else:
         done = open_run(folder) if open_run(folder).status == "finished" else resume(folder)
-    assert counted_rows(done) == undisturbed
+    assert valid_rows(done) == undisturbed

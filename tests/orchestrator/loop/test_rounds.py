@@ -12,7 +12,7 @@ from orchestrator.loop import training as training_module
 from orchestrator.loop.clock.span_clock import CudaClock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
@@ -44,10 +44,10 @@ def test_failed_run_does_not_wait_for_a_stuck_device(
     loop = Loop(Points(), experiment(), {"fails": Fails(device)}, RunContext(recorder=recorder))
     with pytest.raises(Exception, match="the disk is full"):
         list(loop.run())
-    rows = recorded(storage, "rows").read().to_pylist()
+    rows = open_recorded(storage, "rows").read().to_pylist()
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert all(row["loss"] > 0 and "step_s" not in row for row in rows)
     assert "The last 4 rows of rank 0 are incomplete: its device had not finished computing them" in caplog.messages
     # Of what the hook took, the device has told two iterations.
-    (cost,) = [row for row in recorded(storage, "costs").read().to_pylist() if row["event"] == "on_step"]
+    (cost,) = [row for row in open_recorded(storage, "costs").read().to_pylist() if row["event"] == "on_step"]
     assert (cost["calls"], cost["seconds"]) == (4, 2.0)

@@ -25,7 +25,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.checkpoint_writes import BackgroundWrite
 from orchestrator.loop.world import World
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.saved import ended_at, weights
@@ -164,7 +164,7 @@ def test_seconds_of_saving_are_recorded_beside_those_of_hooks(tmp_path: Path, ba
     hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval(2, "steps"), background=background)}
     context = RunContext(store=CheckpointStore(storage), recorder=recorder)
     list(Loop(TASK, experiment(steps=4), {**hooks, "seen": Seen()}, context).run())
-    costs = recorded(storage, "costs").read().to_pylist()
+    costs = open_recorded(storage, "costs").read().to_pylist()
     assert {row["hook"] for row in costs} == {"(loop)", "checkpoint", "seen"}
     saving = [row for row in costs if row["hook"] == "(loop)"]
     calls = {event: sum(row["calls"] for row in saving if row["event"] == event) for event in ("save", "write")}

@@ -24,7 +24,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
@@ -187,7 +187,7 @@ class Witness(Hook):
             state.request_checkpoint("a test")
 
     def on_saved(self, state: State, path: str) -> None:
-        table = recorded(self.storage, "rows").read()
+        table = open_recorded(self.storage, "rows").read()
         self.found.append((state.iteration, table.num_rows))
         assert self.store.names()[-1] == Path(path).name
 

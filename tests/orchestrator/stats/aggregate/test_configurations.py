@@ -40,14 +40,14 @@ def test_best_configuration_has_most_ended_trials_then_best_mean() -> None:
 def test_lower_bound_penalizes_spread_between_trials() -> None:
     """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 the mean 0.65 and the standard error
     0.05."""
-    wide, narrow = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
+    wide, narrow_counters = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
     for mode, bounds in (("max", {1: 0.6, 0: 0.2}), ("min", {1: 0.7, 0: 1.2})):
-        found = configurations([*wide, *narrow], mode, "lower_bound")
+        found = configurations([*wide, *narrow_counters], mode, "lower_bound")
         assert [(one.number, one.merit) for one in found] == [
             (number, pytest.approx(bound)) for number, bound in bounds.items()
         ]
         assert [one.mean for one in found] == pytest.approx([0.65, 0.7])
-    assert [one.number for one in configurations([*wide, *narrow], "max")] == [0, 1]
+    assert [one.number for one in configurations([*wide, *narrow_counters], "max")] == [0, 1]
     alone, held = repeats(2, 0.5, status="running"), [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
     first, other = configurations([*alone, *held], "max", "lower_bound")
     assert (first.merit, other.merit) == (

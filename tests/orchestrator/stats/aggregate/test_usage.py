@@ -12,9 +12,9 @@ import pytest
 from orchestrator.checkpoint.position import Position
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate.usage import stored_usage, usage
-from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED
+from orchestrator.stats.read.valid_rows import open_valid_rows
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
@@ -66,7 +66,7 @@ def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> Non
     with storage.open(COMPACTED["rows"]) as file:
         kept = stored_usage(file, begun)
         assert stored_usage(file, [*begun, Attempt(2)]) is None
-    assert kept == usage(Rows(counted_rows(storage, begun)))
+    assert kept == usage(Rows(open_valid_rows(storage, begun)))
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
 
 

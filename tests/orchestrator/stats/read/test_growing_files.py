@@ -110,7 +110,7 @@ def test_rows_rewritten_as_segments_are_followed(storage: Storage, monkeypatch: 
     for first in range(1, 600, 7):
         append(rank, *range(first, first + 7), rss_bytes=1000 - first)
         if first % 5 == 0:
-            rank._files._pack()  # type: ignore[union-attr]
+            rank._files._rewrite_parts()  # type: ignore[union-attr]
         if first % 3 == 0:
             continue
         tail.look()

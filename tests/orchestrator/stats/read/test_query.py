@@ -47,7 +47,7 @@ NUMBERS = ["step_s", "loss", "lr", "grad norm", "of rank 0", "empty"]
 @pytest.mark.parametrize("seed", range(4))
 def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
     table = drawn(seed)
-    rows, asked = Rows.of(table), {name: queries.quoted(name) for name in NUMBERS}
+    rows, asked = Rows.of(table), {name: queries.quote(name) for name in NUMBERS}
     assert rows.numbers == NUMBERS
     expected = table[table["rank"] > 0][NUMBERS].quantile([0.05, 0.5, 0.95])
     pd.testing.assert_frame_equal(rows.quantiles(asked, [0.05, 0.5, 0.95], "rank > 0"), expected, check_exact=True)
@@ -168,7 +168,7 @@ ROWS = pa.table(
 )
 def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
     source = Rows.of(ROWS).source
-    batches = queries.matching_rows(source, ["row"], where)
+    batches = queries.read_matching_rows(source, ["row"], where)
     assert sorted(row for batch in batches for row in batch["row"].to_pylist()) == rows
     assert sorted(Rows(source, where).ask("select row from rows")["row"]) == rows
     assert Rows(source, where).total == len(rows)
@@ -196,7 +196,7 @@ def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
 )
 def test_condition_errors_are_explained(where: str, says: str) -> None:
     with pytest.raises(UsageError) as raised:
-        list(queries.matching_rows(Rows.of(ROWS).source, ["row"], where))
+        list(queries.read_matching_rows(Rows.of(ROWS).source, ["row"], where))
     assert says in str(raised.value)
     with pytest.raises(UsageError):
         Rows(Rows.of(ROWS).source, where).ask("select * from rows")

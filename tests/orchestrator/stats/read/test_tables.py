@@ -15,11 +15,11 @@ import pytest
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read.recorded_files import recorded_files
+from orchestrator.stats.read.recorded_files import list_recorded_files
 from orchestrator.stats.read.tables import load, sum_costs
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
-from orchestrator.stats.write.segments import pack
+from orchestrator.stats.write.segments import rewrite_as_segment
 from orchestrator.storage import Storage
 
 FRESH = Attempt(0)
@@ -243,27 +243,27 @@ def test_table_larger_than_memory_is_refused(
 def test_parts_rewritten_during_a_read_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(tmp_path)
     record(storage, [*ROWS[:5], row(0, "train", 0, 6, 6, later=1.0)])
-    parts = recorded_files(storage, "rows").parts
+    parts = list_recorded_files(storage, "rows").parts
     read, expected = Storage.read, load(storage, [FRESH])
 
     def rewriting(self: Storage, name: str, start: int = 0) -> bytes:
         if name == parts[1].path:
             monkeypatch.setattr(Storage, "read", read)
-            pack(storage, parts)
+            rewrite_as_segment(storage, parts)
         return read(self, name, start)
 
     assert len(parts) == 2
     monkeypatch.setattr(Storage, "read", rewriting)
     pd.testing.assert_frame_equal(load(storage, [FRESH]), expected)
-    assert [one.path for one in recorded_files(storage, "rows").parts] == []
+    assert [one.path for one in list_recorded_files(storage, "rows").parts] == []
 
 
 def test_columns_have_the_smallest_safe_types(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
-    narrow = {"rank": "int32", "epoch": "int32", "iteration": "int32", "step": "int32", "attempt": "int16"}
+    narrow_counters = {"rank": "int32", "epoch": "int32", "iteration": "int32", "step": "int32", "attempt": "int16"}
     for _ in range(2):
         table = load(Storage(tmp_path), ATTEMPTS)
-        assert {name: str(kind) for name, kind in table.dtypes.items() if name in narrow} == narrow
+        assert {name: str(kind) for name, kind in table.dtypes.items() if name in narrow_counters} == narrow_counters
         assert {str(table[name].dtype) for name in ("phase", "node")} == {"category"}
         assert {str(table[name].dtype) for name in ("loss", "grad_norm", "step_s")} == {"float64"}
         table.loc[0, "rank"] = 5  # a user's own to change

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import DamagedFile
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write.checksums import END, read_stream, schema_in
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.rank_files import RankFiles
@@ -66,11 +66,11 @@ def joined(tmp_path: Path) -> Path:
 
 
 def test_changed_byte_of_a_joined_table_is_reported_or_harmless(joined: Path, tmp_path: Path) -> None:
-    data, rows, told = joined.read_bytes(), recorded(Storage(tmp_path), "rows").read(), 0
+    data, rows, told = joined.read_bytes(), open_recorded(Storage(tmp_path), "rows").read(), 0
     for place in range(0, len(data), 11):
         joined.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         try:
-            assert recorded(Storage(tmp_path), "rows").read().equals(rows), place
+            assert open_recorded(Storage(tmp_path), "rows").read().equals(rows), place
         except DamagedFile:
             told += 1
     assert told > len(data) // 22  # half of them, where a pyarrow writes more that nobody reads
@@ -83,7 +83,7 @@ def test_truncated_joined_table_is_reported(joined: Path, tmp_path: Path, length
         DamagedFile,
         match=r"stats\.parquet is damaged: it is not a Parquet file, or its end is missing\. Put back a copy",
     ):
-        recorded(Storage(tmp_path), "rows").read()
+        open_recorded(Storage(tmp_path), "rows").read()
 
 
 def test_joined_tables_are_plain_parquet_with_or_without_checksum(joined: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_joined_tables_are_plain_parquet_with_or_without_checksum(joined: Path, 
     assert rows["loss"].to_pylist() == [0.123456789, 0.25]
     assert b"HYcr" in joined.read_bytes()[-16:-8]
     pq.write_table(rows, joined)
-    assert recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.123456789, 0.25]
+    assert open_recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.123456789, 0.25]
 
 
 def test_stream_cut_short_by_a_kill_is_not_damaged(data: bytes, caplog: pytest.LogCaptureFixture) -> None:

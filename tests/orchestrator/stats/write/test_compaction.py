@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.checkpoint.position import Stage
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.read.tables import load, load_costs
 from orchestrator.stats.write import compaction, rank_files
 from orchestrator.stats.write.compaction import compact
@@ -36,7 +36,7 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 
 def everything(storage: Storage) -> tuple[pd.DataFrame, pd.DataFrame, list[Any]]:
     """What counts, what hooks cost, and every row in any order."""
-    rows = recorded(storage, "rows").read().select(["rank", "attempt", "phase", "iteration"]).to_pylist()
+    rows = open_recorded(storage, "rows").read().select(["rank", "attempt", "phase", "iteration"]).to_pylist()
     return load(storage, ATTEMPTS), load_costs(storage, ATTEMPTS), sorted(tuple(one.values()) for one in rows)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write import device_values
 from orchestrator.stats.write.device_values import DeviceValues
 from orchestrator.stats.write.recorder import Recorder
@@ -74,7 +74,7 @@ def test_flush_skips_values_that_the_gpu_has_not_computed(gpu: Gpu, tmp_path: An
     assert gpu.asked == ["mark the training's stream"] * 2
     recorder.close()
     assert gpu.asked[2:] == ["wait for the mark on another", "begin", "end"] * 2
-    assert recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
+    assert open_recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_rows_without_gpu_values_do_not_touch_the_gpu(gpu: Gpu) -> None:
@@ -85,15 +85,15 @@ def test_rows_without_gpu_values_do_not_touch_the_gpu(gpu: Gpu) -> None:
 
 
 def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
-    """A recorder that is told to settle, and then that the GPU is lost; and what it wrote."""
+    """A recorder that is told to flush_within, and then that the GPU is lost; and what it wrote."""
     folder.mkdir()
     recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0})
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5), "note": 7}, (1.0, 0.0))
-    recorder.settle(within_s)
+    recorder.flush_within(within_s)
     recorder.drop_device_values()
     recorder.close()
-    return recorder, recorded(Storage(folder), "rows").read().to_pylist()
+    return recorder, open_recorded(Storage(folder), "rows").read().to_pylist()
 
 
 def test_failed_rank_keeps_gpu_values_computed_in_time(gpu: Gpu, tmp_path: Any) -> None:
@@ -112,5 +112,5 @@ def test_values_of_a_lost_gpu_are_left_out(gpu: Gpu, tmp_path: Any, monkeypatch:
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5)}, (1.0, 0.0))
     recorder.close()
-    (row,) = recorded(Storage(tmp_path), "rows").read().to_pylist()
+    (row,) = open_recorded(Storage(tmp_path), "rows").read().to_pylist()
     assert ("loss" in row, row["iteration"], recorder.incomplete_rows) == (False, 1.0, 1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.errors import StorageError
-from orchestrator.stats.read.reading import recorded
+from orchestrator.stats.read.reading import open_recorded
 from orchestrator.stats.write import rank_files
 from orchestrator.stats.write.checksums import END, read_stream
 from orchestrator.stats.write.rank_files import RankFiles
@@ -163,10 +163,10 @@ def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPa
     for number in range(70):
         write(files, number if number < 3 else number + 0.5)
         if place.local is None:
-            files._pack()
+            files._rewrite_parts()
         names.append([name for name in place.names(FOLDER) if name.endswith("t")])
         if place.local:
-            assert sorted(recorded(place, "rows").read()["n"].to_pylist()) == [
+            assert sorted(open_recorded(place, "rows").read()["n"].to_pylist()) == [
                 *range(min(number + 1, 3)),
                 *(n + 0.5 for n in range(3, number + 1)),
             ]
@@ -180,7 +180,7 @@ def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPa
     ]
     write(files, 70.5)
     files.close()
-    assert recorded(place, "rows").read()["n"].to_pylist() == [0, 1, 2, *(n + 0.5 for n in range(3, 71))]
+    assert open_recorded(place, "rows").read()["n"].to_pylist() == [0, 1, 2, *(n + 0.5 for n in range(3, 71))]
     assert {name.partition(".")[2] for name in place.names(FOLDER)} == {"parquet", "arrow"}
 
 
@@ -188,7 +188,7 @@ class Immediately(threading.Thread):
     """A thread whose work is done as it starts; one that waits for time to pass is none here."""
 
     def start(self) -> None:
-        if self._target.__name__ == "_pack":  # type: ignore[attr-defined]
+        if self._target.__name__ == "_rewrite_parts":  # type: ignore[attr-defined]
             self._target()  # type: ignore[attr-defined]
 
     def is_alive(self) -> bool:
@@ -205,11 +205,11 @@ def test_failed_segment_keeps_its_parts(
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "create", Mock(side_effect=StorageError("the disk is full")))
         write(files, *range(5))
-        assert recorded(place, "rows").read()["n"].to_pylist() == [*range(5)]
+        assert open_recorded(place, "rows").read()["n"].to_pylist() == [*range(5)]
     assert len(caplog.records) == 1, "it waits until there are twice as many"
     write(files, 5)
     assert place.names(FOLDER) == ["rows-00001.parquet"]
-    assert recorded(place, "rows").read()["n"].to_pylist() == [*range(6)]
+    assert open_recorded(place, "rows").read()["n"].to_pylist() == [*range(6)]
 
 
 @pytest.mark.parametrize("failing", ["rows", "costs"])
@@ -217,7 +217,7 @@ def test_failure_to_end_a_file_closes_the_others(tmp_path: Path, monkeypatch: py
     files = RankFiles(Storage(tmp_path), FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
     for table in ("rows", "costs"):
         files.write(table, {"n": pa.array([1.0])}, 1)
-    parts = {name: table.part for name, table in files._tables.items()}
+    parts = {name: table.current_part for name, table in files._tables.items()}
     monkeypatch.setattr(parts[failing], "end", Mock(side_effect=OSError("the disk is full")))
     with pytest.raises(StorageError, match="the disk is full"):
         files.close()

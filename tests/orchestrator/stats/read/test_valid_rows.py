@@ -13,15 +13,15 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read import reading
-from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows, query
 from orchestrator.stats.read.tables import load
+from orchestrator.stats.read.valid_rows import open_valid_rows
 from orchestrator.stats.write import compaction
 from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.read.test_tables import FRESH, attempt, record, row
 
-KEY = ["rank", "phase", "epoch", "iteration"]
+ROW_KEY = ["rank", "phase", "epoch", "iteration"]
 
 
 def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
@@ -49,7 +49,7 @@ def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
 def test_queries_see_each_valid_row_once(seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, (rows, attempts) = Storage(tmp_path), drawn(seed)
     last = len(attempts) - 1
-    monkeypatch.setattr(reading, "IN_MEMORY", 0 if lie == "spooled" else 2**20)
+    monkeypatch.setattr(reading, "MAX_ROWS_IN_MEMORY", 0 if lie == "spooled" else 2**20)
     monkeypatch.setattr(compaction, "JOINED_ROWS", 0 if "apart" in lie else 2**20)
     record(storage, [one for one in rows if lie != "apart and alive" or one["attempt"] < last])
     if lie not in ("alive", "spooled"):
@@ -58,11 +58,13 @@ def test_queries_see_each_valid_row_once(seed: int, lie: str, tmp_path: Path, mo
         record(storage, [one for one in rows if one["attempt"] == last])
     for where in (None, "rank == 1 and iteration > 4", "accuracy == 1"):
         expected = (
-            load(storage, attempts, None, where).astype({"phase": str, "node": str}).sort_values(KEY, ignore_index=True)
+            load(storage, attempts, None, where)
+            .astype({"phase": str, "node": str})
+            .sort_values(ROW_KEY, ignore_index=True)
         )
         condition = f" where {where}" if where else ""
-        found = query(counted_rows(storage, attempts), f"select * from rows{condition}")
-        found = found.sort_values(KEY, ignore_index=True)
+        found = query(open_valid_rows(storage, attempts), f"select * from rows{condition}")
+        found = found.sort_values(ROW_KEY, ignore_index=True)
         pd.testing.assert_frame_equal(found[[*expected.columns]], expected, check_dtype=False, check_exact=True)
 
 
@@ -75,6 +77,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     harmed[place] ^= 0xFF
     (tmp_path / "stats.parquet").write_bytes(harmed)
     with pytest.raises(DamagedFile, match=r"stats\.parquet"):
-        query(counted_rows(storage, attempts), "select * from rows")
+        query(open_valid_rows(storage, attempts), "select * from rows")
     with pytest.raises(DamagedFile, match=r"stats\.parquet"):
-        Rows(counted_rows(storage, attempts)).ask("select * from rows")
+        Rows(open_valid_rows(storage, attempts)).ask("select * from rows")
