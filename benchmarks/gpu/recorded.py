@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.stats.read.reading import open_recorded
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.storage import Storage
 
 

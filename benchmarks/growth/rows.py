@@ -42,7 +42,7 @@ from orchestrator.stats.write.compaction import compact
 run = open_run(sys.argv[1])
 storage, attempts = run.folder.storage, run.folder.attempts()
 from orchestrator.stats.aggregate import summaries
-from orchestrator.stats.read import query, reading, tables
+from orchestrator.stats.read import dataset, query, tables
 from orchestrator.stats.write import segments
 started = process_time()
 CALL

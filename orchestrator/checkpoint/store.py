@@ -26,7 +26,7 @@ import torch
 
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.file_writing import HashingWriter, write_file, write_object
+from orchestrator.checkpoint.hashed_files import HashingWriter, write_file, write_object
 from orchestrator.checkpoint.index import INDEX, Index, list_checkpoints
 from orchestrator.checkpoint.manifest import (
     MANIFEST,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.stats.aggregate.blocks import high, known, low, quote, total
+from orchestrator.stats.aggregate.row_blocks import high, known, low, quote, total
 from orchestrator.stats.read.query import Rows
 
 Floats = NDArray[np.float64]

@@ -19,7 +19,7 @@ from orchestrator.report.views.learning import best, last, learning, memory, rec
 from orchestrator.report.views.time import hooks, spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.blocks import high, total
+from orchestrator.stats.aggregate.row_blocks import high, total
 from orchestrator.stats.insight import Diagnosis, Finding, diagnose, failure
 from orchestrator.stats.read.query import Rows
 

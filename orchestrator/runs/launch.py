@@ -14,8 +14,8 @@ from hooks.state import Display
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.lifecycle import Lifecycle, failing
-from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import Ray, connection_line, environment_values
+from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
 from orchestrator.loop.model.weight_sources import describe_initial_weights

@@ -18,7 +18,6 @@ from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as Settings
 from orchestrator.engines.lifecycle import failing
-from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
@@ -26,6 +25,7 @@ from orchestrator.engines.ray_environment import (
     connection_line,
     environment_values,
 )
+from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.records.lease import Lease

@@ -10,7 +10,7 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.read.reading import read_row_schema
+from orchestrator.stats.read.dataset import read_row_schema
 
 _MISSPELLING = 0.8
 """Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a misspelling."""

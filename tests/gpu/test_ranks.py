@@ -24,7 +24,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import shard
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.read.reading import open_recorded
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on

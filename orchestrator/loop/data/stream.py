@@ -13,7 +13,7 @@ from orchestrator.config.checks.data import length_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.share import Share, has_state, refuse_unclear
+from orchestrator.loop.data.stream_shard import Share, has_state, refuse_unclear
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 from orchestrator.task import Task

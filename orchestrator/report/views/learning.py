@@ -16,8 +16,8 @@ from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import best_report
-from orchestrator.stats.aggregate.blocks import high, known
 from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.stats.aggregate.row_blocks import high, known
 from orchestrator.stats.read.query import TRAINING, Rows
 
 BINS = 240

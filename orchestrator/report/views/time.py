@@ -11,7 +11,7 @@ from orchestrator.report.figures import SPAN_COLORS, heat_maps, stacks
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
-from orchestrator.stats.aggregate.blocks import OWN_WORK, known, total
+from orchestrator.stats.aggregate.row_blocks import OWN_WORK, known, total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import summarize_hooks
 from orchestrator.stats.insight.gradient_syncs import WAIT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from orchestrator.stats.aggregate.blocks import known
+from orchestrator.stats.aggregate.row_blocks import known
 from orchestrator.stats.insight.finding import Finding, rank_names
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.read.query import TRAINING, Rows

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.blocks import high, known, quote, total
+from orchestrator.stats.aggregate.row_blocks import high, known, quote, total
 from orchestrator.stats.insight.finding import Finding, rank_names
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.robust_statistics import lower_spread

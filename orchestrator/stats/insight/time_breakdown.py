@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.blocks import total
+from orchestrator.stats.aggregate.row_blocks import total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import cheaper_every
 from orchestrator.stats.insight.finding import Finding

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import parse_numbers
-from orchestrator.stats.read.reading import read_segment
+from orchestrator.stats.read.dataset import read_segment
 from orchestrator.stats.read.recorded_files import COMPACTED, open_parquet, parse_recorded_path, warn_lost_rows
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.checksums import read_stream

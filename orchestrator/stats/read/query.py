@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from orchestrator.errors import UsageError, did_you_mean, shortened
-from orchestrator.stats.aggregate.blocks import make_blocks_statement, quote
-from orchestrator.stats.read.reading import Source, temporary_folder
+from orchestrator.stats.aggregate.row_blocks import make_blocks_statement, quote
+from orchestrator.stats.read.dataset import Source, temporary_folder
 
 if TYPE_CHECKING:
     import duckdb

@@ -8,7 +8,7 @@ from contextlib import suppress
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
-from orchestrator.stats.read.reading import make_source, narrow_counters, read_schema
+from orchestrator.stats.read.dataset import make_source, narrow_counters, read_schema
 from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFile, RecordedFiles, list_recorded_files
 from orchestrator.stats.read.tables import sort_rows
 from orchestrator.stats.write.checksums import write_parquet

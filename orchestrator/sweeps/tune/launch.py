@@ -13,8 +13,8 @@ from ray.tune.search import Searcher
 
 from orchestrator.config.sections.sweep import HyperBand, Population, Sweep
 from orchestrator.engines.engine import ENGINES
-from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials

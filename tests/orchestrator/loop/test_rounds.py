@@ -12,7 +12,7 @@ from orchestrator.loop import training as training_module
 from orchestrator.loop.clock.span_clock import CudaClock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.stats.read.reading import open_recorded
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.report.binning import envelope, group_neighbours, worst_of_bins
-from orchestrator.stats.aggregate import blocks
+from orchestrator.stats.aggregate import row_blocks
 from orchestrator.stats.read.query import Rows
 
 
@@ -40,8 +40,8 @@ def test_envelope_ignores_values_that_are_not_finite() -> None:
 
 def test_envelope_of_a_long_run_uses_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight places of which two are a block each, in two bins."""
-    monkeypatch.setattr(blocks, "ROWS", 0)
-    monkeypatch.setattr(blocks, "NUMBERS", 16)
+    monkeypatch.setattr(row_blocks, "ROWS", 0)
+    monkeypatch.setattr(row_blocks, "NUMBERS", 16)
     rows = rows_of(rank=[0] * 8, iteration=range(8), value=np.arange(8.0))
     found = envelope(rows, "iteration", "value", 2)
     assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == (

@@ -25,7 +25,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.checkpoint_writes import BackgroundWrite
 from orchestrator.loop.world import World
-from orchestrator.stats.read.reading import open_recorded
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.saved import ended_at, weights

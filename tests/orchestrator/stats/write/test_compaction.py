@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.checkpoint.position import Stage
-from orchestrator.stats.read.reading import open_recorded
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.read.tables import load, load_costs
 from orchestrator.stats.write import compaction, rank_files
 from orchestrator.stats.write.compaction import compact

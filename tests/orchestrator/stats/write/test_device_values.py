@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.stats.read.reading import open_recorded
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write import device_values
 from orchestrator.stats.write.device_values import DeviceValues
 from orchestrator.stats.write.recorder import Recorder

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.errors import StorageError
-from orchestrator.stats.read.reading import open_recorded
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write import rank_files
 from orchestrator.stats.write.checksums import END, read_stream
 from orchestrator.stats.write.rank_files import RankFiles

@@ -12,8 +12,8 @@ import pytest
 from orchestrator import Experiment, UsageError, run
 from orchestrator.config.resolve import resolve
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.engines import main_classes
-from orchestrator.engines.main_classes import with_classes_of_main
+from orchestrator.engines import script_classes
+from orchestrator.engines.script_classes import with_classes_of_main
 from tests.ranks import on_ranks
 
 CELL = """
@@ -77,7 +77,7 @@ def test_pickled_classes_are_not_recorded_but_their_code_is(
 def test_classes_that_cannot_be_sent_are_refused(
     main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main_classes, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(script_classes, "LARGEST_BYTES", 100)
     with pytest.raises(
         UsageError,
         match=r"Cell, Marks of the script or notebook use 0 MiB of its variables.*load or create them in data\(\)",

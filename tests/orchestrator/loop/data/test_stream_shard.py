@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data.share import Share, refuse_unclear
+from orchestrator.loop.data.stream_shard import Share, refuse_unclear
 from tests.streams import Placed, Shuffled
 from tests.tasks import PointSet
 

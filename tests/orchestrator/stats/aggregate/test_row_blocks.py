@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.stats.aggregate import blocks
+from orchestrator.stats.aggregate import row_blocks
 from orchestrator.stats.insight import diagnose, iteration_sample
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
@@ -13,8 +13,8 @@ from tests.orchestrator.stats.insight.runs import slower, training
 
 def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
     """From now on so many iterations are a block, in a table of so many rows and columns of numbers."""
-    monkeypatch.setattr(blocks, "ROWS", 0)
-    monkeypatch.setattr(blocks, "NUMBERS", 4 * rows * numbers // together)
+    monkeypatch.setattr(row_blocks, "ROWS", 0)
+    monkeypatch.setattr(row_blocks, "NUMBERS", 4 * rows * numbers // together)
 
 
 def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
