@@ -12,7 +12,7 @@ import pytest
 from orchestrator.checkpoint.position import Stage
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read import reading
+from orchestrator.stats.read import dataset
 from orchestrator.stats.read.query import Rows, query
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.read.valid_rows import open_valid_rows
@@ -49,7 +49,7 @@ def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
 def test_queries_see_each_valid_row_once(seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, (rows, attempts) = Storage(tmp_path), drawn(seed)
     last = len(attempts) - 1
-    monkeypatch.setattr(reading, "MAX_ROWS_IN_MEMORY", 0 if lie == "spooled" else 2**20)
+    monkeypatch.setattr(dataset, "MAX_ROWS_IN_MEMORY", 0 if lie == "spooled" else 2**20)
     monkeypatch.setattr(compaction, "JOINED_ROWS", 0 if "apart" in lie else 2**20)
     record(storage, [one for one in rows if lie != "apart and alive" or one["attempt"] < last])
     if lie not in ("alive", "spooled"):
