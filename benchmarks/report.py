@@ -56,7 +56,7 @@ REPORTS = 30
 def large_run(place: Path, ranks: int, iterations: int) -> RunFolder:
     folder = create_run(place, "large", "hooks: {}\n")
     write(folder, ranks, iterations, flush=512)
-    compact(folder.storage, folder.attempts())
+    compact(folder.storage, folder.read_attempts())
     folder.end("finished")
     return folder
 

@@ -274,14 +274,14 @@ def differences(problems: Outcome, undisturbed: Outcome, ranks: int) -> list[str
             wrong.append(f"{trial} had finished and was touched")
     trained = problems.trained()
     for run in mine.runs:
-        once = run.name in problems.finished_then or len(run.folder.attempts()) == 1
+        once = run.name in problems.finished_then or len(run.folder.read_attempts()) == 1
         if once and trained[run.name] != STEPS[ranks]:
             wrong.append(f"{run.name} made {trained[run.name]} steps in one attempt instead of {STEPS[ranks]}")
     return wrong
 
 
 def chosen(sweep: Sweep) -> dict[str, Any]:
-    return {run.name: run.folder.metadata().values for run in sweep.runs}
+    return {run.name: run.folder.read_metadata().values for run in sweep.runs}
 
 
 def reported(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:

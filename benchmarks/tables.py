@@ -101,7 +101,7 @@ def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
         for state in ("alive", "compacted"):
             if state == "compacted":
                 started = perf_counter()
-                compact(folder.storage, folder.attempts())
+                compact(folder.storage, folder.read_attempts())
                 seconds = perf_counter() - started
             for name, call in CALLS.items():
                 times[name, state] = measure(str(folder), call)

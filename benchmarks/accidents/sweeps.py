@@ -126,7 +126,7 @@ def _contents(result: Sweep) -> dict[str, Any]:
     trials = {
         run.name: {
             "status": run.status,
-            "values": run.folder.metadata().values,
+            "values": run.folder.read_metadata().values,
             "reports": [_reported(report) for report in run.reports()],
             "weights": dict(run.weights("last")),
         }

@@ -40,7 +40,7 @@ from time import process_time
 from orchestrator.runs.result import open_run
 from orchestrator.stats.write.compaction import compact
 run = open_run(sys.argv[1])
-storage, attempts = run.folder.storage, run.folder.attempts()
+storage, attempts = run.folder.storage, run.folder.read_attempts()
 from orchestrator.stats.aggregate import summaries
 from orchestrator.stats.read import dataset, query, tables
 from orchestrator.stats.write import segments

@@ -73,7 +73,7 @@ def run_for(hours: int, costs: _Costs) -> None:
             )
             costs.measure("a rank waits before its checkpoints", recorder.sync, RANKS)
         costs.measure("a rank closes", recorder.close, RANKS)
-    attempts = RunFolder(run).attempts()
+    attempts = RunFolder(run).read_attempts()
     costs.measure("the driver compacts", lambda: compaction.compact(run, attempts))
     costs.measure(
         "three columns of a rank are read", lambda: load(run, attempts, ["iteration", "step_s", "loss"], "rank == 0")

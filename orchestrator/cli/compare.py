@@ -44,7 +44,7 @@ def compare(
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b")
     folders = [RunFolder.open(path) for path in runs]
-    are_sweeps = {str(folder): bool(folder.metadata().sweep) for folder in folders}
+    are_sweeps = {str(folder): bool(folder.read_metadata().sweep) for folder in folders}
     if len({*are_sweeps.values()}) > 1:
         kinds = ", ".join(f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in are_sweeps.items())
         raise UsageError(

@@ -87,7 +87,7 @@ def _diagnose(run: str, as_json: bool) -> None:
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import open_run
 
-    if RunFolder.open(run).metadata().sweep:
+    if RunFolder.open(run).read_metadata().sweep:
         return _diagnose_sweep(run, as_json)
     opened = open_run(run)
     diagnosis = _diagnosis(opened)

@@ -75,7 +75,7 @@ def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
     row |= dict.fromkeys(("kind", "driver", "diverged", "notes", "started", "ended"), "")
     if isinstance(run, DamagedFile):
         return row | {"status": "damaged"}
-    status = folder.status(run)
+    status = folder.find_status(run)
     return row | {
         "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",
         "status": status,
@@ -128,7 +128,7 @@ def note(
     if text is None and not tag and not untag:
         raise UsageError("nothing to note: give a text, --tag or --untag")
     with folder.lease():
-        metadata = folder.metadata()
+        metadata = folder.read_metadata()
         if missing := [name for name in untag or () if name not in metadata.tags]:
             raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")
         tags = [name for name in dict.fromkeys([*metadata.tags, *(tag or ())]) if name not in (untag or ())]

@@ -36,11 +36,11 @@ def show(
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
-    is_sweep = folder.metadata().sweep is not None
+    is_sweep = folder.read_metadata().sweep is not None
     if trial is not None and not is_sweep:
         raise UsageError(f"{run} is a single run; --trial is for sweeps")
     if trial is None and as_yaml:
-        return echo(folder.experiment_text(), nl=False)
+        return echo(folder.read_experiment_text(), nl=False)
     if is_sweep:
         from orchestrator.sweeps.results.result import Sweep
 
@@ -60,23 +60,22 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     """Summarize a run as plain data, from its small files alone."""
     from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
-    from orchestrator.records.reports import counted_reports
     from orchestrator.records.run_folder import EVALUATIONS
     from orchestrator.runs.best import Use, best_and_divergence
 
-    run = folder.metadata()
-    reports = counted_reports(folder.reports(), folder.attempts())
-    (best, diverged), checkpoints = best_and_divergence(folder), folder.checkpoint_names()
+    run = folder.read_metadata()
+    reports = folder.read_current_reports()
+    (best, diverged), checkpoints = best_and_divergence(folder), folder.list_checkpoints()
     is_usable = diverged is None or (best is not None and best.step < diverged.step)
     label = "best" if best and best.checkpoint else "last"
     return {
         "name": folder.name,
         "path": str(folder),
-        "status": (status := folder.status(run)),
+        "status": (status := folder.find_status(run)),
         "driver": run.driver_in_words(status),
         "started": run.started,
         "ended": run.ended,
-        "attempts": len(folder.attempts()),
+        "attempts": len(folder.read_attempts()),
         "continued_from": run.continued_from and ParentCheckpoint(**run.continued_from),
         "init": run.init and InitialWeights(**run.init),
         "evaluates": run.evaluates and Evaluated(**run.evaluates),
@@ -236,7 +235,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     return {
         "path": sweep.path,
         "status": (status := sweep.status),
-        "driver": sweep.folder.metadata().driver_in_words(status),
+        "driver": sweep.folder.read_metadata().driver_in_words(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
         "shared_training": _shared_training(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,

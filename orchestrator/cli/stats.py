@@ -53,7 +53,7 @@ def stats(
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     folder = RunFolder.open(run)
     opened: Run | Sweep
-    if folder.metadata().sweep:
+    if folder.read_metadata().sweep:
         from orchestrator.sweeps.results.result import Sweep
 
         if query is not None:

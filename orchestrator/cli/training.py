@@ -118,7 +118,7 @@ def resume(
 
     with errors_before_start():
         folder = RunFolder.open(run)
-        metadata = folder.metadata()
+        metadata = folder.read_metadata()
     if metadata.sweep is None and failed:
         raise UsageError(f"{run} is a single run; --failed is for sweeps")
     if metadata.sweep and (workers is not None or from_start):
@@ -158,7 +158,7 @@ def run_or_best_trial(folder: RunFolder) -> Run:
     from orchestrator.runs.result import Run
     from orchestrator.sweeps.results.result import Sweep
 
-    return Sweep(folder).best if folder.metadata().sweep else Run(folder)
+    return Sweep(folder).best if folder.read_metadata().sweep else Run(folder)
 
 
 def finish_run(done: Run, as_json: bool) -> None:

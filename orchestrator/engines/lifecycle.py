@@ -16,7 +16,7 @@ from orchestrator.engines.rank_failures import (
     would_fail_again,
 )
 from orchestrator.errors import HookyardError, MetricMissing
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.terminal.display import say
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Lifecycle:
                 if report is None or not self._preemptions or not self._is_preempted(report):
                     return report
                 self._preemptions -= 1
-                attempt, step = len(self.folder.attempts()) - 1, report.metrics["step"]
+                attempt, step = len(self.folder.read_attempts()) - 1, report.metrics["step"]
                 self._show_line(f"attempt {attempt} preempted after step {step}")
                 self.leave()
             except RankFailed as failure:
@@ -82,7 +82,7 @@ class Lifecycle:
                     raise
                 self._restarts -= 1
                 self._begun = False
-                self._show_line(format_failure_line(failure, self.folder.attempts()))
+                self._show_line(format_failure_line(failure, self.folder.read_attempts()))
 
     def save(self) -> str:
         return self._engine.save()
@@ -95,7 +95,7 @@ class Lifecycle:
         """End the run at its current position, and record its status."""
         self.leave()
         self.folder.end(status, stopped=list(reasons), error=None)
-        if status in ENDED:
+        if status in COMPLETE:
             compact_rows(self.folder)
 
     def leave(self) -> None:
@@ -117,7 +117,7 @@ def compact_rows(folder: RunFolder) -> None:
     from orchestrator.stats.write.compaction import compact
 
     try:
-        compact(folder.storage, folder.attempts())
+        compact(folder.storage, folder.read_attempts())
     except Exception as error:
         _log.warning("could not compact the rows of %s, which stay as its ranks wrote them: %s", folder, error)
 
@@ -128,7 +128,7 @@ def failing(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and folder.metadata().status in ENDED:
+        if isinstance(error, KeyboardInterrupt) and folder.read_metadata().status in COMPLETE:
             raise
         own = to_hookyard_error(error)
         try:

@@ -117,10 +117,10 @@ class Session:
         self._resolved = self._resolved or resolve(self.assignment.source)
         if self.assignment.target:
             around = self.folder.evaluated_run()
-            self._store = CheckpointStore(around.checkpoint_storage(), around.name, master=False)
+            self._store = CheckpointStore(around.find_checkpoint_folder(), around.name, master=False)
             return self._store
         out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
-        self._store = CheckpointStore(self.folder.checkpoints(out_dir), self.folder.name, self.world.is_master)
+        self._store = CheckpointStore(self.folder.checkpoint_folder(out_dir), self.folder.name, self.world.is_master)
         return self._store
 
     def reports(self) -> Generator[Report, None, None]:
@@ -250,7 +250,7 @@ class Session:
 
     def _origin(self, experiment: Experiment) -> InitialWeights | None:
         """Return the initial weights, as found when the run was created; None on other ranks than 0."""
-        init = self.folder.metadata().init if experiment.init and self.world.is_master else None
+        init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
         return InitialWeights(**init) if init else None
 
     def _write_info(self, loop: Rounds) -> None:
@@ -300,7 +300,7 @@ def _begin_attempt(
 
     def begin() -> Attempt:
         folder.storage.delete(HANG_REPORTS)
-        if checkpoint and not is_chosen and not folder.attempts():
+        if checkpoint and not is_chosen and not folder.read_attempts():
             raise UsageError(
                 f"{store.path(checkpoint)} belongs to an earlier run; move it away, or choose another out_dir or name"
             )

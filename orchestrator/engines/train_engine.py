@@ -26,7 +26,6 @@ from orchestrator.engines.train_failures import OnFailure, first_failure
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.private_api.ray_core import without_extra_actors
-from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 
 _GROUP = ".ray_placement_group"
@@ -53,7 +52,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
                 ray.train.report(report.metrics)
                 written = not report.cut_short
                 if number == 0:
-                    counted = world.broadcast(lambda: len(counted_reports(folder.reports(), folder.attempts())))
+                    counted = world.broadcast(lambda: len(folder.read_current_reports()))
                     before = counted - written
                 place = before + number + written, report.final
                 # All ranks wait with rank 0, and end with it.

@@ -42,7 +42,7 @@ class OnFailure(UserCallback):
         if self._mailbox is None:
             return
         with suppress(HookyardError, OSError, ValueError):
-            line = format_failure_line(failure, RunFolder(self._location).attempts())
+            line = format_failure_line(failure, RunFolder(self._location).read_attempts())
             ray.get_actor(self._mailbox).post.remote(("line", line))
 
 

@@ -170,7 +170,7 @@ def find_hang(folder: RunFolder) -> HungRanks | None:
     names = folder.storage.names(FOLDER)
     if not any("-" in name for name in names) and len(folder.storage.names(STACKS)) != 1:
         return None
-    attempts = folder.attempts()
+    attempts = folder.read_attempts()
     return HangReports(folder, attempts[-1].number, attempts[-1].world_size).hung_ranks() if attempts else None
 
 

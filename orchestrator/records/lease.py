@@ -29,7 +29,7 @@ _WAIT_S = 0.2
 _leases: dict[str, Lease] = {}
 """Leases that this process holds or requests, by the names of their claims."""
 
-State = Literal["asking", "driving", "over"]
+State = Literal["requested", "held", "released"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Claim:
 
         `now` is the current time on the store's clock.
         """
-        if self.state == "over":
+        if self.state == "released":
             return False
         if self.driver.is_this():
             return self.name in _leases
@@ -78,7 +78,7 @@ def _read_claim(folder: Storage, name: str) -> Claim | None:
     except FileNotFoundError:
         return None
     except ValueError:
-        return Claim(name, "driving", Process(0, "an unknown host"), "an unknown time")
+        return Claim(name, "held", Process(0, "an unknown host"), "an unknown time")
 
 
 def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
@@ -113,7 +113,7 @@ class Lease:
     def __init__(self, run: Storage, *, force: bool = False) -> None:
         self._run, self._folder, self._force = run, run / FOLDER, force
         self.name = f"{secrets.token_hex(8)}.json"
-        self._claim = Claim(self.name, "asking", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime()))
+        self._claim = Claim(self.name, "requested", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime()))
         self._loss_reason: str | None = None
         self._lock, self._released = Lock(), Event()
 
@@ -136,12 +136,12 @@ class Lease:
         self._released.set()
         with self._lock, suppress(HookyardError, OSError):
             if not self._loss_reason:
-                self._write("over")
+                self._write("released")
         del _leases[self.name]
 
     def covers(self, path: str) -> bool:
         """Return whether a path is the run, or a trial of the sweep."""
-        return self._claim.state == "driving" and f"{path}/".startswith(f"{self._run.path}/")
+        return self._claim.state == "held" and f"{path}/".startswith(f"{self._run.path}/")
 
     def check(self) -> None:
         """Raise LeaseLost if a heartbeat found another driver."""
@@ -154,7 +154,7 @@ class Lease:
             if not self._loss_reason and not self._released.is_set():
                 self._loss_reason = self._find_loss_reason({claim.name: claim for claim in read_claims(self._run)})
                 if self._loss_reason is None:
-                    self._write("driving")
+                    self._write("held")
                 else:
                     self._folder.delete(self.name)
         self.check()
@@ -190,17 +190,17 @@ class Lease:
         }
         others, alive = self._request(presumed_dead)
         while alive:
-            if other := next((claim for claim in alive if claim.state == "driving" or claim.name < self.name), None):
+            if other := next((claim for claim in alive if claim.state == "held" or claim.name < self.name), None):
                 raise UsageError(self._describe_refusal(other))
             sleep(_WAIT_S)
             others, alive = self._request(presumed_dead)
-        self._write("driving", max((claim.fencing_token for claim in others), default=0) + 1)
+        self._write("held", max((claim.fencing_token for claim in others), default=0) + 1)
         for claim in others:
             self._folder.delete(claim.name)
 
     def _request(self, presumed_dead: Container[str]) -> tuple[list[Claim], list[Claim]]:
         """Write this driver's claim; return the other claims, and the live ones among them."""
-        self._write("asking")
+        self._write("requested")
         others = [claim for claim in read_claims(self._run) if claim.name != self.name]
         # List after reading the claims: NFS refreshes the attributes of a file when it is opened.
         files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.tree()
@@ -208,7 +208,7 @@ class Lease:
         return others, [claim for claim in others if claim.name not in presumed_dead and claim.is_alive(files, now)]
 
     def _describe_refusal(self, other: Claim) -> str:
-        if other.state == "asking":
+        if other.state == "requested":
             return f"{other.driver} started driving {self._run} at the same time and was first"
         if other.driver.is_visible():
             return f"{self._run} is still running (process {other.driver.pid}, since {other.since}); stop it first"

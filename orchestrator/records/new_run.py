@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
-from orchestrator.records.run_folder import ENDED, EVALUATIONS, INITIAL_FILES, RunFolder, errors_before_start
+from orchestrator.records.run_folder import COMPLETE, EVALUATIONS, INITIAL_FILES, RunFolder, errors_before_start
 from orchestrator.records.run_list import run_folders
 from orchestrator.storage import Storage
 
@@ -60,8 +60,8 @@ def refuse_if_taken(folder: RunFolder) -> None:
 def _is_untrained(folder: RunFolder) -> bool:
     """Return whether a run, or all trials of a sweep, ended before the first step."""
     try:
-        metadata = folder.metadata()
-        if folder.status(metadata) == "running":
+        metadata = folder.read_metadata()
+        if folder.find_status(metadata) == "running":
             return False
         trials = run_folders(folder.storage / "trials") if metadata.sweep else []
         return not any(map(_has_trained, trials or [folder]))
@@ -70,12 +70,12 @@ def _is_untrained(folder: RunFolder) -> bool:
 
 
 def _has_trained(folder: RunFolder) -> bool:
-    metadata = folder.metadata()
-    if metadata.status in ENDED:
+    metadata = folder.read_metadata()
+    if metadata.status in COMPLETE:
         return True
     files = ("metrics.jsonl", "stats.parquet", EVALUATIONS)
     if any(map(folder.storage.exists, files)) or any("/rows-" in name for name in folder.storage.tree("stats")):
         return True
     parent = metadata.continued_from
-    names = {name for name in folder.checkpoint_storage().names() if name != "index.json"}
+    names = {name for name in folder.find_checkpoint_folder().names() if name != "index.json"}
     return bool(names - {parent["checkpoint"] if parent else None})

@@ -41,7 +41,7 @@ class Removal:
                 f" {root.parent}"
             )
         for other in run_folders(root):
-            if _continues(other, folder) and not other.checkpoint_names():
+            if _continues(other, folder) and not other.list_checkpoints():
                 raise UsageError(
                     f"{other} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
                 )
@@ -81,7 +81,7 @@ class Removal:
 
 def _status(folder: RunFolder) -> str:
     try:
-        return folder.status()
+        return folder.find_status()
     except DamagedFile as error:
         _log.warning("%s", error)
         return "damaged"
@@ -89,7 +89,7 @@ def _status(folder: RunFolder) -> str:
 
 def _continues(other: RunFolder, folder: RunFolder) -> bool:
     with suppress(DamagedFile):
-        parent = other.metadata().continued_from
+        parent = other.read_metadata().continued_from
         return parent is not None and _is_within(parent["run"], folder)
     return False
 
@@ -97,9 +97,9 @@ def _continues(other: RunFolder, folder: RunFolder) -> bool:
 def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:
     """Return the folders of checkpoints outside of the folder, where its experiment has an `out_dir`."""
     with suppress(DamagedFile):
-        if _is_within(folder.checkpoint_storage().path, folder):
+        if _is_within(folder.find_checkpoint_folder().path, folder):
             return []
-        stores = [run.checkpoint_storage() for run in runs]
+        stores = [run.find_checkpoint_folder() for run in runs]
         return [store for store in stores if not _is_within(store.path, folder) and store.exists()]
     return []
 

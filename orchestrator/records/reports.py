@@ -17,7 +17,7 @@ FILE = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class _Line:
-    """Entries of a report beside its metrics."""
+    """Entries of a report other than its metrics."""
 
     attempt: int | None = None
     iteration: int | None = None
@@ -37,9 +37,9 @@ def check_report(line: Any) -> dict[str, Any]:
 
 
 def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, Any]]:
-    """Return all reports of a run; damaged lines are left out with a warning, and one that a kill cut short without.
+    """Return all reports of a run. Damaged lines are skipped with a warning, a line cut short by a kill without one.
 
-    `ended` is the metadata of a run that has ended, whose reports must all be there.
+    `ended` is the metadata of a complete run, of which no report may be missing.
     """
     try:
         data = storage.read(FILE)
@@ -48,8 +48,8 @@ def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, 
     path = str(storage / FILE)
     if ended and data and not data.endswith(b"\n"):
         log_omission(path, "its last line was cut short")
-    elif ended and (lost := (ended.reports or 0) - data.count(b"\n")) > 0:
-        log_omission(path, f"{lost} of its {ended.reports} reports are missing")
+    elif ended and (missing := (ended.reports or 0) - data.count(b"\n")) > 0:
+        log_omission(path, f"{missing} of its {ended.reports} reports are missing")
     return parse_lines(data, path, check_report)
 
 
@@ -60,9 +60,9 @@ def repair_reports(storage: Storage) -> None:
             storage.append(FILE, "\n")
 
 
-def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]) -> list[Mapping[str, Any]]:
-    """Return the reports that no later attempt repeated; each attempt repeats that of the test phase."""
-    counted = []
+def drop_superseded(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]) -> list[Mapping[str, Any]]:
+    """Return the reports that no later attempt has repeated; each attempt repeats the report of the test phase."""
+    current = []
     for line in lines:
         if line.get("attempt") is None or line.get("iteration") is None:
             log_omission(FILE, f"a report without attempt or iteration is left out: {dict(line)}")
@@ -70,8 +70,8 @@ def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attem
         later = [attempt.position for attempt in attempts if attempt.number > line["attempt"]]
         is_test = any(name.startswith("test/") for name in line)
         if not any(is_test or _is_repeated(line, start) for start in later):
-            counted.append(line)
-    return counted
+            current.append(line)
+    return current
 
 
 def _is_repeated(line: Mapping[str, Any], start: Position) -> bool:

@@ -21,7 +21,7 @@ from orchestrator.records.lease import Lease, check_lease, is_driven
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.reports import FILE as REPORTS
-from orchestrator.records.reports import read_reports, repair_reports
+from orchestrator.records.reports import drop_superseded, read_reports, repair_reports
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import append_line, check_mapping, read_json, validate, write_json
 
@@ -29,7 +29,7 @@ DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
 """Folder with the evaluations of a run, each of which is itself a run folder."""
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
-ENDED = ("finished", "stopped")
+COMPLETE = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
 INITIAL_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 """Files written when a run is created, in order."""
@@ -68,7 +68,7 @@ def now() -> str:
 
 @contextmanager
 def errors_before_start() -> Iterator[None]:
-    """Turn storage errors into UsageErrors, before a run has started."""
+    """Convert storage errors to UsageErrors while no run has started yet."""
     try:
         yield
     except StorageError as error:
@@ -122,16 +122,16 @@ class RunFolder:
         """Return whether there is a run: `run.json` is the last of its first files."""
         return self.storage.exists("run.json")
 
-    def lacks_metadata(self) -> bool:
+    def has_lost_metadata(self) -> bool:
         """Return whether a run has lost its `run.json`: it has files besides those of a new run."""
         if self.exists() or not self.storage.exists("experiment.yaml"):
             return False
         return not all(name.startswith((*INITIAL_FILES, ".")) for name in self.storage.names())
 
-    def lost_metadata(self) -> DamagedFile:
+    def make_lost_metadata_error(self) -> DamagedFile:
         return DamagedFile(str(self.storage / "run.json"), "it is missing", ADVICE["run.json"])
 
-    def metadata(self) -> RunMetadata:
+    def read_metadata(self) -> RunMetadata:
         return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
 
     def update(self, **changes: Any) -> None:
@@ -141,7 +141,7 @@ class RunFolder:
                 self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
             )
         except FileNotFoundError:
-            raise self.lost_metadata() from None
+            raise self.make_lost_metadata_error() from None
         replace(metadata, **changes)
         self._write_metadata({**entries, **changes})
 
@@ -151,7 +151,7 @@ class RunFolder:
 
     def end(self, status: str, **metadata: Any) -> None:
         """Record the end of the run, including the entries of `info.json`."""
-        attempts, entries = self.attempts(), dict[str, Any]()
+        attempts, entries = self.read_attempts(), dict[str, Any]()
         if attempts:
             hosts = sorted({host.node for host in attempts[-1].hosts})
             entries = {"attempts": len(attempts), "ranks": attempts[-1].world_size, "hosts": hosts}
@@ -161,7 +161,7 @@ class RunFolder:
             pass
         except DamagedFile as error:
             _log.warning("%s", error)
-        self.update(status=status, ended=now(), reports=len(self.reports()), **entries, **metadata)
+        self.update(status=status, ended=now(), reports=len(self.read_reports()), **entries, **metadata)
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Write the JSON values of `state.info` to `info.json`; `end` copies them to `run.json`. Called on rank 0."""
@@ -169,27 +169,27 @@ class RunFolder:
         if plain:
             write_json(self.storage, "info.json", plain)
 
-    def launched(self) -> RunMetadata:
+    def read_launch_metadata(self) -> RunMetadata:
         """Return the metadata of the launched command: for a trial of an existing sweep, the sweep's metadata."""
-        metadata = self.metadata()
+        metadata = self.read_metadata()
         sweep = RunFolder(self.storage.parent.parent)
-        return sweep.metadata() if metadata.trial and sweep.exists() else metadata
+        return sweep.read_metadata() if metadata.trial and sweep.exists() else metadata
 
-    def status(self, run: RunMetadata | None = None) -> str:
+    def find_status(self, run: RunMetadata | None = None) -> str:
         """Return the status of `run.json`, or `lost` if the driver is dead."""
-        run = run or self.metadata()
+        run = run or self.read_metadata()
         driver = run.driver
         if run.status == "running" and driver is not None:
             is_alive = driver.is_alive() if driver.is_visible() else is_driven(self._lease_folder(run))
             return "lost" if is_alive is False else "running"
         # A resume takes the lease seconds before it trains. A trial's lease is its sweep's.
-        can_resume = run.status not in ("running", *ENDED) and not run.trial and self.storage.local is not None
+        can_resume = run.status not in ("running", *COMPLETE) and not run.trial and self.storage.local is not None
         return "running" if can_resume and is_driven(self.storage, other_process=True) else run.status
 
     def lease(self, *, force: bool = False) -> Lease:
         """Return the lease to drive the run, or a trial's sweep."""
         with errors_before_start():
-            return Lease(self._lease_folder(self.metadata()), force=force)
+            return Lease(self._lease_folder(self.read_metadata()), force=force)
 
     def _lease_folder(self, metadata: RunMetadata) -> Storage:
         return self.storage.parent.parent if metadata.trial else self.storage
@@ -205,17 +205,17 @@ class RunFolder:
         if source is not None:
             write_json(self.storage, "source.json", source.record())
 
-    def source(self) -> ExperimentSource:
+    def read_source(self) -> ExperimentSource:
         """Return the experiment as written; without `source.json`, the resolved experiment."""
         try:
             return read_json(self.storage, "source.json", ExperimentSource.from_record, ADVICE["source.json"])
         except FileNotFoundError:
-            return ExperimentSource.from_data(self.experiment())
+            return ExperimentSource.from_data(self.read_experiment())
 
-    def experiment(self) -> dict[str, Any]:
+    def read_experiment(self) -> dict[str, Any]:
         """Return the resolved experiment; raises DamagedFile."""
         try:
-            data = load_yaml(self.experiment_text())
+            data = load_yaml(self.read_experiment_text())
             if data is None:
                 raise ValueError("it is empty")
             validate(data, _Experiment)
@@ -223,7 +223,7 @@ class RunFolder:
         except (yaml.YAMLError, ConfigError, ValueError, RecursionError) as error:
             raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), ADVICE["experiment.yaml"]) from error
 
-    def experiment_text(self) -> str:
+    def read_experiment_text(self) -> str:
         """Return the text of `experiment.yaml`; raises DamagedFile."""
         try:
             return self.storage.read("experiment.yaml").decode()
@@ -235,23 +235,23 @@ class RunFolder:
 
     # Attempts
 
-    def attempts(self) -> list[Attempt]:
+    def read_attempts(self) -> list[Attempt]:
         """Return every attempt, oldest first. An attempt with rows but no attempt.json is skipped with a warning."""
         numbers = parse_numbers(self.storage.names("stats"), "attempt=")
         if not numbers and self.storage.exists("stats.parquet"):
             numbers = [0]
-        return [attempt for attempt in self.storage.each(self._attempt, numbers) if attempt]
+        return [attempt for attempt in self.storage.each(self._read_attempt, numbers) if attempt]
 
-    def _attempt(self, number: int) -> Attempt | None:
+    def _read_attempt(self, number: int) -> Attempt | None:
         file = f"stats/attempt={number}/attempt.json"
         try:
             return read_json(self.storage, file, Attempt.read, ADVICE["attempt.json"])
         except FileNotFoundError:
             if self.storage.exists("stats.parquet") or self.storage.names(f"stats/attempt={number}"):
-                _log.warning("%s", self.lost_attempt(number))
+                _log.warning("%s", self.make_lost_attempt_error(number))
             return None
 
-    def lost_attempt(self, number: int) -> DamagedFile:
+    def make_lost_attempt_error(self, number: int) -> DamagedFile:
         file = self.storage / f"stats/attempt={number}/attempt.json"
         return DamagedFile(str(file), "it is missing", ADVICE["attempt.json"])
 
@@ -263,7 +263,7 @@ class RunFolder:
         world_size: int = 1,
     ) -> Attempt:
         """Record the start of a new attempt. Called on rank 0."""
-        number = max((attempt.number for attempt in self.attempts()), default=-1) + 1
+        number = max((attempt.number for attempt in self.read_attempts()), default=-1) + 1
         attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
         self.write_attempt(attempt)
         repair_reports(self.storage)
@@ -279,19 +279,19 @@ class RunFolder:
 
     # The rest
 
-    def checkpoints(self, out_dir: str | None = None) -> Storage:
+    def checkpoint_folder(self, out_dir: str | None = None) -> Storage:
         """Return the folder of the checkpoints: in the run, or under the checkpoint hook's `out_dir`."""
         return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
 
-    def checkpoint_storage(self) -> Storage:
+    def find_checkpoint_folder(self) -> Storage:
         """Return the folder of the checkpoints, as configured in the run's experiment."""
-        hooks = self.experiment().get("hooks")
+        hooks = self.read_experiment().get("hooks")
         checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
-        return self.checkpoints(checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None)
+        return self.checkpoint_folder(checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None)
 
-    def checkpoint_names(self) -> list[str]:
+    def list_checkpoints(self) -> list[str]:
         """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
-        return list_checkpoints(self.checkpoint_storage())
+        return list_checkpoints(self.find_checkpoint_folder())
 
     def log(self, text: str) -> None:
         if text:
@@ -301,10 +301,14 @@ class RunFolder:
         """Append a report to `metrics.jsonl`. Called on rank 0."""
         append_line(self.storage, REPORTS, line)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def read_reports(self) -> list[dict[str, Any]]:
         """Return every intact line of `metrics.jsonl`."""
-        metadata = self.metadata() if self.exists() else None
-        return read_reports(self.storage, metadata if metadata and metadata.status in ENDED else None)
+        metadata = self.read_metadata() if self.exists() else None
+        return read_reports(self.storage, metadata if metadata and metadata.status in COMPLETE else None)
+
+    def read_current_reports(self) -> list[Mapping[str, Any]]:
+        """Return the reports that no later attempt has repeated."""
+        return drop_superseded(self.read_reports(), self.read_attempts())
 
 
 def _is_json(value: Any) -> bool:

@@ -18,8 +18,8 @@ def run_folders(storage: Storage) -> list[RunFolder]:
     folders = [RunFolder(storage, name) for name in storage.names()]
     exists = dict(zip(folders, storage.each(RunFolder.exists, folders), strict=True))
     for folder in folders:
-        if not exists[folder] and folder.lacks_metadata():
-            _log.warning("%s", folder.lost_metadata())
+        if not exists[folder] and folder.has_lost_metadata():
+            _log.warning("%s", folder.make_lost_metadata_error())
     return [folder for folder in folders if exists[folder]]
 
 
@@ -36,8 +36,8 @@ def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | Damage
 
 def _read_metadata(folder: RunFolder) -> RunMetadata | DamagedFile | None:
     try:
-        return folder.metadata()
+        return folder.read_metadata()
     except FileNotFoundError:
-        return folder.lost_metadata() if folder.lacks_metadata() else None
+        return folder.make_lost_metadata_error() if folder.has_lost_metadata() else None
     except DamagedFile as error:
         return error

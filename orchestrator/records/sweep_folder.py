@@ -34,23 +34,23 @@ def checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str | None
 
     It is the assigned one, or the one assigned before an interruption if no attempt has begun with it.
     """
-    attempts = len(folder.attempts())
+    attempts = len(folder.read_attempts())
     if assigned is not None:
         folder.update(exploits={"checkpoint": assigned, "attempts": attempts})
         return assigned
-    before = folder.metadata().exploits
+    before = folder.read_metadata().exploits
     return before.checkpoint if before and before.attempts == attempts else None
 
 
 def end_trial(folder: RunFolder, status: str, reason: str) -> None:
     """Record the end of a trial that is still running. Runs in the driver."""
-    if folder.metadata().status == "running":
+    if folder.read_metadata().status == "running":
         folder.end(status, stopped=[reason])
 
 
 def open_sweep_folder(path: str | Path) -> RunFolder:
     """Return a sweep that exists; raises UsageError otherwise."""
     folder = RunFolder.open(path)
-    if folder.metadata().sweep is None:
+    if folder.read_metadata().sweep is None:
         raise UsageError(f"{path} is a single run, not a sweep; open it with open_run")
     return folder

@@ -15,4 +15,4 @@ def report(folder: RunFolder) -> str:
     from orchestrator.report.run import run_page
     from orchestrator.report.sweep import sweep_page
 
-    return sweep_page(Sweep(folder), now()) if folder.metadata().sweep else run_page(Run(folder), now())
+    return sweep_page(Sweep(folder), now()) if folder.read_metadata().sweep else run_page(Run(folder), now())

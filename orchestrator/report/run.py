@@ -32,7 +32,7 @@ _PEAKS = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": 
 
 def run_page(run: Run, made: str) -> str:
     """Return the page of a run, running or ended; `made` is the time."""
-    metadata, reports, modes = run.folder.metadata(), run.reports(), run.modes
+    metadata, reports, modes = run.folder.read_metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
     by_rank = _totals_by_rank(rows)
     sections = [
@@ -43,7 +43,7 @@ def run_page(run: Run, made: str) -> str:
         memory(rows),
         hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
         recorded(rows),
-        experiment(run.folder.experiment_text(), metadata, run.folder.attempts()),
+        experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
     tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)

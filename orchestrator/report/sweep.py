@@ -36,7 +36,7 @@ MOST_CURVES = 200
 
 def sweep_page(sweep: Sweep, made: str) -> str:
     """Return the page of a sweep, running or ended; `made` is the time."""
-    metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
+    metadata, objectives = sweep.folder.read_metadata(), dict(sweep.objectives)
     ordered = best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
     first = sweep.trial(names[0]) if len(select_candidates(ordered, next(iter(objectives)))) else None
@@ -50,7 +50,7 @@ def sweep_page(sweep: Sweep, made: str) -> str:
         front(ordered, objectives),
         progress(_reports(sweep, select_trials(reported, MOST_CURVES)), objectives, len(reported)),
         spending(mean_spans(sweep, names[:BARS])),
-        experiment(sweep.folder.experiment_text(), metadata),
+        experiment(sweep.folder.read_experiment_text(), metadata),
     ]
     tiles = [*_best_tiles(ordered, objectives), _count_tile(ordered), *_cost_tiles(metadata, ordered)]
     return page.page(sweep.name, sweep.path, page.headline(sweep.name, sweep.status, metadata, tiles), sections, made)
@@ -66,7 +66,7 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     means = {}
     for name in names:
         run = sweep.trial(name)
-        recorded = list_columns(run.folder.storage, run.folder.attempts())
+        recorded = list_columns(run.folder.storage, run.folder.read_attempts())
         known = [span for span in SPAN_COLORS if span in recorded]
         means[name] = run.load_stats(known, "phase = 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)

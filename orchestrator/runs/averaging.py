@@ -102,7 +102,7 @@ def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str
 
 
 def _choose_hook(folder: RunFolder, hook: str | None) -> str:
-    hooks: Mapping[str, Any] = folder.experiment().get("hooks") or {}
+    hooks: Mapping[str, Any] = folder.read_experiment().get("hooks") or {}
     names = [name for name, entry in hooks.items() if isinstance(entry, dict) and entry.get("average") == "power"]
     if not names:
         raise UsageError(f"{folder} has no snapshots; train with hooks: {{ema: {{average: power, std: [0.05, 0.10]}}}}")

@@ -12,7 +12,6 @@ from typing import Any, Self
 from hooks.metrics.direction import find_best_metric
 from orchestrator.checkpoint.index import read_index, read_position, warn_lost_index
 from orchestrator.errors import HookyardError
-from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import Divergence, best_report, divergence
@@ -54,15 +53,15 @@ def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | No
 
     The best is None if no metric's direction is known.
     """
-    metadata = folder.metadata()
+    metadata = folder.read_metadata()
     if metadata.evaluates:
         return None, None
-    config = folder.experiment()
+    config = folder.read_experiment()
     if metadata.modes:  # a trial uses the metrics of its sweep
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
-    lines = counted_reports(folder.reports(), folder.attempts())
+    lines = folder.read_current_reports()
     reports = [line for line in lines if {"epoch", "step"} <= line.keys()]
-    storage = folder.checkpoint_storage()
+    storage = folder.find_checkpoint_folder()
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
     main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
@@ -116,12 +115,12 @@ class Use:
 
         `trial` is a sweep's best trial. A task that trains by itself has no model to load, only a checkpoint.
         """
-        config, attempts = folder.experiment(), (trial or folder).attempts()
+        config, attempts = folder.read_experiment(), (trial or folder).read_attempts()
         has_model = not attempts or attempts[-1].order is not None
         code = f"model = {{}}.load({json.dumps(label)})"
         if not has_model:
             code = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
-        opener = "open_sweep" if folder.metadata().sweep else "open_run"
+        opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
         unit = "epochs" if config.get("epochs") else "steps"
         length, scheduler = config.get(unit) or 0, config.get("scheduler")
         entries = scheduler.items() if isinstance(scheduler, dict) else ()

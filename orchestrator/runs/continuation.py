@@ -19,7 +19,7 @@ from orchestrator.storage.location import is_url, split_options
 
 
 def open_checkpoints(folder: RunFolder, *, master: bool = True) -> CheckpointStore:
-    return CheckpointStore(folder.checkpoint_storage(), folder.name, master=master)
+    return CheckpointStore(folder.find_checkpoint_folder(), folder.name, master=master)
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -35,7 +35,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
         position = store.position(name)
     except CheckpointError as error:
         raise UsageError(str(error)) from None
-    source = folder.source().with_values(
+    source = folder.read_source().with_values(
         {"name": _default_name(folder, name), "init": None, **_metrics_of_sweep(folder)}
     )
     source = replace(
@@ -93,7 +93,7 @@ def refuse_other_ranks(
             f" (workers.count={stored_ranks}; resume --workers {stored_ranks}), or start another run"
         )
     processes = experiment.loader.num_workers
-    orders = [attempt.order for attempt in folder.attempts() if attempt.order]
+    orders = [attempt.order for attempt in folder.read_attempts() if attempt.order]
     before = orders[-1].values["loader"]["num_workers"] if orders else processes
     if is_stream and before != processes:
         raise UsageError(
@@ -106,9 +106,9 @@ def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
     """Copy the parent checkpoint into a new run; raises CheckpointError if it has changed or is damaged."""
     parent = experiment.source.continued_from
     store = open_checkpoints(folder)
-    if parent is None or folder.attempts() or parent.checkpoint in store.names():
+    if parent is None or folder.read_attempts() or parent.checkpoint in store.names():
         return
-    source = CheckpointStore(parent_run(folder.storage, parent).checkpoint_storage())
+    source = CheckpointStore(parent_run(folder.storage, parent).find_checkpoint_folder())
     if source.fingerprint(parent.checkpoint) != parent.sha256:
         raise CheckpointError(f"{source.path(parent.checkpoint)} has changed since this run was created from it")
     store.copy_from(source, parent.checkpoint)
@@ -122,14 +122,14 @@ def parent_run(storage: Storage, parent: ParentCheckpoint) -> RunFolder:
 
 def _metrics_of_sweep(folder: RunFolder) -> dict[str, Any]:
     """Return values by which a trial's best checkpoint is that of its sweep's val metrics, unless it sets its own."""
-    modes = {metric: mode for metric, mode in folder.metadata().modes.items() if metric.startswith("val/")}
-    checkpoint = (folder.experiment().get("hooks") or {}).get("checkpoint")
+    modes = {metric: mode for metric, mode in folder.read_metadata().modes.items() if metric.startswith("val/")}
+    checkpoint = (folder.read_experiment().get("hooks") or {}).get("checkpoint")
     if not modes or not isinstance(checkpoint, dict) or checkpoint.get("best"):
         return {}
     return {"hooks.checkpoint.best": [*modes], "hooks.checkpoint.mode": [*modes.values()]}
 
 
 def _default_name(folder: RunFolder, checkpoint: str) -> str:
-    trial = folder.metadata().trial
+    trial = folder.read_metadata().trial
     run = f"{folder.storage.path.split('/')[-3]}-{trial}" if trial else folder.name
     return re.sub(r"[^\w.-]", "-", f"{run}-from-{checkpoint}")

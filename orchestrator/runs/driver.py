@@ -16,8 +16,7 @@ from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
-from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
+from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
 from orchestrator.runs.continuation import open_checkpoints, parent_run, refuse_other_optimizers, refuse_other_ranks
 from orchestrator.runs.launch import choose_engine, drive, launch_metadata, refuse_what_cannot_run
 from orchestrator.runs.result import Run
@@ -82,7 +81,7 @@ def resume(
     """
     with errors_before_start():
         folder = RunFolder.open(path)
-        metadata = folder.metadata()
+        metadata = folder.read_metadata()
     if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; resume it with resume_sweep (hookyard resume)")
     with folder.lease(force=force_lease) as lease:
@@ -103,8 +102,8 @@ def _prepare(
     folder: RunFolder, workers: int | None, address: str | None, from_start: bool
 ) -> tuple[Experiment, EngineName, str | None]:
     """Check that a run can be resumed, and record that it is; return experiment, engine and cluster address."""
-    metadata = folder.metadata()
-    if metadata.status in ENDED:
+    metadata = folder.read_metadata()
+    if metadata.status in COMPLETE:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
     if metadata.evaluates:
         raise UsageError(
@@ -145,11 +144,11 @@ def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
     store.recover()
     # The ranks need these: damaged ones end the resume here.
     store.index.read()
-    folder.attempts()
+    folder.read_attempts()
     try:
         return store.latest(hashed=False)
     except CheckpointError as error:
-        reports = counted_reports(folder.reports(), folder.attempts())
+        reports = folder.read_current_reports()
         lost = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "its training"
         raise UsageError(
             f"{error}\nNothing was started. {resume_command(folder)} --from-start restarts it, and discards these"
@@ -160,7 +159,7 @@ def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """Return the experiment of a run or sweep with edits of its experiment.yaml, and another number of ranks if given;
     raises ConfigError."""
-    experiment = experiment_with_edits(folder.source(), folder.experiment_text())
+    experiment = experiment_with_edits(folder.read_source(), folder.read_experiment_text())
     if workers is None:
         return experiment
     return experiment_from_source(experiment.source.with_values(rank_count_overrides(workers)))

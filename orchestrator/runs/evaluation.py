@@ -89,11 +89,11 @@ class Evaluation:
             raise UsageError(f"{workers} workers are given, and workers.count is overridden too; set only one of them")
         if phase not in ("val", "test"):
             raise UsageError(f"phase must be val or test, got {phase!r}")
-        if run.metadata().evaluates:
+        if run.read_metadata().evaluates:
             raise UsageError(f"{run} is an evaluation, and has no checkpoints; evaluate its run, {run.evaluated_run()}")
         has_other_data = any(override.startswith("task_args") for override in overrides)
         subject = _find_subject(run, label, phase, has_other_data)
-        source = run.source()
+        source = run.read_source()
         paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
         source = replace(source, continued_from=None, import_paths=paths)
         try:
@@ -115,7 +115,7 @@ class Evaluation:
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Run it on an engine, by default that of the run, and return its folder; raises RunError."""
-        launched = self.run.launched()
+        launched = self.run.read_launch_metadata()
         if engine or local or launched.engine is None:
             engine = choose_engine(engine, local or (engine is None and launched.local))
         else:
@@ -137,7 +137,7 @@ class Evaluation:
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
             command = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
-            has_same_seed = self.experiment.seed == self.run.experiment()["seed"]
+            has_same_seed = self.experiment.seed == self.run.read_experiment()["seed"]
             target = EvaluationTarget(checkpoint, phase, has_same_seed)
             drive(folder, self.experiment, engine, address, lease, resume_with=command, target=target)
         return folder

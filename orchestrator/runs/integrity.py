@@ -20,7 +20,7 @@ from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.reports import FILE as REPORTS
 from orchestrator.records.reports import check_report
-from orchestrator.records.run_folder import ADVICE, ENDED, EVALUATIONS, RunFolder
+from orchestrator.records.run_folder import ADVICE, COMPLETE, EVALUATIONS, RunFolder
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import (
     check_mapping,
@@ -81,13 +81,13 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
         yield CheckedFile(path, "missing", "the file does not exist", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
     with suppress(HookyardError, FileNotFoundError):  # the result for experiment.yaml says so
-        checkpoints = folder.checkpoint_storage()
+        checkpoints = folder.find_checkpoint_folder()
     prefix = "checkpoints" if checkpoints.path == f"{storage.path}/checkpoints" else str(checkpoints)
     yield from (replace(result, file=f"{prefix}/{result.file}") for result in _check_checkpoints(checkpoints))
     inner = {tuple(path.split("/")[:2]) for path in paths if path.startswith(_RUNS) and path.count("/") > 1}
     for parent, name in sorted(inner):
         run = RunFolder(storage / parent, name)
-        if run.exists() or run.lacks_metadata():  # a run killed while being created has no files
+        if run.exists() or run.has_lost_metadata():  # a run killed while being created has no files
             for result in check_files(run):
                 is_outside = result.file.startswith(str(checkpoints))
                 yield result if is_outside else replace(result, file=f"{parent}/{name}/{result.file}")
@@ -116,10 +116,10 @@ def _report(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
 
 
 def _check_experiment(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
-    document = parse_yaml(folder.experiment_text(), path)
+    document = parse_yaml(folder.read_experiment_text(), path)
     if document.problems:
         raise ValueError(str(document.problems[0]))
-    if "task" not in folder.experiment():
+    if "task" not in folder.read_experiment():
         raise ValueError("it has no `task`")
     return False
 
@@ -136,7 +136,7 @@ def _check_lines(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
     data = folder.storage.read(path)
     lines = parse_lines(data, path, check_report if path == "metrics.jsonl" else check_mapping)
     run = _metadata(folder)
-    if path == "metrics.jsonl" and run and run.status in ENDED and len(lines) != (run.reports or 0):
+    if path == "metrics.jsonl" and run and run.status in COMPLETE and len(lines) != (run.reports or 0):
         log_omission(path, f"it has {len(lines)} reports, and {run.reports} were written")
     return bool(lines) and all(has_valid_seal(line) for line in data.splitlines() if line.strip())
 
@@ -167,7 +167,7 @@ _CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]],
 
 def _metadata(folder: RunFolder) -> RunMetadata | None:
     with suppress(HookyardError, FileNotFoundError):  # the result for run.json says so
-        return folder.metadata()
+        return folder.read_metadata()
     return None
 
 
@@ -178,7 +178,7 @@ def _missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
     attempts = {path.split("/")[1] for path in paths if path.startswith("stats/attempt=") and "/rank=" in path}
     attempts |= {f"attempt={number}" for number in range(count)}
     needed = ["run.json", "experiment.yaml", *(f"stats/{name}/attempt.json" for name in sorted(attempts))]
-    if run and run.sweep is None and run.status in ENDED and count:
+    if run and run.sweep is None and run.status in COMPLETE and count:
         has_rows = any(path.endswith((".parquet", ".arrow")) for path in paths if path.startswith("stats"))
         needed += [*([REPORTS] if run.reports else ()), *(() if has_rows else ["stats.parquet"])]
     yield from (path for path in needed if path not in paths)
@@ -187,7 +187,7 @@ def _missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
 def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
     """Yield a result if ranks have fewer rows than they must have: the end of a growing file has no checksum."""
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
-        if folder.metadata().evaluates:  # its reports carry the iteration of the evaluated checkpoint
+        if folder.read_metadata().evaluates:  # its reports carry the iteration of the evaluated checkpoint
             return
         if missing := [*_ranks_with_missing_rows(folder)]:
             yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
@@ -196,14 +196,14 @@ def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
 def _missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
     """Yield a result if an epoch before a restored checkpoint has no report: lines without a trace have no checksum."""
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
-        metadata, attempts = folder.metadata(), folder.attempts()
+        metadata, attempts = folder.read_metadata(), folder.read_attempts()
         if metadata.evaluates or not all(attempt.order for attempt in attempts):  # a custom loop reports as it likes
             return
         if any("/" in (attempt.checkpoint or "") for attempt in attempts):  # of another trial, which has its reports
             return
         positions = [attempt.position for attempt in attempts]
         first, *ends = (position.epoch - (position.stage in _UNREPORTED) for position in positions or [Position()])
-        reported = {report.get("epoch") for report in folder.reports()}
+        reported = {report.get("epoch") for report in folder.read_reports()}
         if missing := {*range(first, max(ends, default=0))} - reported:
             epochs = ", ".join(map(str, sorted(missing)))
             yield CheckedFile(REPORTS, "missing", f"no report of epoch {epochs}", _ADVICE[REPORTS])
@@ -215,11 +215,11 @@ def _ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
 
     from orchestrator.stats.read.valid_rows import open_valid_rows
 
-    attempts = folder.attempts()
+    attempts = folder.read_attempts()
     if not attempts or not all(attempt.has_own_rows for attempt in attempts):
         return
     last, starts = attempts[-1], [attempt.position.iteration for attempt in attempts]
-    reported = [report["iteration"] for report in folder.reports() if report.get("attempt") == last.number]
+    reported = [report["iteration"] for report in folder.read_reports() if report.get("attempt") == last.number]
     ends = [*(min(starts[number:]) for number in range(1, len(starts))), max([starts[-1], *filter(None, reported)])]
     counts: Counter[int] = Counter()
     for batch in open_valid_rows(folder.storage, attempts).batches(["rank"], pc.field("phase") == "train"):

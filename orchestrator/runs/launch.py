@@ -119,7 +119,7 @@ def drive(
             Lifecycle(in_process, assignment, resolved).train()
         else:
             _drive_on_ray(engine, assignment, resolved, display, is_stop_requested, address)
-    if folder.metadata().status == "interrupted":
+    if folder.read_metadata().status == "interrupted":
         say(f"Interrupted after a checkpoint. To resume: {resume_with}")
 
 

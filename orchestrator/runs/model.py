@@ -26,7 +26,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     """
     store = open_checkpoints(folder)
     weights = store.weights(label)
-    config = folder.experiment()
+    config = folder.read_experiment()
     with seeded(config["seed"]):
         task = _make_task(folder, config["task"], config["task_args"])
     weights_only = f"The weights alone: open_run({str(folder)!r}).weights({label!r})"
@@ -51,7 +51,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
 
 
 def _make_task(folder: RunFolder, name: str, arguments: dict[str, object]) -> Task:
-    paths = folder.source().import_paths
+    paths = folder.read_source().import_paths
     extend_import_path([*paths, Path.cwd()])
     try:
         return make_task(name, arguments)[0]
@@ -61,7 +61,7 @@ def _make_task(folder: RunFolder, name: str, arguments: dict[str, object]) -> Ta
 
 def import_error(folder: RunFolder, what: str, error: ConfigError) -> UsageError:
     """Return the error for a task whose code is missing or has changed."""
-    paths = folder.source().import_paths
+    paths = folder.read_source().import_paths
     return UsageError(
         f"{folder} cannot be {what}: {error}\nIts code was in {', '.join(paths) or 'the import path'}{_commit(folder)}."
         " Call this from the folder it is in now, or put that on PYTHONPATH. The weights need no code:"
@@ -70,6 +70,6 @@ def import_error(folder: RunFolder, what: str, error: ConfigError) -> UsageError
 
 
 def _commit(folder: RunFolder) -> str:
-    git = folder.metadata().git
+    git = folder.read_metadata().git
     changes = " and changes to it" if git and git["dirty"] else ""
     return f" (the run used commit {git['commit'][:12]}{changes})" if git else ""

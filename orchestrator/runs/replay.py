@@ -101,7 +101,7 @@ class _ReplayedRange:
         folder = RunFolder(self.run)
         resolved = resolve_attempt(folder, self.attempt)
         own = {name: hook for name, hook in resolved.hooks.items() if not _is_left_out(hook)}
-        init = folder.metadata().init
+        init = folder.read_metadata().init
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
             resolved.task,
@@ -143,12 +143,12 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     """
     folder = run.folder
     rows = run.load_stats(where=f"phase = 'train' and iteration = {iteration} and rank = {rank}")
-    attempts = {attempt.number: attempt for attempt in folder.attempts()}
+    attempts = {attempt.number: attempt for attempt in folder.read_attempts()}
     number = (
         _find_failed_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
     )
     if number not in attempts:
-        raise folder.lost_attempt(number)
+        raise folder.make_lost_attempt_error(number)
     attempt = attempts[number]
     resolved = resolve_attempt(folder, attempt)
     if has_custom_loop(type(resolved.task)):

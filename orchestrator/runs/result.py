@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.metrics.direction import declared_modes
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.runs.best import Best, best_and_divergence
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class Result:
     @property
     def status(self) -> str:
         """running, finished, stopped (by a hook), interrupted (can be resumed), failed, or lost (its driver died)."""
-        return self.folder.status()
+        return self.folder.find_status()
 
     @property
     def config(self) -> dict[str, Any]:
         """The resolved experiment."""
-        return self.folder.experiment()
+        return self.folder.read_experiment()
 
 
 class Run(Result):
@@ -77,14 +77,14 @@ class Run(Result):
     @property
     def error(self) -> str | None:
         """Why the run failed."""
-        return self.folder.metadata().error
+        return self.folder.read_metadata().error
 
     @property
     def modes(self) -> dict[str, str]:
         """Mode (`max` or `min`) of each metric whose direction is known."""
         best = self.best
         of_best = {best.metric: best.mode} if best else {}
-        return {**declared_modes(self.config), **self.folder.metadata().modes, **of_best}
+        return {**declared_modes(self.config), **self.folder.read_metadata().modes, **of_best}
 
     @property
     def stats(self) -> pd.DataFrame:
@@ -99,14 +99,14 @@ class Run(Result):
         """
         from orchestrator.stats.read.tables import load
 
-        return load(self._compacted(), self.folder.attempts(), columns, where)
+        return load(self._compacted(), self.folder.read_attempts(), columns, where)
 
     @property
     def hook_costs(self) -> pd.DataFrame:
         """Calls and seconds of each hook at each event on each rank, and the hook's `every`."""
         from orchestrator.stats.read.tables import load_costs
 
-        costs = load_costs(self._compacted(), self.folder.attempts())
+        costs = load_costs(self._compacted(), self.folder.read_attempts())
         with suppress(DamagedFile):
             entries = self.config.get("hooks") or {}
             every = {name: entry.get("every") for name, entry in entries.items() if isinstance(entry, Mapping)}
@@ -122,10 +122,8 @@ class Run(Result):
         return table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return the reports that counted, as plain data."""
-        from orchestrator.records.reports import counted_reports
-
-        return [dict(line) for line in counted_reports(self.folder.reports(), self.folder.attempts())]
+        """Return the reports that no later attempt has repeated, as plain data."""
+        return [dict(line) for line in self.folder.read_current_reports()]
 
     @property
     def best(self) -> Best | None:
@@ -164,14 +162,14 @@ class Run(Result):
         from orchestrator.stats.read.query import query
         from orchestrator.stats.read.valid_rows import open_valid_rows
 
-        return query(open_valid_rows(self._compacted(), self.folder.attempts()), sql)
+        return query(open_valid_rows(self._compacted(), self.folder.read_attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
         """Return the rows that count and meet a condition as in `load_stats`, for queries larger than memory."""
         from orchestrator.stats.read.query import Rows
         from orchestrator.stats.read.valid_rows import open_valid_rows
 
-        return Rows(open_valid_rows(self._compacted(), self.folder.attempts()), where)
+        return Rows(open_valid_rows(self._compacted(), self.folder.read_attempts()), where)
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
         """Return the samples of batches: their `index` in the dataset, with the batch's row and `loss`.
@@ -184,7 +182,7 @@ class Run(Result):
         from orchestrator.runs.samples import samples
         from orchestrator.stats.read.valid_rows import list_columns
 
-        attempts = self.folder.attempts()
+        attempts = self.folder.read_attempts()
         ranks = max((attempt.world_size for attempt in attempts), default=0)
         if rank is not None and rank >= ranks:
             raise UsageError(
@@ -212,7 +210,7 @@ class Run(Result):
 
     def _restrict_to_training(self, where: str | None) -> str | None:
         """Restrict a condition without a phase to rows of `train`, except in an evaluation."""
-        return where if self.folder.metadata().evaluates else restrict_to_training(where)
+        return where if self.folder.read_metadata().evaluates else restrict_to_training(where)
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """Return the folder of `last`, `best` or a named checkpoint: a Path, or a URL on an object store.
@@ -285,9 +283,9 @@ class Run(Result):
         from orchestrator.stats.write.compaction import compact_ended
 
         compact_ended(self.folder)
-        storage, run = self.folder.storage, self.folder.metadata()
-        if run.status in ENDED and not storage.exists("stats.parquet"):
-            warn_lost_rows(storage, self.folder.attempts())
+        storage, run = self.folder.storage, self.folder.read_metadata()
+        if run.status in COMPLETE and not storage.exists("stats.parquet"):
+            warn_lost_rows(storage, self.folder.read_attempts())
         return self.folder.storage
 
     def _store(self) -> CheckpointStore:
@@ -308,7 +306,7 @@ def restrict_to_training(where: str | None) -> str:
 def open_run(path: str | Path) -> Run:
     """Return a run that exists; raises UsageError if there is none, StorageError if its storage does not answer."""
     folder = RunFolder.open(path)
-    if folder.metadata().sweep:
+    if folder.read_metadata().sweep:
         raise UsageError(f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000")
     return Run(folder)
 

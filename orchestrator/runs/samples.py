@@ -39,9 +39,9 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
     `begins` has the first iteration of an evaluation by attempt, rank, phase and epoch. Leaves the caller's random
     state alone. Raises UsageError if the task or its data has changed.
     """
-    attempts, orders = {attempt.number: attempt for attempt in folder.attempts()}, dict[str, _Order]()
+    attempts, orders = {attempt.number: attempt for attempt in folder.read_attempts()}, dict[str, _Order]()
     if lost := sorted({*rows["attempt"]} - attempts.keys()):
-        raise folder.lost_attempt(lost[0])
+        raise folder.make_lost_attempt_error(lost[0])
     rows, before, tables = rows.astype({"phase": "str"}), random_state(), list[pd.DataFrame]()
     try:
         for named, group in rows.groupby(_GROUP):
@@ -72,7 +72,7 @@ def _stream_positions(rows: pd.DataFrame) -> list[list[int | None]]:
 
 def resolve_attempt(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:
     """Return a run's experiment with the data order of an attempt; raises UsageError if it cannot be built here."""
-    source = folder.source()
+    source = folder.read_source()
     extend_import_path([*source.import_paths, Path.cwd()])
     try:
         return resolve(source.with_values(attempt.order.values) if attempt.order else source)

@@ -33,7 +33,7 @@ from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
+from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name, trial_number
 from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
@@ -123,7 +123,7 @@ def resume_sweep(
 def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None) -> Sweep:
     """Resume a sweep as `resume_sweep` does, while the caller holds its lease."""
     with errors_before_start():
-        metadata = folder.metadata()
+        metadata = folder.read_metadata()
         address = chosen_address(address, local=metadata.local)
         experiment = experiment_to_resume(folder)
         settings = experiment.sweep
@@ -168,7 +168,7 @@ def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
 
     trials = [RunFolder(folder.storage / "trials", name) for name in names]
     deadline = monotonic() + _ORPHAN_TIMEOUT_S
-    while alive := [trial for trial in folder.storage.each(RunFolder.metadata, trials) if has_live_process(trial)]:
+    while alive := [trial for trial in folder.storage.each(RunFolder.read_metadata, trials) if has_live_process(trial)]:
         if monotonic() > deadline:
             raise UsageError(f"process {alive[0].pid} is still training {folder}/trials/{alive[0].name}; stop it first")
         sleep(0.5)
@@ -188,7 +188,7 @@ def _run_trials(
     folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None, lease: Lease
 ) -> Sweep:
     """Run the remaining trials of a sweep and record its end."""
-    settings, metadata = experiment.sweep, folder.metadata()
+    settings, metadata = experiment.sweep, folder.read_metadata()
     assert settings is not None
     # Tune would handle Ctrl-C itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
@@ -250,13 +250,13 @@ def _conclude(folder: RunFolder, settings: Settings, interrupted: bool = False) 
     index = TrialIndex(folder, settings.objectives)
     records = index.records()
     for name, record in records.items():
-        if isinstance(record, TrialRecord) and record.status in ENDED and not record.compacted:
+        if isinstance(record, TrialRecord) and record.status in COMPLETE and not record.compacted:
             trial = RunFolder(folder.storage / "trials", name)
-            compact(trial.storage, trial.attempts())
+            compact(trial.storage, trial.read_attempts())
             records[name] = replace(record, compacted=True)
     index.write(records.values())
     result = Sweep(folder)
-    ended_by_failure = folder.metadata().fail_fast and count_failed_trials(result) > 0
+    ended_by_failure = folder.read_metadata().fail_fast and count_failed_trials(result) > 0
     status = "interrupted" if interrupted else "failed" if ended_by_failure else "finished"
     folder.update(status=status, ended=now(), best=_describe_best_trial(result))
     return result
@@ -318,4 +318,4 @@ def _compute_concurrency(ray: Any, experiment: Experiment, settings: Settings) -
 def count_failed_trials(result: Sweep) -> int:
     """Count the failed and lost trials of an ended sweep."""
     records = result.records().values()
-    return sum(isinstance(record, DamagedFile) or record.status not in (*ENDED, "interrupted") for record in records)
+    return sum(isinstance(record, DamagedFile) or record.status not in (*COMPLETE, "interrupted") for record in records)

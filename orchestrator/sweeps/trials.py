@@ -58,7 +58,7 @@ def begin_trial(
         init = describe_initial_weights(resolved.experiment) if is_new else None
         text = to_yaml(resolved.experiment)
     except ConfigError as config_error:
-        error, text = config_error, RunFolder(location).experiment_text()
+        error, text = config_error, RunFolder(location).read_experiment_text()
     if is_new:
         configuration = number // settings.repeats if settings.repeats > 1 else None
         modes = dict(settings.objectives)

@@ -44,7 +44,7 @@ class LiveFrame:
     """The frame of a run or a sweep for a display, which calls it with the number of lines."""
 
     def __init__(self, folder: RunFolder) -> None:
-        is_sweep = bool(folder.metadata().sweep)
+        is_sweep = bool(folder.read_metadata().sweep)
         self.look: Callable[[], Any] = LiveSweep(folder).look if is_sweep else LiveRun(folder).look
         """Reads new data, and returns the view."""
         self.draw: Callable[[Any, int | None], RenderableType] = sweep_frame if is_sweep else run_frame

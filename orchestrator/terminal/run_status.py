@@ -11,8 +11,8 @@ import pandas as pd
 
 from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
-from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.reports import drop_superseded
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.quantities import duration
 from orchestrator.stats.insight import Finding, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
@@ -117,24 +117,24 @@ class LiveRun:
         """Return `run.json`, read again if it changed; reads new reports too."""
         state = self.folder.storage.state("run.json")
         if self._metadata is None or state != self.metadata_state:
-            self._metadata, self.metadata_state = self.folder.metadata(), state
+            self._metadata, self.metadata_state = self.folder.read_metadata(), state
         self._lines += self._line_tail.look()
         run = self._metadata
         missing = (run.reports or 0) - len(self._lines)
-        if run.status in ENDED and missing > 0 and not self._has_warned:
+        if run.status in COMPLETE and missing > 0 and not self._has_warned:
             log_omission(self.folder.storage / "metrics.jsonl", f"{missing} of its {run.reports} reports are missing")
             self._has_warned = True
         return run
 
     def reports(self) -> list[Mapping[str, Any]]:
         """Return the valid reports, as far as `metadata` or `look` has read them."""
-        return counted_reports(self._lines, self.folder.attempts())
+        return drop_superseded(self._lines, self.folder.read_attempts())
 
     def look(self) -> RunView:
-        metadata, attempts = self.metadata(), self.folder.attempts()
-        status, attempt = self.folder.status(metadata), attempts[-1] if attempts else None
-        reports = counted_reports(self._lines, attempts)
-        tails, rows = self._read_rows(attempts, status in ENDED, reports)
+        metadata, attempts = self.metadata(), self.folder.read_attempts()
+        status, attempt = self.folder.find_status(metadata), attempts[-1] if attempts else None
+        reports = drop_superseded(self._lines, attempts)
+        tails, rows = self._read_rows(attempts, status in COMPLETE, reports)
         self._compare(rows)
         ranks = self._ranks(tails, rows)
         row_age_s = min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None)
@@ -189,7 +189,7 @@ class LiveRun:
         )
 
     def _progress(self, status: str, attempt: Attempt | None, tails: Mapping[int, RankTail]) -> RunProgress:
-        self._experiment = self._experiment or self.folder.experiment()
+        self._experiment = self._experiment or self.folder.read_experiment()
         start = attempt.position if attempt and attempt.checkpoint else None
         reached = RunProgress(None, start.epoch, start.step, start.iteration) if start else RunProgress()
         if tails:

@@ -10,14 +10,14 @@ from time import time
 from typing import Any
 
 from orchestrator.records.metadata import RunMetadata, seconds_at
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report
 from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
 from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.run_status import LiveRun, RunView
 
-SETTLED = {*ENDED, "interrupted"} - {"failed"}
+SETTLED = {*COMPLETE, "interrupted"} - {"failed"}
 """Status of trials that change only when the sweep is resumed; Tune may retry a failed one."""
 
 
@@ -115,7 +115,7 @@ class LiveSweep:
             and (leader is None or trial.name in leader.trials[:1])
         ]
         best = min(candidates, key=lambda trial: (_cost(trial, mode), trial.name), default=None)
-        status, total = self.folder.status(metadata), max(sweep.trials, len(trials))
+        status, total = self.folder.find_status(metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
         return SweepView(
             name=self.folder.name,
@@ -157,7 +157,7 @@ class LiveSweep:
         view = _view(
             metadata,
             name=name,
-            status=run.folder.status(metadata),
+            status=run.folder.find_status(metadata),
             best=best[metric] if best else None,
             last=next((report[metric] for report in reversed(reports) if is_number(report.get(metric))), None),
             run=run.look() if metadata.status == "running" else None,

@@ -128,7 +128,7 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
     # Three gradients are added in an order that depends on DDP's buckets, and a group that begins has other ones for a
     # step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
-    checkpoint = run.folder.attempts()[1].checkpoint
+    checkpoint = run.folder.read_attempts()[1].checkpoint
     assert re.fullmatch(f"Attempt 0 failed: rank [012] on {victim}: died without an error message: .*", told[0])
     assert re.fullmatch(f"attempt 1 resumes from {checkpoint}: 3 ranks on .*{victim}.*", told[1])
 
@@ -138,7 +138,7 @@ def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) ->
     # Ray is asked for drained nodes every two seconds, in which twelve epochs can pass.
     overrides = ["workers.count=2", "epochs=60"]
     victim, run, told = disturbed(cluster, "drained", cluster.prepare_drain(), overrides=overrides)
-    first, second = run.folder.attempts()
+    first, second = run.folder.read_attempts()
     step = re.fullmatch(r"attempt 0 preempted after step (\d+)", told[0])
     assert step is not None
     assert int(step[1]) == second.position.step
@@ -158,7 +158,7 @@ def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> 
         cluster, "dead", lambda name: cluster.hosts[name].kill(), overrides=["workers.count=[2, 3]"]
     )
     left = [name for name in NAMES if name != victim]
-    attempts = run.folder.attempts()
+    attempts = run.folder.read_attempts()
     first, second = (attempt.world_size for attempt in attempts)
     assert first in (2, 3)  # a host that has just been restarted may come too late
     assert second == 2
@@ -191,7 +191,7 @@ def disturbed(
     while not list(folder.glob("checkpoints/*/manifest.json")):
         assert driver.poll() is None, driver.stdout.read()
         time.sleep(0.02)
-    (first,) = RunFolder(str(folder)).attempts()
+    (first,) = RunFolder(str(folder)).read_attempts()
     victim = max({host.node for host in first.hosts} - {HEAD})
     disturb(victim)
     said = []

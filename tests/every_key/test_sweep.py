@@ -128,7 +128,7 @@ def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
         experiment_from_dict({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True
     )
     runs = [
-        (one.metadata().status, one.metadata().values, one.metadata().stopped, len(one.reports()))
+        (one.read_metadata().status, one.read_metadata().values, one.read_metadata().stopped, len(one.read_reports()))
         for one in trial_folders(done.folder)
     ]
     try:

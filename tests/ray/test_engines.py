@@ -59,7 +59,7 @@ def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(ray_cluster:
 
     # The trial's process was killed at step 7 of 40, with a checkpoint every 2; the other ended after its first epoch.
     killed, stopped = done.runs
-    assert [attempt.checkpoint for attempt in killed.folder.attempts()] == [None, "step-00000006"]
+    assert [attempt.checkpoint for attempt in killed.folder.read_attempts()] == [None, "step-00000006"]
     assert not stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
     assert stats.groupby(["trial", "rank"], observed=True).size().tolist() == [4 * (10 + 6), 10 + 6]
     assert json.loads((Path(stopped.checkpoint()) / "manifest.json").read_text())

@@ -100,7 +100,7 @@ def test_run_leaves_a_drained_node_without_repeating_a_step(
 
     run = open_run("runs/drained")
     assert run.status == "finished"
-    assert len(run.folder.attempts()) == attempts
+    assert len(run.folder.read_attempts()) == attempts
     steps = [tuple(map(int, line.split())) for line in (outside / "diary").read_text().splitlines()]
     assert sorted(steps) == [(rank, step) for rank in (0, 1) for step in range(1, 41)]
     assert not run.stats.duplicated(KEY).any()

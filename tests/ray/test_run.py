@@ -92,8 +92,8 @@ def test_killed_ranks_and_a_killed_driver_change_no_result(
     resumed = resume("runs/points")
     assert resumed.status == "finished"
     checkpoints = [None, *(f"step-{step - 1:08}" for step in kills.values()), "step-00000012"]
-    assert [attempt.checkpoint for attempt in resumed.folder.attempts()] == checkpoints
-    assert resumed.folder.metadata().engine == engine
+    assert [attempt.checkpoint for attempt in resumed.folder.read_attempts()] == checkpoints
+    assert resumed.folder.read_metadata().engine == engine
     assert_each_row_once(resumed)
     assert_same_weights(resumed, undisturbed)
     assert resumed.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()
@@ -132,7 +132,7 @@ def test_failing_hook_ends_the_run_with_its_own_message(ray_cluster: Any, outsid
     with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 0: ValueError: 2\.0 is too much"):
         run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)
     assert status_of("runs/points") == "failed"
-    assert len(open_run("runs/points").folder.attempts()) == 1
+    assert len(open_run("runs/points").folder.read_attempts()) == 1
 
 
 def test_engines_train_one_rank_bit_for_bit_alike(ray_cluster: Any, outside: Path) -> None:
@@ -142,6 +142,6 @@ def test_engines_train_one_rank_bit_for_bit_alike(ray_cluster: Any, outside: Pat
     load = partial(load_experiment, "points.yaml")
     runs = [run(load(), "runs", "local", local=True)]
     runs += [run(load(), "runs", engine, engine=engine) for engine in ("gang", "train")]
-    assert [attempt.hosts[0].threads for done in runs for attempt in done.folder.attempts()] == [2, 2, 2]
+    assert [attempt.hosts[0].threads for done in runs for attempt in done.folder.read_attempts()] == [2, 2, 2]
     for done in runs[1:]:
         assert_same_weights(runs[0], done)

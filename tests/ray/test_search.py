@@ -129,7 +129,7 @@ def test_hyperband_pauses_trials_and_finishes_the_best(ray_cluster: Any, outside
     # Gains add up over the pause in which the others were waited for: 1 for each report of the best.
     best = done.runs[4]
     assert best.metrics["val/score"].tolist() == pytest.approx([1, 2, 3, 4])
-    assert len(best.folder.attempts()) == 2
+    assert len(best.folder.read_attempts()) == 2
     assert done.trials["status"].tolist() == ["stopped"] * 6
 
 
@@ -203,7 +203,7 @@ def test_trials_of_a_shared_training_stop_and_fail_one_by_one(ray_cluster: Any, 
     assert done.trials["leader"].tolist() == ["trial-0000"] * 4
     assert done.trials["status"].tolist() == ["finished", "failed", "stopped", "finished"]
     first, fails, low, best = (trial.folder for trial in done.runs)
-    assert "2.0 is too much" in str(fails.metadata().error)
-    assert low.metadata().stopped == ["the scheduler ended the trial"]
-    assert [len(folder.reports()) for folder in (first, fails, low, best)] == [3, 0, 1, 2]
+    assert "2.0 is too much" in str(fails.read_metadata().error)
+    assert low.read_metadata().stopped == ["the scheduler ended the trial"]
+    assert [len(folder.read_reports()) for folder in (first, fails, low, best)] == [3, 0, 1, 2]
     assert done.best.name == best.name

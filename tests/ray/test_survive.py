@@ -70,7 +70,7 @@ def losses(done: Sweep) -> list[list[float]]:
 
 
 def begun_from(done: Sweep) -> list[list[str | None]]:
-    return [[attempt.checkpoint for attempt in run.folder.attempts()] for run in done.runs]
+    return [[attempt.checkpoint for attempt in run.folder.read_attempts()] for run in done.runs]
 
 
 def test_trial_resumes_after_losing_a_rank_or_its_own_process(ray_cluster: Any, outside: Path) -> None:
@@ -101,11 +101,11 @@ def test_sweep_resumes_after_its_driver_and_ray_were_killed(ray_cluster: Any, ou
     left = open_sweep("runs/tough")
     assert left.status == "lost"
     assert left.runs[0].status == "finished"
-    metadata = left.runs[0].folder.metadata()
+    metadata = left.runs[0].folder.read_metadata()
 
     done = resume_sweep("runs/tough")
     assert done.trials["status"].tolist() == ["finished"] * 4
-    assert done.runs[0].folder.metadata() == metadata
+    assert done.runs[0].folder.read_metadata() == metadata
     assert begun_from(done) == [[None], [None, "step-00000012"], [None], [None]]
     # All four have the same configuration, but for the hook that killed: the same losses, disturbed or not.
     assert len({tuple(found) for found in losses(done)}) == 1

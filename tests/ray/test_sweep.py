@@ -102,7 +102,7 @@ def test_misspelled_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, ou
             (
                 str(caught.value),
                 done.status,
-                done.folder.metadata().error,
+                done.folder.read_metadata().error,
                 done.trials[["status", "reports", "error"]].to_numpy().tolist(),
             )
         )
@@ -124,7 +124,7 @@ def test_failed_trial_does_not_end_the_sweep(
     assert "hook 'fails' failed in on_update on rank 1: ValueError: 2.0 is too much" in trials["error"].iloc[1]
     assert count_failed_trials(done) == 1
     # A mistake would come again: it is not tried again, as a lost process is.
-    assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1]
+    assert [len(run.folder.read_attempts()) for run in done.runs] == [1, 1, 1]
     assert open_run(done.best.path).status == "finished"
     # The second trial is told of once, in its own words; Tune's "Trial ... completed" is kept quiet.
     said = capfd.readouterr()

@@ -95,7 +95,7 @@ def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
 
 
 def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
-    metadata = RunFolder(path).metadata()
+    metadata = RunFolder(path).read_metadata()
     if metadata.sweep:
         trial = (metadata.best or {}).get("trial")
         if trial is None:
@@ -115,7 +115,7 @@ def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
 
 def _store(path: str) -> CheckpointStore:
     folder = RunFolder(path)
-    return CheckpointStore(folder.checkpoint_storage(), folder.name)
+    return CheckpointStore(folder.find_checkpoint_folder(), folder.name)
 
 
 def _names(origin: InitialWeights) -> list[str]:

@@ -42,7 +42,7 @@ def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) 
 
 def best_checkpoint(folder: RunFolder, best: Best | None, trial: str = "") -> page.Section:
     """Show how to use the best checkpoint of a run, or of a sweep's best `trial`."""
-    if measured := folder.metadata().evaluates:
+    if measured := folder.read_metadata().evaluates:
         return page.Section("best", "Evaluated checkpoint", f"Evaluation of {Evaluated(**measured)}.")
     if best is None or best.checkpoint is None:
         return page.Section(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from orchestrator.records.run_folder import ENDED
+from orchestrator.records.run_folder import COMPLETE
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.student_t import quantile
 
@@ -101,7 +101,7 @@ def _configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: s
         ),
         key=lambda repeat: (sign * (repeat.value or 0), repeat.trial),
     )
-    ended = [repeat for repeat in valued if repeat.status in ENDED]
+    ended = [repeat for repeat in valued if repeat.status in COMPLETE]
     values = [float(repeat.value or 0) for repeat in ended or valued]
     spread = stdev(values) if len(values) > 1 else math.nan
     return Configuration(

@@ -17,8 +17,8 @@ from pyarrow import ArrowException
 from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.records.lease import check_lease
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.reports import drop_superseded
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report, divergence
 from orchestrator.stats.aggregate.usage import stored_usage, usage
 from orchestrator.stats.read.query import Rows
@@ -80,16 +80,16 @@ class TrialRecord:
     @classmethod
     def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> TrialRecord:
         """Read a trial's folder. Raises DamagedFile."""
-        metadata, attempts, lines = folder.metadata(), folder.attempts(), folder.reports()
-        reports = counted_reports(lines, attempts)
+        metadata, attempts, lines = folder.read_metadata(), folder.read_attempts(), folder.read_reports()
+        reports = drop_superseded(lines, attempts)
         metrics = [metric for metric, _ in objectives]
         compared = [report for report in reports if all(metric in report for metric in metrics)]
         best = best_report(reports, *objectives[0]) or {}
-        if metadata.status in ENDED:
+        if metadata.status in COMPLETE:
             warn_lost_rows(folder.storage, attempts)
         return cls(
             name=folder.name,
-            status=folder.status(metadata),
+            status=folder.find_status(metadata),
             started=metadata.started,
             ended=metadata.ended,
             wall_s=metadata.wall_s,
@@ -170,7 +170,7 @@ class TrialIndex:
         """Read a trial from its folder; None if it has not begun."""
         folder = RunFolder(self._trials, name)
         if not folder.exists():
-            return folder.lost_metadata() if folder.lacks_metadata() else None
+            return folder.make_lost_metadata_error() if folder.has_lost_metadata() else None
         try:
             return TrialRecord.read(folder, self._objectives)
         except DamagedFile as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
 from orchestrator.stats.read.dataset import make_source, narrow_counters, read_schema
 from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFile, RecordedFiles, list_recorded_files
@@ -75,7 +75,7 @@ def is_compacted(storage: Storage) -> bool:
 
 def compact_ended(folder: RunFolder) -> None:
     """Compact a run that has ended, if a kill or failure prevented that. Any reader may call this."""
-    if is_compacted(folder.storage) or folder.metadata().status not in ENDED:
+    if is_compacted(folder.storage) or folder.read_metadata().status not in COMPLETE:
         return
     with suppress(Exception), folder.lease():  # no permission, or no memory: it can be read as it is
-        compact(folder.storage, folder.attempts())
+        compact(folder.storage, folder.read_attempts())

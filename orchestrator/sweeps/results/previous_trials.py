@@ -10,8 +10,7 @@ from orchestrator.config.checks.space import count_trials
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import RunMetadata, seconds_at
-from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.records.sweep_folder import trial_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex
 
@@ -43,7 +42,7 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
         has_failed = record.status == "failed"
         previous[trial_number(name)] = PreviousTrial(
             dict(record.values),
-            is_over=record.status in ENDED or (has_failed and not failed_again),
+            is_over=record.status in COMPLETE or (has_failed and not failed_again),
             has_failed=has_failed,
             reports=record.compared_reports,
             last_reports=tuple(record.reported),
@@ -53,7 +52,7 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
 
 def reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
     """Return the reports of a trial that count and have all of the sweep's metrics, oldest first."""
-    return [report for report in counted_reports(folder.reports(), folder.attempts()) if settings.has_metrics(report)]
+    return [report for report in folder.read_current_reports() if settings.has_metrics(report)]
 
 
 def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[int]:
@@ -64,8 +63,8 @@ def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> 
 
 def training_seconds(folder: RunFolder) -> float:
     """Return a trial's training time: from the start of each attempt to its last report."""
-    starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.attempts() if attempt.started}
-    ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.reports() if "time" in line}
+    starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.read_attempts() if attempt.started}
+    ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.read_reports() if "time" in line}
     return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from hooks.metrics.direction import direction
 from orchestrator.errors import DamagedFile, UsageError, did_you_mean
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
@@ -46,7 +46,7 @@ class Sweep(Result):
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__(folder)
-        settings = folder.metadata().sweep
+        settings = folder.read_metadata().sweep
         assert settings is not None
         self.objectives = [*settings.objectives]
         """Each of the sweep's metrics, with `max` or `min`."""
@@ -98,7 +98,7 @@ class Sweep(Result):
         chosen = self.trial(trial)
         if chosen.config["sweep"] is not None:
             raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
-        source = chosen.folder.source().with_values({"name": f"{self.name}-{chosen.name}"})
+        source = chosen.folder.read_source().with_values({"name": f"{self.name}-{chosen.name}"})
         if exploits := lineage(History(self.folder).read(), chosen.name):
             changes = [
                 {"at": f"{exploit.step} steps", "set": exploit.changes} for exploit in exploits if exploit.changes
@@ -276,10 +276,10 @@ def _trial_tables(
     columns = None if columns is None else [name for name in columns if name != "trial"]
     recorded = []
     for run in runs:
-        storage, attempts = run.folder.storage, run.folder.attempts()
+        storage, attempts = run.folder.storage, run.folder.read_attempts()
         if names := list_columns(storage, attempts):
             recorded.append((run, names))
-        elif run.folder.metadata().status in ENDED:
+        elif run.folder.read_metadata().status in COMPLETE:
             warn_lost_rows(storage, attempts)
     if columns is not None and recorded:
         check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])

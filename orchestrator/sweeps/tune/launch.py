@@ -18,7 +18,7 @@ from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
 from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population import History
@@ -108,7 +108,7 @@ def _would_fail_again(trial: RunFolder) -> bool:
     """Return whether a trial failed with an error that a retry would hit again."""
     if not trial.exists():
         return False
-    metadata = trial.metadata()
+    metadata = trial.read_metadata()
     return metadata.status == "failed" and metadata.is_user_error
 
 
@@ -211,7 +211,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
-            if folder.exists() and folder.metadata().status in ENDED:
+            if folder.exists() and folder.read_metadata().status in COMPLETE:
                 self._sweep.ended(number, values, self._last.pop(number, None))
             else:
                 self._failed(number, values, folder)
@@ -223,14 +223,14 @@ class _TrialEvents(_Unsaved, tune.Callback):
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
                 begin_trial(sweep.folder.location, number, sweep.experiment.source, sweep.settings, values)
-        if folder.metadata().status == "running":
+        if folder.read_metadata().status == "running":
             folder.end("failed", error=error)
         remove_placement_group_of(folder)
-        sweep.failed(number, values, error, metric_missing=folder.metadata().metric_missing)
+        sweep.failed(number, values, error, metric_missing=folder.read_metadata().metric_missing)
 
 
 def _error_of(trial: RunFolder) -> str:
-    error = trial.metadata().error if trial.exists() else None
+    error = trial.read_metadata().error if trial.exists() else None
     return error or f"the trial's process {RankFailed.died(0, trial).message}"
 
 

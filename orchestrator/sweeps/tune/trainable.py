@@ -21,7 +21,7 @@ from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.rank_failures import would_fail_again
 from orchestrator.errors import ConfigError, MetricMissing, RunError
-from orchestrator.records.run_folder import ENDED
+from orchestrator.records.run_folder import COMPLETE
 from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL
@@ -82,7 +82,7 @@ class Trial(tune.Trainable):
         self._trials = []
         for member in (self._config, *self._config["followers"]):
             folder = trial_folder(self._location, member["number"])
-            if self._shares_training and folder.exists() and folder.metadata().status in ENDED:
+            if self._shares_training and folder.exists() and folder.read_metadata().status in COMPLETE:
                 continue  # it ended before the others lost their process
             try:
                 trial = ActiveTrial.begin(

@@ -117,11 +117,11 @@ def _run(root: Path, **fields: Any) -> RunFolder:
 
 def test_run_json_has_the_facts_at_the_end(tmp_path: Path) -> None:
     folder = _run(tmp_path, epochs=2)
-    assert folder.metadata().info == {}
+    assert folder.read_metadata().info == {}
     folder.end("finished")
-    metadata = folder.metadata()
+    metadata = folder.read_metadata()
     assert (metadata.status, metadata.seed, metadata.attempts) == ("finished", 1, 1)
     assert metadata.info["iteration"] == 14
     assert metadata.info["learning_rates"] == [0.1]
-    assert metadata.info["metrics"]["val/accuracy"] == folder.reports()[-1]["val/accuracy"]
+    assert metadata.info["metrics"]["val/accuracy"] == folder.read_reports()[-1]["val/accuracy"]
     assert metadata.info["parameters"] == 5 * 8 + 8 + 8 * 3 + 3

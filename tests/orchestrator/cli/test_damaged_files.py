@@ -198,7 +198,7 @@ def test_resume_with_a_damaged_index_starts_nothing(cut: Path) -> None:
     code, out, told = call("resume", cut)
     assert (code, out) == (2, "")
     assert "index.json is damaged" in told
-    assert len(open_run(cut).folder.attempts()) == 1
+    assert len(open_run(cut).folder.read_attempts()) == 1
 
 
 @pytest.mark.parametrize("refused", ["run.json", "source.json"])

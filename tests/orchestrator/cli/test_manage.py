@@ -89,11 +89,11 @@ def test_ls_refuses_unknown_filters(storage: str) -> None:
 
 def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) -> None:
     folder = run(described(epochs=1, tags=["baseline", "small"], notes="The first."), tmp_path, local=True).folder
-    assert (folder.metadata().tags, folder.metadata().notes) == (["baseline", "small"], "The first.")
+    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (["baseline", "small"], "The first.")
     assert call("note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline").exit_code == 0
-    assert (folder.metadata().tags, folder.metadata().notes) == (["small", "slow"], "Too slow.")
+    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (["small", "slow"], "Too slow.")
     assert call("note", str(folder), "--tag", "kept").exit_code == 0
-    assert (folder.metadata().tags, folder.metadata().notes) == (["small", "slow", "kept"], "Too slow.")
+    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (["small", "slow", "kept"], "Too slow.")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_ctrl_c_leaves_the_run_running(run: RunFolder, monkeypatch: pytest.Monke
     monkeypatch.setattr(watch.time, "sleep", sleep)
     result = on_a_terminal(monkeypatch, str(run))
     assert (result.exit_code, result.stderr.strip()) == (130, f"Stopped watching. {run} is still running.")
-    assert run.status() == "running"
+    assert run.find_status() == "running"
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:

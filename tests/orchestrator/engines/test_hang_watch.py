@@ -148,7 +148,7 @@ def test_in_this_process_a_hang_is_reported_or_ends_the_run(
             ),
         ):
             run(wanted, tmp_path, "run", local=True)
-        assert RunFolder(tmp_path, "run").metadata().status == "failed"
+        assert RunFolder(tmp_path, "run").read_metadata().status == "failed"
         return
     assert run(wanted, tmp_path, "run", local=True).status == "finished"
     told = capsys.readouterr().err

@@ -171,7 +171,7 @@ def reports(run: Run) -> list[dict[str, Any]]:
 
 def last_checkpoint(run: Run) -> dict[str, Any]:
     """All that it holds, of each rank too, but for the place in a stream: rows tell what was read there."""
-    store = CheckpointStore(run.folder.checkpoints())
+    store = CheckpointStore(run.folder.checkpoint_folder())
     name = store.resolve("last")
     return {file: plain(store.load(name, file) | {"data": None}) for file in store.files(name)}
 
@@ -179,7 +179,7 @@ def last_checkpoint(run: Run) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_run_resumes_bit_for_bit_with_each_row_once(runs: dict[str, tuple[Run, Run]], kind: str) -> None:
     whole, killed = runs[kind]
-    assert [attempt.checkpoint is None for attempt in killed.folder.attempts()] == [True, False]
+    assert [attempt.checkpoint is None for attempt in killed.folder.read_attempts()] == [True, False]
     assert not killed.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
     pd.testing.assert_frame_equal(rows(killed), rows(whole), check_exact=True)
     assert reports(killed) == reports(whole)

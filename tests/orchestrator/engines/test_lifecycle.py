@@ -78,7 +78,7 @@ def test_run_trains_to_its_end_and_records_it(folder: RunFolder, live: Callable[
     engine = Scripted(SCRIPT)
     live(engine).train()
     assert engine.asked == ["begin", "next", "next", "next", "end"]
-    assert folder.metadata().status == "finished"
+    assert folder.read_metadata().status == "finished"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_status_comes_from_the_last_report(
     folder: RunFolder, live: Callable[..., Lifecycle], last: Report, status: str, reasons: list[str]
 ) -> None:
     live(Scripted((last,))).train()
-    assert (folder.metadata().status, folder.metadata().stopped) == (status, reasons)
+    assert (folder.read_metadata().status, folder.read_metadata().stopped) == (status, reasons)
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), MemoryError(), KeyboardInterrupt()])
@@ -112,7 +112,7 @@ def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
         patch.setattr(compaction, "compact", Mock(side_effect=error))
         with suppress(KeyboardInterrupt), failing(folder):
             live(Scripted(SCRIPT)).train()
-        assert folder.metadata().status == "finished"
+        assert folder.read_metadata().status == "finished"
         if isinstance(error, Exception):
             assert "could not compact the rows" in caplog.text
             assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
@@ -141,7 +141,7 @@ def test_stopped_trial_ends_at_its_report(folder: RunFolder, live: Callable[...,
     lifecycle.next()
     lifecycle.end("stopped", ["as good as the target"])
     assert engine.asked == ["begin", "next", "end"]
-    assert (folder.metadata().status, folder.metadata().stopped) == ("stopped", ["as good as the target"])
+    assert (folder.read_metadata().status, folder.read_metadata().stopped) == ("stopped", ["as good as the target"])
 
 
 def test_lost_run_restarts_and_shows_a_line(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
@@ -149,7 +149,7 @@ def test_lost_run_restarts_and_shows_a_line(folder: RunFolder, live: Callable[..
     live(engine, restarts=2, show_line=said.append).train()
     assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "end"]
     assert said == [f"Failed before it started: rank {rank}: {DIED}" for rank in (1, 0)]
-    assert folder.metadata().status == "finished"
+    assert folder.read_metadata().status == "finished"
 
 
 @pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3), (-1, 6)])
@@ -169,7 +169,7 @@ def test_preempted_run_restarts_up_to_the_limit(
     is_warned = partial(is_preempted, is_stop_requested=lambda: False)
     live(engine, preemptions=limit, is_preempted=is_warned, show_line=lines.append).train()
     assert engine.asked.count("begin") == engine.asked.count("end") == attempts
-    assert folder.metadata().status == status
+    assert folder.read_metadata().status == status
     assert [line.endswith("preempted after step 7") for line in lines] == [True] * (2 if limit < 0 else 1)
 
 
@@ -204,7 +204,7 @@ def test_failure_is_recorded_with_its_own_message(
 ) -> None:
     with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, failing(folder):
         raise error
-    about = folder.metadata()
+    about = folder.read_metadata()
     assert (about.status, about.error, about.is_user_error) == ("failed", words, again)
     assert str(raised.value) == (words if not isinstance(error, KeyboardInterrupt) else "")
 
@@ -218,6 +218,6 @@ def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong:
     assert told.is_user_error
     with pytest.raises(type(wrong)) as raised, failing(folder):
         raise told
-    assert str(raised.value) == folder.metadata().error == str(wrong)
+    assert str(raised.value) == folder.read_metadata().error == str(wrong)
     assert getattr(raised.value, "problems", ()) == getattr(wrong, "problems", ())
     assert not folder.storage.exists("log.txt")

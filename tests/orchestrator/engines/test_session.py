@@ -33,7 +33,7 @@ def test_report_is_written_before_it_is_yielded(tmp_path: Path) -> None:
     given = assignment(tmp_path)
     written = RunFolder(given.location)
     for count, report in enumerate(Session(given, World()).reports(), start=1):
-        lines = written.reports()
+        lines = written.read_reports()
         assert len(lines) == count
         assert {**report.metrics, "attempt": 0, "time": lines[-1]["time"]} == lines[-1]
         # and so are the rows that led to it
@@ -47,7 +47,7 @@ def test_next_attempt_resumes_a_session_closed_early(tmp_path: Path) -> None:
     first.close()
     assert [report.metrics["step"] for report in Session(given, World()).reports()] == [7, 14]
     run = Run(RunFolder(given.location))
-    assert [attempt.checkpoint for attempt in run.folder.attempts()] == [None, "epoch-0001"]
+    assert [attempt.checkpoint for attempt in run.folder.read_attempts()] == [None, "epoch-0001"]
     assert run.metrics[["attempt", "step"]].to_numpy().tolist() == [[1, 7], [1, 14]]
     # the checkpoint of the first epoch was made before its validation, which is done again
     assert run.stats.groupby(["phase", "epoch", "attempt"], observed=True).size().to_dict() == {
@@ -63,7 +63,7 @@ def test_wrong_experiment_is_refused_before_an_attempt_begins(tmp_path: Path) ->
     wrong = Assignment(given.source.with_values({"batch_size": 0}), given.location)
     with pytest.raises(ConfigError, match="batch_size"):
         next(Session(wrong, World()).reports())
-    assert RunFolder(given.location).attempts() == []
+    assert RunFolder(given.location).read_attempts() == []
 
 
 def _session_on_rank(rank: int, world_size: int, given: Assignment, stop_at: int | None) -> list[tuple[int, bool]]:
@@ -80,8 +80,11 @@ def test_two_ranks_share_one_run_and_its_attempts(tmp_path: Path) -> None:
     assert on_ranks(_session_on_rank, 2, given, 1) == [[(7, False)]] * 2
     assert on_ranks(_session_on_rank, 2, given, None) == [[(7, False), (14, True)]] * 2
     run = Run(RunFolder(given.location))
-    assert [(attempt.world_size, attempt.epoch_iterations) for attempt in run.folder.attempts()] == [(2, 7), (2, 7)]
-    assert [(host.rank, host.local_rank) for host in run.folder.attempts()[0].hosts] == [(0, 0), (1, 1)]
+    assert [(attempt.world_size, attempt.epoch_iterations) for attempt in run.folder.read_attempts()] == [
+        (2, 7),
+        (2, 7),
+    ]
+    assert [(host.rank, host.local_rank) for host in run.folder.read_attempts()[0].hosts] == [(0, 0), (1, 1)]
     assert not run.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
     # 52 samples are 7 batches of 4 for each rank; 23 are 12 and 11, so 3 batches each
     assert run.stats.groupby(["phase", "rank"], observed=True).size().to_dict() == {
@@ -116,7 +119,7 @@ def test_engines_use_the_threads_of_the_experiment(tmp_path: Path, cpus: float, 
         while rank.next() is not None:
             assert torch.get_num_threads() == 3
         run = Run(RunFolder(given.location))
-        assert [host.threads for host in run.folder.attempts()[-1].hosts] == [threads]
+        assert [host.threads for host in run.folder.read_attempts()[-1].hosts] == [threads]
         weights.append(run.weights("last"))
     torch.set_num_threads(before)
     assert not difference(*weights)

@@ -61,7 +61,7 @@ def test_any_error_fails_the_run_with_its_place(tmp_path: Path, what: str) -> No
     with pytest.raises(RunError, match=rf"{type(RAISED[what]).__name__}.*{Path(__file__).name}:\d+, in on_step"):
         run(described(hooks=hooks), tmp_path, "run", local=True)
     folder = RunFolder(tmp_path, "run")
-    metadata = folder.metadata()
+    metadata = folder.read_metadata()
     assert metadata.status == "failed"
     assert metadata.error is not None
     assert type(RAISED[what]).__name__ in metadata.error

@@ -113,7 +113,7 @@ def test_killed_run_on_two_ranks_resumes_as_a_raw_loop_bit_for_bit(
     assert -signal.SIGKILL in until_killed(trained, 2, given[0])
     by_hand = on_ranks(trained, 2, *given)
     killed, calm = runs = [Run(RunFolder(one.location)) for one in given]
-    assert [attempt.checkpoint for attempt in killed.folder.attempts()] == [None, "epoch-0002"]
+    assert [attempt.checkpoint for attempt in killed.folder.read_attempts()] == [None, "epoch-0002"]
     key = ["rank", "phase", "epoch", "iteration", "step", "samples", "batch_size", "loss", "seen"]
     rows = [run.stats.sort_values(["rank", "iteration"])[key].reset_index(drop=True) for run in runs]
     assert rows[0].equals(rows[1])

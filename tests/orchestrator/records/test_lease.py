@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Storage:
 def put(
     run: Storage,
     driver: Process,
-    state: State = "driving",
+    state: State = "held",
     *,
     age_s: float = 0,
     name: str = "5",
@@ -84,7 +84,7 @@ def test_run_has_one_driver_until_it_leaves(storage: Storage) -> None:
     assert is_driven(storage) is False
     with Lease(storage) as second:
         assert [(claim.name, claim.state, claim.fencing_token) for claim in read_claims(storage)] == [
-            (second.name, "driving", 2)
+            (second.name, "held", 2)
         ]
 
 
@@ -135,7 +135,7 @@ def test_force_does_not_replace_a_visible_driver(folder: Storage) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"state": "strange"}, {"state": ["over"]}, {"fencing_token": "1"}, {"driver": {"pid": 1}}, None]
+    "change", [{"state": "strange"}, {"state": ["released"]}, {"fencing_token": "1"}, {"driver": {"pid": 1}}, None]
 )
 def test_damaged_claim_counts_until_it_expires(folder: Storage, change: dict[str, object] | None) -> None:
     file = put(folder, elsewhere())
@@ -148,7 +148,7 @@ def test_damaged_claim_counts_until_it_expires(folder: Storage, change: dict[str
 
 
 def test_smaller_claim_wins_between_two_requests(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(folder, elsewhere(), "asking", name="0", fencing_token=0)
+    put(folder, elsewhere(), "requested", name="0", fencing_token=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
     with (
         pytest.raises(UsageError, match=r"process .* on elsewhere started driving .* at the same time"),
@@ -156,14 +156,14 @@ def test_smaller_claim_wins_between_two_requests(folder: Storage, monkeypatch: p
     ):
         pass
     (folder / FOLDER).delete("0.json")
-    put(folder, elsewhere(), "asking", name="9", fencing_token=0)
+    put(folder, elsewhere(), "requested", name="9", fencing_token=0)
     monkeypatch.setattr(lease, "sleep", lambda seconds: (folder / FOLDER).delete("9.json"))
     with Lease(folder):
         pass
 
 
 def test_driver_that_starts_meanwhile_is_seen(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(folder, elsewhere(), "asking", name="x", fencing_token=0)
+    put(folder, elsewhere(), "requested", name="x", fencing_token=0)
     monkeypatch.setattr(lease, "sleep", lambda seconds: put(folder, elsewhere(), name="x"))
     with pytest.raises(UsageError, match="on elsewhere since"), Lease(folder):
         pass
@@ -210,7 +210,7 @@ def test_replaced_driver_stops_writing(tmp_path: Path) -> None:
             run.update(status="failed")
         with pytest.raises(LeaseLost):
             first.check()
-        assert run.metadata().status == "running"
+        assert run.read_metadata().status == "running"
     assert [claim.name for claim in read_claims(run.storage)] == ["other.json"], "nor its own claim"
     assert claim.name == first.name
 

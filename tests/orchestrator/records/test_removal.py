@@ -37,7 +37,7 @@ def made(
 
 def checkpoint(folder: RunFolder) -> None:
     position = asdict(Position(epoch=1, iteration=1, step=1, samples=1))
-    folder.checkpoint_storage().write("epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position}))
+    folder.find_checkpoint_folder().write("epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position}))
 
 
 def test_run_is_removed_with_yes(tmp_path: Path) -> None:

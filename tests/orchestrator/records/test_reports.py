@@ -4,7 +4,7 @@ from typing import Any
 
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import counted_reports
+from orchestrator.records.reports import drop_superseded
 
 
 def line(attempt: int, step: int, **values: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ FRESH = Attempt(0)
 
 def test_reports_past_a_later_start_are_left_out() -> None:
     lines = [line(0, 5), line(0, 10), line(0, 15), line(1, 15), line(1, 20)]
-    assert counted_reports(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [
+    assert drop_superseded(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [
         line(0, 5),
         line(0, 10),
         line(1, 15),
@@ -31,25 +31,25 @@ def test_reports_past_a_later_start_are_left_out() -> None:
 def test_a_report_at_the_start_is_made_again_unless_it_was_made_before_the_checkpoint() -> None:
     lines = [line(0, 5), line(1, 10)]
     for stage in (Stage.TRAIN, Stage.TRAINED, Stage.VALIDATED):
-        assert counted_reports(lines, [FRESH, attempt(1, 5, stage)]) == [line(1, 10)]
-    assert counted_reports(lines, [FRESH, attempt(1, 5, Stage.REPORTED)]) == lines
+        assert drop_superseded(lines, [FRESH, attempt(1, 5, stage)]) == [line(1, 10)]
+    assert drop_superseded(lines, [FRESH, attempt(1, 5, Stage.REPORTED)]) == lines
 
 
 def test_a_report_of_the_same_step_but_before_an_iteration_that_made_none_counts() -> None:
     lines = [line(0, 7, iteration=7), line(0, 7, iteration=8), line(1, 7, iteration=8)]
     start = Attempt(1, position=Position(step=7, iteration=8, stage=Stage.TRAINED))
-    assert counted_reports(lines, [FRESH, start]) == [lines[0], lines[2]]
+    assert drop_superseded(lines, [FRESH, start]) == [lines[0], lines[2]]
 
 
 def test_any_later_attempt_may_supersede() -> None:
     """The second attempt went back further than the first one had got, the third began behind both."""
     lines = [line(0, 5), line(0, 10), line(1, 15), line(2, 10), line(2, 15)]
     attempts = [FRESH, attempt(1, 10, Stage.REPORTED), attempt(2, 7, Stage.TRAIN)]
-    assert counted_reports(lines, attempts) == [line(0, 5), line(2, 10), line(2, 15)]
+    assert drop_superseded(lines, attempts) == [line(0, 5), line(2, 10), line(2, 15)]
 
 
 def test_a_test_is_made_again_by_every_attempt() -> None:
     tested = {"attempt": 0, "step": 10, "iteration": 10, "test/loss": 1.0}
     again = {**tested, "attempt": 1}
     lines = [line(0, 10), tested, again]
-    assert counted_reports(lines, [FRESH, attempt(1, 10, Stage.REPORTED)]) == [line(0, 10), again]
+    assert drop_superseded(lines, [FRESH, attempt(1, 10, Stage.REPORTED)]) == [line(0, 10), again]

@@ -31,7 +31,7 @@ def test_created_run_can_be_opened(tmp_path: Path, kind: str) -> None:
     assert again.name == "digits"
     assert str(again) == str(folder) == f"{storage}/digits"
     assert again.storage.read("experiment.yaml") == b"name: digits\n"
-    metadata = again.metadata()
+    metadata = again.read_metadata()
     assert (metadata.name, metadata.status, metadata.seed, metadata.pid, metadata.host) == (
         "digits",
         "running",
@@ -47,7 +47,7 @@ def test_edited_numbers_are_read_as_in_a_config(tmp_path: Path) -> None:
     """YAML 1.1 reads `1e-3` as text and `010` as 8."""
     folder = make(tmp_path)
     folder.storage.write("experiment.yaml", "optimizer: {lr: 1e-3}\nsteps: 010\nname: on\n")
-    assert folder.experiment() == {"optimizer": {"lr": 0.001}, "steps": 10, "name": "on"}
+    assert folder.read_experiment() == {"optimizer": {"lr": 0.001}, "steps": 10, "name": "on"}
 
 
 @pytest.mark.parametrize("text", ["a: !!binary x", "a: 1\na: 2", "a: [", "[" * 500, "", "a: 99999999999999999999"])
@@ -55,7 +55,7 @@ def test_damaged_experiment_is_an_error(tmp_path: Path, text: str) -> None:
     folder = make(tmp_path)
     folder.storage.write("experiment.yaml", text)
     with pytest.raises(DamagedFile, match=r"experiment\.yaml"):
-        folder.experiment()
+        folder.read_experiment()
 
 
 def test_times_have_fractions_of_a_second() -> None:
@@ -73,7 +73,7 @@ def test_taken_name_is_refused_with_the_resume_command(tmp_path: Path) -> None:
         "resume",
         str(folder),
     ]
-    assert folder.metadata().seed == 1
+    assert folder.read_metadata().seed == 1
 
 
 def test_folder_that_is_not_a_run_is_left_alone(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_name_is_free_after_a_kill_during_creation(tmp_path: Path) -> None:
         RunFolder.open(str(folder))
     with Lease(folder.storage):
         make(tmp_path, seed=7)
-    assert RunFolder.open(str(folder)).metadata().seed == 7
+    assert RunFolder.open(str(folder)).read_metadata().seed == 7
     assert sorted(os.listdir(tmp_path / "digits")) == [".driver", "experiment.yaml", "run.json", "source.json"]
 
 
@@ -125,12 +125,12 @@ def test_folder_with_a_user_s_experiment_is_left_alone(tmp_path: Path) -> None:
 
 def test_attempts_record_their_number_and_start(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    assert folder.attempts() == []
+    assert folder.read_attempts() == []
     first = folder.begin_attempt(world_size=2)
     position = Position(epoch=1, step=5, iteration=10, stage=Stage.TRAINED)
     second = folder.begin_attempt("epoch-0001", position)
     assert (first.number, second.number) == (0, 1)
-    one, two = folder.attempts()
+    one, two = folder.read_attempts()
     assert (one.number, one.checkpoint, one.position, one.world_size) == (0, None, Position(), 2)
     assert (two.number, two.checkpoint, two.world_size, two.position) == (1, "epoch-0001", 1, position)
 
@@ -139,7 +139,7 @@ def test_attempt_without_a_file_does_not_count(tmp_path: Path) -> None:
     folder = make(tmp_path)
     folder.begin_attempt()
     (tmp_path / "digits/stats/attempt=1").mkdir()
-    assert [attempt.number for attempt in folder.attempts()] == [0]
+    assert [attempt.number for attempt in folder.read_attempts()] == [0]
     assert folder.begin_attempt().number == 1
 
 
@@ -148,11 +148,11 @@ def test_attempt_without_a_file_does_not_count(tmp_path: Path) -> None:
 
 def test_reports_are_lines(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    assert folder.reports() == []
+    assert folder.read_reports() == []
     lines = [{"step": 1, "val/loss": 0.1 + 0.2}, {"step": 2, "val/loss": float("inf")}]
     for line in lines:
         folder.append_metrics(line)
-    assert folder.reports() == lines
+    assert folder.read_reports() == lines
 
 
 def test_truncated_report_does_not_affect_later_ones(tmp_path: Path) -> None:
@@ -161,10 +161,10 @@ def test_truncated_report_does_not_affect_later_ones(tmp_path: Path) -> None:
     folder.append_metrics({"step": 2})
     file = tmp_path / "digits/metrics.jsonl"
     file.write_bytes(file.read_bytes()[:-4])
-    assert folder.reports() == [{"step": 1}]
+    assert folder.read_reports() == [{"step": 1}]
     folder.begin_attempt()
     folder.append_metrics({"step": 3})
-    assert folder.reports() == [{"step": 1}, {"step": 3}]
+    assert folder.read_reports() == [{"step": 1}, {"step": 3}]
 
 
 # Places

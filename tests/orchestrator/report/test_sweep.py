@@ -57,8 +57,8 @@ def test_spans_of_a_trial_are_means_of_its_rows(outcome: Sweep) -> None:
 def test_error_of_a_failed_trial_is_escaped(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     error = "</script><script>alert(1)</script>"
     trials = outcome.trials.assign(status="failed", error=error, **{"config/hooks": error})
-    metadata = replace(outcome.folder.metadata(), error=error)
-    monkeypatch.setattr(outcome.folder, "metadata", lambda: metadata)
+    metadata = replace(outcome.folder.read_metadata(), error=error)
+    monkeypatch.setattr(outcome.folder, "read_metadata", lambda: metadata)
     html = sweep_page(with_tables(outcome, trials=trials), "now")
     assert "<script>alert" not in html
     assert text_of(main_of(html)).count(error) >= 3

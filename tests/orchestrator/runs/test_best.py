@@ -40,7 +40,7 @@ def test_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> None:
     assert done.best.epoch == accuracies.idxmax() < 2
     assert done.best.checkpoint == f"epoch-000{accuracies.idxmax() + 1}"
     assert done.best.checkpoint_value == done.best.value
-    assert done.folder.checkpoint_names() == [done.best.checkpoint, "epoch-0003"]
+    assert done.folder.list_checkpoints() == [done.best.checkpoint, "epoch-0003"]
 
 
 def test_printed_code_and_command_work_as_they_are(done: Run, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_hook_and_readers_agree_on_the_best(
     assert best is not None
     assert (best.metric, best.mode, best.value, best.checkpoint_value) == (metric, mode, value, value)
     assert done.checkpoint("best").name == best.checkpoint
-    assert done.folder.metadata().best == vars(best)
+    assert done.folder.read_metadata().best == vars(best)
     assert done.modes[metric] == mode
     assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", done.path)
     shutil.rmtree(Path(done.path, "checkpoints"))

@@ -75,7 +75,7 @@ def test_parent_checkpoint_stays_the_best_until_beaten(tmp_path: Path) -> None:
     longer = run(first.continued("best", ["epochs=9", "optimizer.lr=0.0"]), tmp_path, "longer", local=True)
     assert longer.best is not None
     assert longer.best.checkpoint == "epoch-0002"
-    assert longer.folder.checkpoint_names() == ["epoch-0002", "epoch-0009"]
+    assert longer.folder.list_checkpoints() == ["epoch-0002", "epoch-0009"]
     for name, weight in first.weights("best").items():
         assert torch.equal(longer.weights("best")[name], weight)
 
@@ -182,7 +182,7 @@ def test_stream_with_other_ranks_is_refused_by_the_driver(
 
 
 def test_resume_refuses_another_optimizer(streamed: Run) -> None:
-    text = streamed.folder.experiment_text()
+    text = streamed.folder.read_experiment_text()
     (Path(streamed.path) / "experiment.yaml").write_text(
         text.replace("type: SGD", "type: Adam").replace("  momentum: 0.9\n", "")
     )

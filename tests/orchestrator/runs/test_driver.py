@@ -27,7 +27,7 @@ from tests.tasks import described
 
 def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
     done = run(described(epochs=1), tmp_path, engine="in-process", local=True)
-    assert (done.folder.metadata().engine, done.folder.metadata().local) == ("in-process", True)
+    assert (done.folder.read_metadata().engine, done.folder.read_metadata().local) == ("in-process", True)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_run_without_its_driver_is_lost_and_can_be_resumed(tmp_path: Path, inter
     assert open_run(cut.path).status == "lost"
     done = resume(cut.path)
     assert done.status == "finished"
-    assert done.folder.metadata().resumed
+    assert done.folder.read_metadata().resumed
     assert len(done.stats.query("phase == 'train'")) == 14
 
 
@@ -168,7 +168,7 @@ def test_one_of_two_concurrent_resumes_wins(tmp_path: Path, interrupted: Callabl
     assert told[0] == "finished"
     assert re.search("is still running|at the same moment|has finished; there is nothing to resume", told[1])
     done = open_run(cut.path)
-    assert len(done.folder.attempts()) == 2
+    assert len(done.folder.read_attempts()) == 2
     columns = ["rank", "phase", "epoch", "iteration", "step", "loss"]
     pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
     assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
@@ -183,16 +183,16 @@ def test_lease_of_another_machine_is_taken_only_by_force(tmp_path: Path, interru
     ):
         resume(cut.path)
     done = resume(cut.path, force_lease=True)
-    assert (done.status, len(done.folder.attempts())) == ("finished", 2)
+    assert (done.status, len(done.folder.read_attempts())) == ("finished", 2)
 
 
 def test_too_many_workers_are_refused_without_changes(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.update(engine="train")
-    before = cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()
+    before = cut.folder.storage.read("experiment.yaml"), cut.folder.read_metadata()
     with pytest.raises(UsageError, match="needs 1000 CPUs, but this machine has"):
         resume(cut.path, workers=1000)
-    assert (cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()) == before
+    assert (cut.folder.storage.read("experiment.yaml"), cut.folder.read_metadata()) == before
 
 
 def test_run_that_is_over_cannot_be_resumed(finished: Run, tmp_path: Path) -> None:

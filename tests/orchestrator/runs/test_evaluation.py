@@ -68,13 +68,13 @@ def test_evaluation_repeats_the_report_and_writes_nothing_to_the_run(done: Run) 
     assert len(measures(val.reports()[0], "val")) == 3 * 2 * 2
     assert before == {file: file.stat().st_mtime_ns for file in before}
     assert {name for name, one in val.config["hooks"].items() if one is None} == {"checkpoint", "early_stopping"}
-    assert val.folder.metadata().evaluates == {
-        **test.folder.metadata().evaluates,
+    assert val.folder.read_metadata().evaluates == {
+        **test.folder.read_metadata().evaluates,
         "phase": "val",
         "checkpoint": "epoch-0001",
         "epoch": 1,
         "step": 7,
-        "sha256": val.folder.metadata().evaluates["sha256"],
+        "sha256": val.folder.read_metadata().evaluates["sha256"],
     }
     assert val.summary("rank")["rows"].tolist() == [len(val.stats)]
 
@@ -94,7 +94,7 @@ def test_evaluation_takes_overrides(done: Run) -> None:
     }
     assert report["val/loss"] == pytest.approx(reported(done, 14, "val")["val/loss"], rel=0.02)
     assert len(one.stats) == 3
-    assert one.folder.metadata().info["noted"] == ["on_load", "on_start", "val", "val/noisy", "val/few", "on_end"]
+    assert one.folder.read_metadata().info["noted"] == ["on_load", "on_start", "val", "val/noisy", "val/few", "on_end"]
 
 
 @dataclass
@@ -251,7 +251,7 @@ def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["evaluate", outcome.path, "--json"])
     made = json.loads(result.stdout)
     assert made["path"] == f"{outcome.best.path}/evaluations/epoch-0001-val"
-    assert open_run(made["path"]).folder.metadata().engine == "in-process"  # as the sweep's
+    assert open_run(made["path"]).folder.read_metadata().engine == "in-process"  # as the sweep's
     assert measures(made["metrics"], "val") == measures(outcome.best.reports()[-1], "val")
     assert len(outcome.trials) == 2
     with pytest.raises(RunError, match=r"data\(\) of Points gives train, val, and no test to evaluate"):

@@ -61,7 +61,7 @@ def test_name_is_free_after_a_failure_before_the_first_step(tmp_path: Path, wher
     done = run(failing("nowhere"), tmp_path, "again", local=True)
     assert done.status == "finished"
     assert not done.stats.duplicated(["phase", "epoch", "iteration"]).any()
-    assert [attempt.number for attempt in done.folder.attempts()] == [0]
+    assert [attempt.number for attempt in done.folder.read_attempts()] == [0]
     with pytest.raises(UsageError, match="exists already"):
         run(failing("nowhere"), tmp_path, "again", local=True)
 
@@ -113,4 +113,4 @@ def test_name_is_free_after_a_kill_before_the_first_step(tmp_path: Path) -> None
     folder = create_run(tmp_path, "kept", "name: kept\n")
     folder.update(pid=2**22 + 1)
     create_run(tmp_path, "kept", "name: other\n")
-    assert folder.experiment_text() == "name: other\n"
+    assert folder.read_experiment_text() == "name: other\n"

@@ -110,7 +110,7 @@ def test_samples_are_those_of_the_batches_across_resumes(
     )
     on_ranks(_live, 2, (Assignment(first.source, str(folder)), 1), (Assignment(second.source, str(folder)), 3))
     _live(0, 1, (Assignment(third.source, str(folder)), 9))
-    attempts = folder.attempts()
+    attempts = folder.read_attempts()
     assert [(attempt.world_size, attempt.position.iteration, attempt.position.offset) for attempt in attempts] == [
         (2, 0, 0),
         (2, 4, 32),
@@ -152,7 +152,7 @@ def test_unknown_samples_are_refused(tmp_path: Path) -> None:
     assert open_run(tmp_path / "stream").samples()["position"].tolist() == [*range(9)]
     changed = run(described(name="changed"), tmp_path, local=True)
     folder = open_run(changed.path).folder
-    (attempt,) = folder.attempts()
+    (attempt,) = folder.read_attempts()
     assert attempt.order is not None
     attempt.order.sizes["train"] = 51  # type: ignore[index]
     folder.write_attempt(attempt)

@@ -68,7 +68,7 @@ def test_repeats_are_trials_with_consecutive_seeds(tmp_path: Path) -> None:
     assert (configurations["high"] - configurations["mean"]).tolist() == pytest.approx(half.tolist(), rel=1e-5)
     assert "config/seed" not in configurations
     best = reached.idxmax()[expected.index[0]]
-    assert outcome.best.name == best == configurations["best"].iloc[0] == outcome.folder.metadata().best["trial"]
+    assert outcome.best.name == best == configurations["best"].iloc[0] == outcome.folder.read_metadata().best["trial"]
     shown = CliRunner().invoke(app, ["show", outcome.path]).stdout
     mean = f"{expected['mean'].iloc[0]:.4g}"
     assert f"Best configuration: {expected.index[0]} with val/accuracy {mean} ± " in shown
@@ -249,7 +249,7 @@ def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_
     with pytest.raises(RunError, match=f"has the sweep's metric {message}") as caught:
         sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=4, **fields), tmp_path, local=True)
     outcome = open_sweep(tmp_path / "points")
-    assert (outcome.status, outcome.folder.metadata().error) == ("failed", str(caught.value))
+    assert (outcome.status, outcome.folder.read_metadata().error) == ("failed", str(caught.value))
     rows = outcome.trials[["status", "reports", "error"]].to_numpy().tolist()
     assert rows == [["failed", reports, str(caught.value)]]
 

@@ -97,7 +97,7 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
     resumed = resume_sweep("runs/kept")
     assert [run.status for run in resumed.runs] == ["finished"] * 3
     assert (outside / "runs/kept/trials/trial-0000/run.json").read_text() == first
-    assert [[a.checkpoint for a in run.folder.attempts()] for run in resumed.runs] == [
+    assert [[a.checkpoint for a in run.folder.read_attempts()] for run in resumed.runs] == [
         [None],
         [None, "step-00000012"],
         [None],
@@ -132,15 +132,15 @@ def undo_compaction(trial: Path) -> None:
 
 def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(finished: Path, outside: Path) -> None:
     done = open_sweep(shutil.copytree(finished, outside / "runs/kept"))
-    folder, trials = RunFolder(done.path), [run.folder.metadata() for run in done.runs]
+    folder, trials = RunFolder(done.path), [run.folder.read_metadata() for run in done.runs]
     rows = len(done.stats)
     undo_compaction(outside / "runs/kept/trials/trial-0002")
     folder.storage.write(".tune/notes", "left behind")
     folder.update(status="running", boot="an earlier one", ended=None)
     ended = resume_sweep(done.path)
     assert ended.status == "finished"
-    assert folder.metadata().ended is not None
-    assert [run.folder.metadata() for run in ended.runs] == trials
+    assert folder.read_metadata().ended is not None
+    assert [run.folder.read_metadata() for run in ended.runs] == trials
     assert len(ended.stats) == rows
     assert (outside / "runs/kept/trials/trial-0002/stats.parquet").exists()
     assert not (outside / "runs/kept/.tune").exists()
@@ -169,7 +169,7 @@ def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(finished: Path, outs
     file.write_text(text.replace("- 0.05", "- 0.3"))
     done = resume_sweep(file.parent)
     assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.3, 0.02]
-    assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1]
+    assert [len(run.folder.read_attempts()) for run in done.runs] == [1, 1, 1]
 
 
 def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:

@@ -93,7 +93,7 @@ def assert_trials_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
         assert reports(one) == reports(other), one.name
         assert stored(one, "best") == stored(other, "best"), one.name
         assert stored(one, "last") == stored(other, "last"), one.name
-        assert (one.status, one.folder.metadata().stopped) == (other.status, other.folder.metadata().stopped)
+        assert (one.status, one.folder.read_metadata().stopped) == (other.status, other.folder.read_metadata().stopped)
         columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "loss"]
         assert one.load_stats(columns).equals(other.load_stats(columns)), one.name
 
@@ -164,7 +164,7 @@ def written(run: Run) -> list[dict[str, Any]]:
 
 def known(run: Run) -> dict[str, Any]:
     """Return the notes of hooks without measurements."""
-    return {**run.folder.metadata().info, "metrics": None}
+    return {**run.folder.read_metadata().info, "metrics": None}
 
 
 def test_hooks_of_followers_have_the_order_rows_and_notes_as_alone(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_scheduler_stops_single_followers(tmp_path: Path) -> None:
     assert shared.trials["leader"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
     assert {run.status for run in shared.runs} == {"stopped", "finished"}
     for one, other, count in zip(shared.runs, alone.runs, made, strict=True):
-        assert dict(one.folder.metadata().values) == dict(other.folder.metadata().values)
-        assert (one.status, one.folder.metadata().stopped) == (
+        assert dict(one.folder.read_metadata().values) == dict(other.folder.read_metadata().values)
+        assert (one.status, one.folder.read_metadata().stopped) == (
             ("finished", []) if count == 3 else ("stopped", ["the scheduler ended the trial"])
         )
         assert reports(one) == reports(other)[:count]
@@ -259,7 +259,7 @@ def test_after_a_failure_all_resume_from_the_newest_common_checkpoint(tmp_path: 
     trials = open_sweep(tmp_path / "shared/points").runs
     shutil.rmtree(trials[1].checkpoint("last"))
     shared = resume_sweep(tmp_path / "shared/points", failed=True)
-    assert [[attempt.checkpoint for attempt in run.folder.attempts()] for run in shared.runs] == [
+    assert [[attempt.checkpoint for attempt in run.folder.read_attempts()] for run in shared.runs] == [
         [None, "step-00000006"]
     ] * 2
     assert shared.trials["leader"].tolist() == ["trial-0000"] * 2
@@ -338,7 +338,7 @@ def test_two_ranks_share_a_training_with_shards_and_after_a_kill(tmp_path: Path)
     for group, expected in zip([*shared, killed], [*alone, alone[1]], strict=True):
         assert contents(group) == contents(expected)
     for assignment in killed:
-        attempts = RunFolder(assignment.location).attempts()
+        attempts = RunFolder(assignment.location).read_attempts()
         assert [attempt.checkpoint for attempt in attempts] == [None, "step-00000006"]
 
 
@@ -417,7 +417,7 @@ def unfailing(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 def test_failed_trial_does_not_change_the_others(at: str, place: int, unfailing: Sweep, tmp_path: Path) -> None:
     done = sweep(failing([*DECAYS[:place], 0.7, *DECAYS[place:]], "auto", at), tmp_path, local=True)
     runs = [*done.runs]
-    failed = runs.pop(place).folder.metadata()
+    failed = runs.pop(place).folder.read_metadata()
     assert failed.status == "failed"
     assert failed.error
     assert at in failed.error

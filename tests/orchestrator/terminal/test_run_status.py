@@ -96,7 +96,7 @@ def test_run_without_a_driver_is_lost(folder: RunFolder) -> None:
 
 
 def test_ended_run_shows_its_end(folder: RunFolder) -> None:
-    compact(folder.storage, folder.attempts())
+    compact(folder.storage, folder.read_attempts())
     folder.append_metrics(
         {"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8}
     )
@@ -113,7 +113,7 @@ def test_ended_run_shows_its_end(folder: RunFolder) -> None:
 def test_compaction_does_not_hide_a_watched_run(folder: RunFolder) -> None:
     live = LiveRun(folder)
     before = live.look()
-    compact(folder.storage, folder.attempts())
+    compact(folder.storage, folder.read_attempts())
     folder.end("finished")
     after = live.look()
     assert (after.status, after.speed) == ("finished", before.speed)

@@ -139,8 +139,8 @@ def test_indexed_sweep_does_not_open_ended_trials(tmp_path: Path, monkeypatch: p
     index = TrialIndex(sweep, [("val/accuracy", "max")])
     index.write(index.records().values())
     opened: list[str] = []
-    metadata = RunFolder.metadata
-    monkeypatch.setattr(RunFolder, "metadata", lambda folder: opened.append(folder.name) or metadata(folder))
+    metadata = RunFolder.read_metadata
+    monkeypatch.setattr(RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder))
     view = LiveSweep(sweep).look()
     assert [(one.name, one.status, one.best, one.last, one.ended, one.values) for one in view.trials] == [
         (one.name, one.status, one.best, one.last, one.ended, one.values) for one in expected.trials

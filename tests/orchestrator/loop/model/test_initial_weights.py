@@ -183,7 +183,7 @@ def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
     later = described(name="later", epochs=1, hooks=QUIET, init={"from": f"{tmp_path}/points@best"})
     second = run(later, storage=tmp_path, local=True)
     store = CheckpointStore(Storage(first.path) / "checkpoints")
-    assert second.folder.metadata().init == {
+    assert second.folder.read_metadata().init == {
         "path": first.path,
         "checkpoint": "epoch-0001",
         "weights": "ema/model",

@@ -102,8 +102,8 @@ def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: py
     write_index(sweep)
     check_against_folders(sweep)
     opened: list[str] = []
-    metadata = RunFolder.metadata
-    monkeypatch.setattr(RunFolder, "metadata", lambda folder: opened.append(folder.name) or metadata(folder))
+    metadata = RunFolder.read_metadata
+    monkeypatch.setattr(RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder))
     table = Sweep(sweep).trials
     assert {*opened} == {"sweep"}
     assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 2)

@@ -53,7 +53,7 @@ class ByHand:
 
 
 def store_of(folder: RunFolder) -> CheckpointStore:
-    return CheckpointStore(folder.checkpoints())
+    return CheckpointStore(folder.checkpoint_folder())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_the_epochs_that_an_exploit_replaces_are_superseded(sweep: RunFolder) ->
     trial = open_run(bad.folder.storage.location)
     assert trial.metrics["epoch"].tolist() == [0, 1, 2]
     assert not trial.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
-    assert bad.folder.metadata().values == MUTATED
+    assert bad.folder.read_metadata().values == MUTATED
     assert trial.config["optimizer"]["lr"] == 0.16
     assert store_of(bad.folder).names() == ["epoch-0002", "epoch-0003"]
     assert "epoch-0002" in store_of(good.folder).names()
@@ -123,7 +123,7 @@ def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(swee
         store_of(bad.folder).storage.delete(name)
     bad.begin(MUTATED)
     assert bad.next().metrics["epoch"] == 2
-    assert bad.folder.attempts()[-1].checkpoint == "epoch-0002"
+    assert bad.folder.read_attempts()[-1].checkpoint == "epoch-0002"
 
 
 def test_a_trial_keeps_its_newest_checkpoints_for_others(sweep: RunFolder) -> None:

@@ -73,7 +73,7 @@ def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(t
     trial = begun(sweep, 0, "running", {})
     for attempt, moment in ((0, "00:00:40"), (0, "00:01:00"), (1, "10:00:30")):
         trial.append_metrics({"attempt": attempt, "time": f"2026-01-01T{moment}Z"})
-    assert seconds_used(sweep.metadata(), previous_trials(sweep, settings())) == 60 + 30
+    assert seconds_used(sweep.read_metadata(), previous_trials(sweep, settings())) == 60 + 30
 
 
 def test_a_trial_interrupted_before_an_exploit_still_continues_the_other_s_checkpoint(tmp_path: Path) -> None:

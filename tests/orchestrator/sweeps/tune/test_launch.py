@@ -22,7 +22,7 @@ def test_trial_that_never_began_is_recorded_as_failed(
     (tmp_path / "experiment.yaml").write_text("name: sweep\n")
     values = {"optimizer.lr": lr}
     _TrialEvents(running(tmp_path)).on_trial_error(0, [], Trial("nothing", stub=True, config=tune_config(4, values)))
-    metadata = trial_folder(str(tmp_path), 4).metadata()
+    metadata = trial_folder(str(tmp_path), 4).read_metadata()
     assert (metadata.status, metadata.values) == ("failed", values)
     assert error in metadata.error
     assert "trial-0004 [1/3]" in capsys.readouterr().err
