@@ -118,7 +118,7 @@ def _worst_rank(rows: Rows, columns: Mapping[str, str]) -> pd.Series:
 def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
     """Summarize each hook and event: calls, seconds, their share of `all_s` (all iterations), and the costliest rank.
 
-    If `costs` has each hook's `every`, `every_for_1_percent` is the `every` that would cost at most 1 % of the time.
+    If `costs` has each hook's `every`, `every_for_1_percent` is the `every` that would cost at most 1% of the time.
     """
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
@@ -134,7 +134,7 @@ def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
 
 
 def cheaper_every(event: str, every: Any, share: float) -> str | None:
-    """Return the `every` with which a hook takes at most 1 % of the time at an event; None if it does now.
+    """Return the `every` with which a hook takes at most 1% of the time at an event; None if it does now.
 
     `every` is the hook's current one, such as `10` or `100 steps`, and `share` its current cost. Events outside of
     iterations and hooks without `every` give None too.

@@ -39,7 +39,7 @@ class RankStatus:
     span: str
     """The span in which it was behind most."""
     slowest: bool
-    """True if it is behind by 2 % or more, and more than any other rank."""
+    """True if it is behind by 2% or more, and more than any other rank."""
 
 
 def speed(rows: pd.DataFrame) -> Speed:

@@ -104,11 +104,11 @@ def hook_costs(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _less_of(hook: str, event: str, every: str | None) -> str:
-    """Return the advice for a hook that costs much; `every` is the one that would bring it to 1 % of the time."""
+    """Return the advice for a hook that costs much; `every` is the one that would bring it to 1% of the time."""
     if event in _ONCE:
         return "leave it out, or train for longer: it does this once"
     return (
-        f"hooks.{hook}.every={every} takes 1 % of the time; or leave it out"
+        f"hooks.{hook}.every={every} takes 1% of the time; or leave it out"
         if every
         else "call it less often, or leave it out"
     )

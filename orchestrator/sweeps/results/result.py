@@ -125,7 +125,7 @@ class Sweep(Result):
     def configurations(self) -> pd.DataFrame:
         """A row per configuration of a sweep with `repeats`, the best first.
 
-        Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to `high`, the mean's 95 %
+        Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to `high`, the mean's 95%
         interval by Student's t; `n`, the trials that ended well (until then 0, and the others count); how many `failed`
         or `stopped` early; the `best` trial. Raises UsageError without repeats.
         """

@@ -7,7 +7,7 @@ from hooks.parts.power_average import LARGEST_STD, combination, exponent, update
 
 
 def test_exponent_of_a_std_is_that_of_the_paper() -> None:
-    """Karras et al. (2024), section 3.1: 5 % and 10 % are 16.97 and 6.94."""
+    """Karras et al. (2024), section 3.1: 5% and 10% are 16.97 and 6.94."""
     assert [round(exponent(std), 2) for std in (0.05, 0.10)] == [16.97, 6.94]
     for std in (0.01, 0.07, 0.2, LARGEST_STD):
         g = exponent(std)

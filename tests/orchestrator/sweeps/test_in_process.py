@@ -63,7 +63,7 @@ def test_repeats_are_trials_with_consecutive_seeds(tmp_path: Path) -> None:
     configurations = outcome.configurations
     assert configurations[["mean", "std"]].to_numpy() == pytest.approx(expected.to_numpy())
     assert configurations["n"].tolist() == [2, 2]
-    # 12.7062 is the 97.5 % quantile of Student's t with one degree of freedom.
+    # 12.7062 is the 97.5% quantile of Student's t with one degree of freedom.
     half = 12.7062 * expected["std"] / 2**0.5
     assert (configurations["high"] - configurations["mean"]).tolist() == pytest.approx(half.tolist(), rel=1e-5)
     assert "config/seed" not in configurations

@@ -32,7 +32,7 @@ def training(
     ranks: int = 2, iterations: int = 200, change: Callable[[dict[str, Floats]], None] | None = None, **columns: Any
 ) -> pd.DataFrame:
     """Ranks that wait after the backward pass for the last of them; `change` makes some slower, in arrays of shape
-    (iterations, ranks), to which each rank adds up to 1 % of noise. More columns are arrays of that shape or
+    (iterations, ranks), to which each rank adds up to 1% of noise. More columns are arrays of that shape or
     numbers."""
     draw = np.random.default_rng(0)
     own = {span: seconds * draw.uniform(1, 1.01, (iterations, ranks)) for span, seconds in OWN_S.items()}

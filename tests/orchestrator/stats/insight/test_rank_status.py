@@ -15,7 +15,7 @@ def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_lon
     assert [rank for rank, standing in found.items() if standing.slowest] == [2]
     assert found[2].span == "forward_s"
     assert found[2].behind_s == pytest.approx(0.02, abs=0.001)
-    # Each rank adds up to 1 % of noise to its spans.
+    # Each rank adds up to 1% of noise to its spans.
     assert found[2].work_s == pytest.approx(sum(OWN_S.values()) + 0.02, rel=0.02)
     assert found[0].work_s == pytest.approx(sum(OWN_S.values()), rel=0.02)
     assert found[0].wait_s == pytest.approx(0.02, abs=0.002)

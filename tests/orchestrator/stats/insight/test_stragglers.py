@@ -82,7 +82,7 @@ def test_micro_batches_of_a_step_count_together() -> None:
 
 
 def test_late_slowdown_that_costs_little_is_not_reported() -> None:
-    """In the last third of the run, 3 ms of 100 are 0.9 % of it, and 30 ms are 9 %."""
+    """In the last third of the run, 3 ms of 100 are 0.9% of it, and 30 ms are 9 %."""
     late = np.arange(200) >= 140
     assert found(training(2, change=slower("forward_s", 1, np.where(late, 0.003, 0)))) == []
     assert named(found(training(2, change=slower("forward_s", 1, np.where(late, 0.03, 0))))) == [

@@ -58,7 +58,7 @@ def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
 
 
 def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quantile of 5,000 numbers lies within 1 / sqrt(5000) = 1.4 % of its rank, in two of three draws by half."""
+    """A quantile of 5,000 numbers lies within 1 / sqrt(5000) = 1.4% of its rank, in two of three draws by half."""
     monkeypatch.setattr(queries, "MAX_EXACT_VALUES", 20_000)
     count = 100_000
     table = pd.DataFrame({"rank": 0, "epoch": 0, "iteration": range(count), "step_s": np.linspace(0, 1, count)})
