@@ -1,4 +1,4 @@
-"""Validation that draws random numbers: measured again it gives the same, and what observes it changes nothing."""
+"""Validation that draws random numbers gives the same numbers when it is repeated."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from orchestrator import run, sweep
+from orchestrator import run
+from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.runs.result import Run
-from tests.orchestrator.sweeps.test_shared_training import assert_trials_equal, stored
 from tests.tasks import Points, PointSet, described
 
 
@@ -64,35 +64,14 @@ def assert_measured_again(done: Run) -> None:
     checked = 0
     for name in (path.name for path in Path(done.path, "checkpoints").iterdir() if path.is_dir()):
         for phase in ("val", "test"):
-            step = step_of(done, name)
+            step = CheckpointStore(done.folder.checkpoints()).position(name).step
             if expected := measured(done.reports(), step, phase):
                 assert measured(done.evaluate(name, phase).reports(), step, phase) == expected, (name, phase)
                 checked += 1
     assert checked
 
 
-def step_of(done: Run, name: str) -> int:
-    return int(stored(done, name)["position"]["step"])
-
-
 @pytest.mark.parametrize(("every", "weights"), [("its best", "both"), ("steps", "ema")])
 def test_evaluating_a_checkpoint_again_gives_the_metrics_of_the_run(every: str, weights: str, tmp_path: Path) -> None:
     experiment = drawing({**EVERY[every], **WEIGHTS[weights]}, validate_every="4 steps", task_args={"sets": 2})
     assert_measured_again(run(experiment, tmp_path, "run", local=True))
-
-
-def test_shared_training_draws_as_each_trial_alone(tmp_path: Path) -> None:
-    space = {"hooks.ema.evaluate": {"grid": ["ema", "raw", "both"]}}
-    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space}
-    shared, alone = (
-        sweep(
-            drawing({"ema": {"decay": 0.5}}, sweep={**settings, "share_training": share}),
-            tmp_path / str(share),
-            local=True,
-        )
-        for share in ("auto", False)
-    )
-    assert [run.status for run in shared.runs] == ["finished"] * 3
-    assert shared.trials["leader"].tolist() == ["trial-0000"] * 3
-    assert_trials_equal(shared.runs, alone.runs)
-    assert_measured_again(shared.runs[1])

@@ -26,6 +26,7 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.engines import test_killed
+from tests.orchestrator.loop import test_evaluation_draws
 from tests.ranks import on_ranks, until_killed
 from tests.tasks import described
 
@@ -99,7 +100,7 @@ def assert_trials_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
 
 
 SPACE = {
-    "hooks.ema": {"choice": [{"decay": 0.5, "evaluate": "both"}, {"decay": 0.9}]},
+    "hooks.ema": {"choice": [{"decay": 0.5, "evaluate": "both"}, {"decay": 0.9, "evaluate": "raw"}]},
     "hooks.early_stopping.patience": {"grid": [1, 3]},
 }
 STOPS = {
@@ -108,15 +109,19 @@ STOPS = {
     "optimizer_stats": {"every": "2 steps"},
 }
 
-LOOP = {"accumulate": 2, "validate_every": "4 steps"}
+LOOP = {"accumulate": 2, "validate_every": "4 steps", "task": f"{test_evaluation_draws.__name__}:Drawing"}
 
 
 def test_followers_train_bit_for_bit_as_alone(tmp_path: Path) -> None:
-    """Some end early, the leader before others. The data, the model and accumulation have random numbers and state."""
+    """Some end early, the leader before others.
+
+    Data, model and validation draw random numbers; the model and accumulation have state.
+    """
     shared = sweep(searching(SPACE, hooks=STOPS, **LOOP), tmp_path / "shared", local=True)
     alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
     assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, "trials end at different epochs"
     assert_the_same(shared, alone)
+    test_evaluation_draws.assert_measured_again(shared.runs[1])
 
 
 def test_followers_link_common_files_or_copy_them_where_links_fail(
@@ -227,26 +232,6 @@ class Dies(Hook):
         if state.iteration == 10 and not Dies.died:
             Dies.died = True
             raise ConnectionError
-
-
-@dataclass
-class Stops(Hook):
-    """Belongs to the training, and ends it in the middle of the second epoch."""
-
-    def on_update(self, state: State) -> None:
-        if state.iteration == 10:
-            state.request_stop("enough")
-
-
-def test_a_hook_of_the_training_stops_all_trials_as_it_stops_each_alone(tmp_path: Path) -> None:
-    hooks = {"stops": {"type": f"{__name__}:Stops"}, "checkpoint": {"every": "3 epochs"}}
-    space = {"hooks.ema.decay": {"grid": [0.5, 0.9]}}
-    shared, alone = (
-        sweep(searching(space, share, hooks=hooks), tmp_path / str(share), local=True) for share in ("auto", False)
-    )
-    assert shared.trials["leader"].tolist() == ["trial-0000"] * 2
-    assert [run.reports()[-1]["step"] for run in alone.runs] == [11, 11]
-    assert_the_same(shared, alone)
 
 
 def test_after_a_failure_all_resume_from_the_newest_common_checkpoint(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
-from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Component
@@ -127,42 +126,15 @@ def test_resume_from_each_checkpoint_is_bit_for_bit(
 # Ranks
 
 
-def _run_on_rank(rank: int, world_size: int, root: str, restore: str | None) -> Outcome:
-    """The buffers of each rank are its own, as nothing averages them but the end of each epoch."""
-    hooks = {"sync_buffers": SyncBuffers(), **make_hooks("2 steps")}
-    return run_loop(Path(root), hooks, restore, World(rank, world_size, rank), epochs=2, batch_size=4)
+def _run_on_rank(rank: int, world_size: int, root: str) -> Outcome:
+    return run_loop(Path(root), make_hooks("2 steps"), None, World(rank, world_size, rank), epochs=2, batch_size=4)
 
 
-MID_EPOCH = "step-00000004"
-
-
-@pytest.fixture(scope="module")
-def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("of two ranks")
-
-
-@pytest.fixture(scope="module")
-def outcomes(of_two: Path) -> list[Outcome]:
-    """What two ranks came to, and left in `of_two`."""
-    return on_ranks(_run_on_rank, 2, str(of_two / "whole"), None)
-
-
-def test_two_ranks_resume_with_their_own_buffers_and_random_states(outcomes: list[Outcome], of_two: Path) -> None:
-    store = CheckpointStore(Storage(of_two / "whole"))
-    of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
-    assert not torch.equal(*of_ranks)
-    for name in (MID_EPOCH, "epoch-0001"):
-        shutil.copytree(of_two / "whole", of_two / name)
-        resumed = on_ranks(_run_on_rank, 2, str(of_two / name), name)
-        for rank in (0, 1):
-            check_resumed(of_two / "whole", outcomes[rank], name, resumed[rank])
-
-
-def test_one_rank_resumes_a_run_of_two(outcomes: list[Outcome], of_two: Path) -> None:
+def test_one_rank_resumes_a_run_of_two(tmp_path: Path) -> None:
     """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost
     rank's."""
-    shutil.copytree(of_two / "whole", of_two / "alone")
-    alone = run_loop(of_two / "alone", make_hooks("2 steps"), MID_EPOCH, epochs=2, batch_size=4)
+    outcomes = on_ranks(_run_on_rank, 2, str(tmp_path))
+    alone = run_loop(tmp_path, make_hooks("2 steps"), "step-00000004", epochs=2, batch_size=4)
     dataset: Any = TASK.data()["train"]
     order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))
     assert [place for batch in alone.seen[:3] for place in batch] == order[32:]

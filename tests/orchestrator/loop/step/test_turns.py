@@ -282,9 +282,10 @@ def test_optimizer_with_a_turn_in_any_micro_batch_is_stepped(order: str, accumul
     more = {"task_args": {"order": order}, "accumulate": accumulate, "optimizers": PLAIN}
     expected = by_hand(0, 1, order, accumulate, schedules=False)[0]
     for restore in (None, "step-00000001", "epoch-0001"):
-        loop, rows = loop_of(
-            written(**more), {"save": Checkpoint(every=STEP, keep=None), "notes": notes}, folder=tmp_path
-        )
+        hooks: dict[str, Hook] = {"notes": notes}
+        if not restore:
+            hooks["save"] = Checkpoint(every=STEP, keep=None)
+        loop, rows = loop_of(written(**more), hooks, folder=tmp_path)
         if restore:
             loop.restore(restore)
         list(loop.run())
