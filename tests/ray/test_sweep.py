@@ -72,25 +72,6 @@ def test_trials_of_two_ranks_reuse_their_processes(ray_cluster: Any, outside: Pa
     assert len({os.getpid(), *(int(pid) for (pid,) in pids)}) == 3
 
 
-def test_asha_stops_trials_by_a_statistic_of_the_rows(ray_cluster: Any, outside: Path) -> None:
-    space = "{hooks.shift.by: {uniform: [0.0, 1.0]}}"
-    file = written(
-        outside, ranks=1, metric="stats/shift/mean", scheduler="asha", search="random", trials=5, space=space
-    )
-    done = sweep(load_experiment(file, ["epochs=6"]), "runs")
-    drawn = done.trials["config/hooks.shift.by"]
-    assert drawn.nunique() == 5
-    # Every row holds what was drawn, so its mean is that.
-    assert done.trials["stats/shift/mean"].tolist() == pytest.approx(drawn.tolist())
-    assert done.trials.loc[drawn.idxmax(), "reports"] == 6
-    stopped = done.trials[done.trials["status"] == "stopped"]
-    assert len(stopped) > 0
-    assert (stopped["reports"] < 6).all()
-    # A rung keeps the better half of those that reached it, so what is stopped is never the best so far.
-    for trial in stopped.index:
-        assert drawn[trial] < drawn[:trial].max()
-
-
 def test_misspelled_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, outside: Path) -> None:
     file = written(outside, ranks=1, metric="val/shfit")
     ended = []

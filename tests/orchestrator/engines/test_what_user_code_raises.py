@@ -56,7 +56,7 @@ class Raises(Hook):
 
 
 @pytest.mark.parametrize("what", RAISED)
-def test_any_error_fails_the_run_with_its_place(tmp_path: Path, what: str) -> None:
+def test_any_error_fails_the_run_with_its_place(tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]) -> None:
     hooks = {"raises": {"type": f"{__name__}:Raises", "what": what}}
     with pytest.raises(RunError, match=rf"{type(RAISED[what]).__name__}.*{Path(__file__).name}:\d+, in on_step"):
         run(described(hooks=hooks), tmp_path, "run", local=True)
@@ -69,6 +69,9 @@ def test_any_error_fails_the_run_with_its_place(tmp_path: Path, what: str) -> No
     assert len(metadata.error) < 5_000
     assert len(folder.storage.read("log.txt")) < 10**6
     assert b"Traceback" in folder.storage.read("log.txt")
+    said = capfd.readouterr().err
+    assert f"The traceback is in {folder}/log.txt" in said
+    assert "Traceback" not in said
 
 
 def test_first_failure_is_raised_if_it_cannot_be_recorded(

@@ -1,5 +1,5 @@
 """What a hook may rely on wherever it came from, as docs/migrating/ says: where phases begin, when there is a batch,
-a gradient, an end."""
+and a gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hooks import HOOKS, Hook, HookError, Interval, State
+from hooks import HOOKS, Hook, Interval, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -67,13 +67,11 @@ def test_batch_exists_from_on_batch_on() -> None:
 
 
 class Notes(Hook):
-    """Notes what some events find: the first layer's weights, where phases begin, gradients, and how the run ends."""
+    """Notes what some events find: the first layer's weights, where phases begin, and gradients."""
 
-    def __init__(self, stop: bool = False, fail: bool = False) -> None:
-        self.stop, self.fail = stop, fail
+    def __init__(self) -> None:
         self.found: dict[str, list[float]] = {}
         self.begun: list[tuple[int, int]] = []
-        self.ends: list[str] = []
         self.gradients: list[tuple[bool, bool]] = []
 
     def keep(self, event: str, module: nn.Module) -> None:
@@ -93,18 +91,6 @@ class Notes(Hook):
         if state.step == 3:
             self.keep("on_step", state.module)
             state.request_checkpoint("a test")
-
-    def on_phase_end(self, state: State) -> None:
-        if self.fail:
-            raise ArithmeticError("failed on purpose")
-        if self.stop:
-            state.request_stop("enough")
-
-    def on_end(self, state: State) -> None:
-        self.ends.append("on_end")
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self.ends.append("on_exception")
 
 
 def resumed_after_three_steps(folder: Path) -> tuple[Notes, Notes]:
@@ -131,15 +117,6 @@ def test_gradients_are_none_after_a_step_and_kept_before_it() -> None:
     notes = Notes()
     list(Loop(Points(val=0), experiment(epochs=1, accumulate=3), {"notes": notes}).run())
     assert notes.gradients == [(stepped, stepped) for stepped in (False, False, True, False, False, True, True)]
-
-
-def test_stopped_run_fires_on_end_and_failed_run_on_exception() -> None:
-    stopped, failed = Notes(stop=True), Notes(fail=True)
-    list(Loop(Points(val=0), experiment(epochs=9), {"notes": stopped}).run())
-    with pytest.raises(HookError, match="failed on purpose"):
-        list(Loop(Points(val=0), experiment(), {"notes": failed}).run())
-    assert (stopped.ends, failed.ends) == (["on_end"], ["on_exception"])
-    assert len(stopped.begun) == 1
 
 
 class Gathers(Hook):

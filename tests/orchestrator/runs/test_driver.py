@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
+from orchestrator import UsageError, open_run, resume, run, sweep
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.runs.result import Run
 from tests.orchestrator.records.test_lease import elsewhere, put
@@ -103,38 +101,6 @@ def test_interrupted_run_resumes_bit_for_bit(
     pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
     told = ["epoch", "step", "iteration", "samples", "train/loss", "train/accuracy", "val/loss", "val/accuracy"]
     pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
-
-
-def test_failed_run_resumes_from_its_last_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def breaking(iteration: int) -> Experiment:
-        breaks = {"type": "tests.tasks:Breaks", "iteration": iteration}
-        return described(task_args=NOISY, batch_size=6, hooks={"breaks": breaks})
-
-    with pytest.raises(RunError):
-        run(breaking(11), tmp_path, "cut", local=True)
-    whole = run(breaking(1000), tmp_path, "whole", local=True)
-    file = tmp_path / "cut/experiment.yaml"
-    file.write_text(file.read_text().replace("iteration: 11", "iteration: 1000"))
-    done = resume(tmp_path / "cut")
-    assert "experiment.yaml was edited: hooks.breaks.iteration=1000" in caplog.text
-    assert stored(done) == stored(whole)
-    assert each_row_once(done.stats)
-    assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
-    # the iterations after the checkpoint of the first epoch's end were made twice
-    attempts = Counter(done.stats.query("phase == 'train'")["attempt"])
-    assert attempts == {0: 8, 1: 8}
-
-
-def test_run_without_its_driver_is_lost_and_can_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
-    cut = interrupted(5, run, described(), tmp_path, local=True)
-    process = subprocess.Popen(["true"])
-    process.wait()
-    cut.folder.update(status="running", pid=process.pid)
-    assert open_run(cut.path).status == "lost"
-    done = resume(cut.path)
-    assert done.status == "finished"
-    assert done.folder.read_metadata().resumed
-    assert len(done.stats.query("phase == 'train'")) == 14
 
 
 def test_resume_changes_the_number_of_workers(tmp_path: Path, interrupted: Callable[..., Run]) -> None:

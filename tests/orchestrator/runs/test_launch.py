@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator import RunError, open_run, run
+from orchestrator import run
 from orchestrator.config.load import load_experiment
 from orchestrator.runs import launch
 from orchestrator.runs.launch import _show_until_done
 from orchestrator.runs.result import Run
-from tests.tasks import Points, described
+from tests.tasks import described
 
 
 class ActorDied(Exception):
@@ -110,34 +110,3 @@ def test_local_run_says_that_it_has_one_process(tmp_path: Path) -> None:
     done = run(described(epochs=1, workers={"count": 3}), tmp_path, local=True)
     assert done.stats["rank"].unique().tolist() == [0]
     assert "one process instead of 3 workers" in (tmp_path / "points/log.txt").read_text()
-
-
-def test_failure_names_the_line_and_logs_its_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RunError, match=rf"^rank 0: KeyError: 'x' \({Path(__file__)}:\d+, in loss\)$"):
-        run(described(task=f"{__name__}:Wrong"), tmp_path, local=True)
-    log = (tmp_path / "points/log.txt").read_text()
-    assert 'raise KeyError("x")' in log
-    assert log.rstrip().endswith("KeyError: 'x'")
-    assert f"The traceback is in {tmp_path}/points/log.txt" in capfd.readouterr().err
-    assert "Traceback" not in capfd.readouterr().err
-
-
-class Wrong(Points):
-    """Fails in its loss."""
-
-    def loss(self, output: Any, batch: Any) -> Any:
-        raise KeyError("x")
-
-
-def test_failed_hook_is_named_with_its_event(tmp_path: Path) -> None:
-    experiment = described(hooks={"bad": {"type": "tests.tasks:Breaks"}})
-    with pytest.raises(
-        RunError, match="hook 'bad' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"
-    ):
-        run(experiment, tmp_path, local=True)
-    failed = open_run(tmp_path / "points")
-    assert failed.status == "failed"
-    assert failed.error is not None
-    assert "hook 'bad' failed in on_gradients" in failed.error
-    # what was measured before is there: two whole iterations
-    assert failed.stats["iteration"].tolist() == [1, 2]
