@@ -302,7 +302,7 @@ class State:
         norm = _norm([gradient for gradient in gradients if gradient.numel()], norm_type)
         return shards.norm_of_parts(norm.to(self.device), norm_type)
 
-    def forget_gradients(self) -> None:
+    def clear_gradient_cache(self) -> None:
         """Drop the computed gradient norm: call this after changing gradients."""
         self._gradient_norm = None
 

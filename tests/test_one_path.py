@@ -129,7 +129,7 @@ class Records:
         self.trained += [(to_dict(follower.experiment), to_dict(follower.experiment)) for follower in followers]
         metrics = {"val/loss": 0.0, "epoch": 0, "step": 1, "samples": 1}
         self.reports = iter(
-            [Report(metrics=metrics, final=True, member=number) for number in range(1 + len(followers))]
+            [Report(metrics=metrics, is_final=True, run_index=number) for number in range(1 + len(followers))]
         )
 
     def next(self) -> Report | None:

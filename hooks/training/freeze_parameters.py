@@ -52,4 +52,4 @@ class FreezeParameters(Hook):
             return
         for parameter in self._frozen:
             parameter.grad = None
-        state.forget_gradients()
+        state.clear_gradient_cache()

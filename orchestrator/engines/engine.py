@@ -24,7 +24,7 @@ class Engine(Protocol):
     def save(self) -> str:
         """Write a checkpoint between two reports; return its path."""
 
-    def drop(self, member: int) -> None:
+    def end_run(self, run_index: int) -> None:
         """End one of the runs that share a training run, between two reports."""
 
     def end(self) -> None:

@@ -219,8 +219,8 @@ class Gang:
     def save(self) -> str:
         return str(self._call_all("save"))
 
-    def drop(self, member: int) -> None:
-        self._call_all("drop", member)
+    def end_run(self, run_index: int) -> None:
+        self._call_all("end_run", run_index)
 
     def end(self) -> None:
         """End the run on every rank. A trial keeps its processes, unless one has failed."""

@@ -66,10 +66,10 @@ class Rank:
         assert self._session is not None
         return self._session.save()
 
-    def drop(self, member: int) -> None:
+    def end_run(self, run_index: int) -> None:
         """End the run, or one run of a shared training, at the report that it has just made."""
         if isinstance(self._session, SharedSession):
-            self._session.drop(member)
+            self._session.end_run(run_index)
         elif self._reports is not None:
             self._reports.close()
 

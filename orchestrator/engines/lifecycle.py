@@ -87,9 +87,9 @@ class Lifecycle:
     def save(self) -> str:
         return self._engine.save()
 
-    def drop(self, member: int) -> None:
+    def end_run(self, run_index: int) -> None:
         """End one of the runs that share a training run, at the report that it has just made."""
-        self._engine.drop(member)
+        self._engine.end_run(run_index)
 
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
         """End the run at its current position, and record its status."""

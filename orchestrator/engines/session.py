@@ -24,9 +24,9 @@ from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, HookedRun, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, make_within
-from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.shared_training import SharedRun, SharedTraining
+from orchestrator.loop.training_loop import TrainingLoop
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.hang import FOLDER as HANG_REPORTS
@@ -106,7 +106,7 @@ class Session:
             self._display = self._link = link = MailboxLink(assignment.mailbox)
             self._stop_requested = lambda: link.stop_requested() or stop_requested()
         self._data_of = data_of
-        self._loop: Rounds | None = None
+        self._loop: TrainingLoop | None = None
         self._store: CheckpointStore | None = None
         self._attempt: Attempt | None = None
         self.followers: Sequence[Session] = ()
@@ -143,12 +143,12 @@ class Session:
         self._attempt = attempt = _begin_attempt(self.folder, store, self.world, self.assignment, self._display)
         return attempt
 
-    def _write_reports(self, loop: Rounds, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
-        """Yield the loop's reports once they are in the run's folder. The hang watch pauses meanwhile."""
-        training, failure = loop.run(), None
+    def _write_reports(self, loop: TrainingLoop, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
+        """Write the loop's reports to the run's folder, and yield them; the caller's time is no hang."""
+        reports, failure = loop.run(), None
         try:
-            for report in training:
-                if self.world.is_master and not report.cut_short:
+            for report in reports:
+                if self.world.is_master and not report.is_partial:
                     self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
                 self._write_info(loop)
                 with watch.paused():
@@ -159,12 +159,12 @@ class Session:
             failure = error
             raise
         finally:
-            self._finish(loop, training, failure)
+            self._finish(loop, reports, failure)
 
-    def _finish(self, loop: Rounds, training: Generator[Report, None, None], failure: BaseException | None) -> None:
-        """End the loop where it is, and write the last files. Raise an earlier failure first."""
+    def _finish(self, loop: TrainingLoop, reports: Generator[Report], failure: BaseException | None) -> None:
+        """End the loop where it is, and write the last files; an earlier `failure` takes precedence over new errors."""
         try:
-            training.close()
+            reports.close()
             self._write_info(loop)
         except (HookyardError, OSError) as error:
             if failure is None:
@@ -175,13 +175,13 @@ class Session:
                 self._link.finish()
             self._artifacts.close()
 
-    def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> Rounds:
+    def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> TrainingLoop:
         """Build the loop and its followers, and restore their checkpoints."""
         task, experiment, hooks, target = resolved.task, resolved.experiment, resolved.hooks, self.assignment.target
         context = self._context(experiment, attempt)
         data: dict[str, Any] = {"data_of": self._data_of, "origin": self._origin(experiment)}
         if target:
-            loop: Rounds = EvaluationLoop(
+            loop: TrainingLoop = EvaluationLoop(
                 task, experiment, hooks, context, kind=target.phase, rewinds=target.rewinds, **data
             )
         elif has_custom_loop(type(task)):
@@ -226,7 +226,7 @@ class Session:
             stop_requested=self._stop_requested,
         )
 
-    def _restore(self, loop: Rounds, attempt: Attempt) -> None:
+    def _restore(self, loop: TrainingLoop, attempt: Attempt) -> None:
         self._loop = loop
         order = _order_of(loop) if isinstance(loop, HookedRun) else None
         self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order)
@@ -253,7 +253,7 @@ class Session:
         init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
         return InitialWeights(**init) if init else None
 
-    def _write_info(self, loop: Rounds) -> None:
+    def _write_info(self, loop: TrainingLoop) -> None:
         """Write `info.json`, and upload what hooks wrote."""
         if self.world.is_master:
             self.folder.write_info(loop.state.info)

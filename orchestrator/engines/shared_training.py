@@ -33,43 +33,43 @@ class SharedSession:
             Session(assignment, world, resolved, **options),
             *(Session(follower, world, **options) for follower in assignment.followers),
         ]
-        self._dropped: set[int] = set()
+        self._ended_runs: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
         self._choose_checkpoints()
         leader, *followers = self.sessions
         leader.followers = followers
         reports = [session.reports() for session in self.sessions]
-        active, member = set(range(len(reports))), 0
+        active, run_index = set(range(len(reports))), 0
         try:
             while active:
-                for member in sorted(active):
-                    if (yield from self._turn(member, reports[member])):
+                for run_index in sorted(active):
+                    if (yield from self._turn(run_index, reports[run_index])):
                         continue
-                    active.remove(member)
-                    self.sessions[member].write_end()
-                    if member:  # the leader still trains
-                        reports[member].close()
+                    active.remove(run_index)
+                    self.sessions[run_index].write_end()
+                    if run_index:  # the leader still trains
+                        reports[run_index].close()
         except Exception as error:
-            error.add_note(f"{RUN_NOTE_PREFIX}{find_failed_member(error, member)}")
+            error.add_note(f"{RUN_NOTE_PREFIX}{find_failed_run(error, run_index)}")
             raise
         finally:
             for own in reversed(reports):
                 own.close()
 
-    def _turn(self, member: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
+    def _turn(self, run_index: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
         """Yield the next report of a run, and that of its test if it stops; return whether it continues."""
         for report in reports:
-            yield replace(report, member=member)
-            if report.final or member in self._dropped:
+            yield replace(report, run_index=run_index)
+            if report.is_final or run_index in self._ended_runs:
                 return False
             if not report.stopped:
                 return True
         return False
 
-    def drop(self, member: int) -> None:
+    def end_run(self, run_index: int) -> None:
         """End a run at the report that it has just made."""
-        self._dropped.add(member)
+        self._ended_runs.add(run_index)
 
     def save(self) -> str:
         """Raise: schedulers that pause trials exclude shared training."""
@@ -97,12 +97,12 @@ class SharedSession:
                 session.assignment = replace(session.assignment, checkpoint=store.path(common[number]))
 
 
-def find_failed_member(error: BaseException, otherwise: int = 0) -> int:
+def find_failed_run(error: BaseException, otherwise: int = 0) -> int:
     """Return the index of the run that failed, from a note on the error or on its cause."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(RUN_NOTE_PREFIX)]
     if notes:
         return int(notes[0].removeprefix(RUN_NOTE_PREFIX))
-    return find_failed_member(error.__cause__, otherwise) if error.__cause__ else otherwise
+    return find_failed_run(error.__cause__, otherwise) if error.__cause__ else otherwise
 
 
 def session_of(

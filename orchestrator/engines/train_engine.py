@@ -50,11 +50,11 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
         with closing(Session(assignment, world, data_of=partial(data_of, of_train=True)).reports()) as training:
             for number, report in enumerate(training):
                 ray.train.report(report.metrics)
-                written = not report.cut_short
+                written = not report.is_partial
                 if number == 0:
                     counted = world.broadcast(lambda: len(folder.read_current_reports()))
                     before = counted - written
-                place = before + number + written, report.final
+                place = before + number + written, report.is_final
                 # All ranks wait with rank 0, and end with it.
                 if not world.broadcast(partial(_put, queue, place, report)):
                     return
@@ -135,7 +135,7 @@ class TrainJobs:
         """Raise: the config refuses schedulers that pause trials."""
         raise NotImplementedError("engine: train does not pause trials")
 
-    def drop(self, member: int) -> None:
+    def end_run(self, run_index: int) -> None:
         """Raise: trials do not share a job."""
         raise NotImplementedError("engine: train makes each trial a job of its own")
 

@@ -20,13 +20,13 @@ from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RankMismatch, RunError
 from orchestrator.loop.clock.span_clock import Clock
-from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.optimizer_state import load_state
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
+from orchestrator.loop.training_loop import TrainingLoop, make_plan
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
@@ -36,7 +36,7 @@ _ROW_COLUMNS = frozenset(COLUMNS)
 """Columns that every row has."""
 
 
-class CustomLoop(Rounds):
+class CustomLoop(TrainingLoop):
     """Loop around the task's own `train`. A round is an epoch, and ends with a report.
 
     It fires the events of the run, of a phase and of a checkpoint, and `on_step` with each row.
@@ -82,7 +82,7 @@ class CustomLoop(Rounds):
             f" before training{source_location(self.task.train)}"
         )
 
-    # Rounds
+    # TrainingLoop
 
     def _train(self) -> None:
         state, cursor = self.state, self.cursor

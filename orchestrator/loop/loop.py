@@ -20,16 +20,16 @@ from orchestrator.loop.data.phases import DataOf, data_from_task
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, make_within
-from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.state.hooked_contents import WeightsAlone
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.training import Training, load_initial_weights
+from orchestrator.loop.training_loop import TrainingLoop
 from orchestrator.task import Task, without_loss
 
 
-class HookedRun(Rounds):
+class HookedRun(TrainingLoop):
     """One run of a training loop: its hooks, evaluation, checkpoints and reports. Used in workers.
 
     Events fire in `Training` for the start and the training phases, in `Evaluation` for the other phases, in
@@ -80,7 +80,7 @@ class HookedRun(Rounds):
     def _close(self) -> None:
         self.training.close()
 
-    # Rounds
+    # TrainingLoop
 
     def _rounds(self) -> Iterator[Report]:
         if self.cursor.stage is not Stage.TRAIN:
@@ -186,5 +186,5 @@ class EvaluationLoop(Loop):
         yield replace(
             report,
             metrics={name: value for name, value in report.metrics.items() if phase_of(name) in ("", self._kind)},
-            final=True,
+            is_final=True,
         )

@@ -20,13 +20,13 @@ class Report:
     """Why the run ends here, if something asked for it."""
     interrupted: bool = False
     """True if the run was asked from outside to stop, and can be resumed."""
-    final: bool = False
+    is_final: bool = False
     """True for the last report of the run."""
-    cut_short: bool = False
+    is_partial: bool = False
     """True if the run ends in the middle of training, so that the metrics hold no values of a phase."""
     phases: tuple[str, ...] = ("train",)
     """All phases of the run."""
-    member: int = 0
+    run_index: int = 0
     """Number of the run among those that share a training run, from 0."""
 
 

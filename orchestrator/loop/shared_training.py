@@ -19,11 +19,11 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import HookedRun
 from orchestrator.loop.report import Report
-from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.training import Training
+from orchestrator.loop.training_loop import TrainingLoop, make_plan
 from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
@@ -90,7 +90,7 @@ class SharedTraining(Training):
         self._random_state_after_turn: dict[str, Any] | None = None
         """Random state at the end of the first turn since the last phase."""
 
-    def for_each_run(self, function: Callable[[Rounds], None]) -> None:
+    def for_each_run(self, function: Callable[[TrainingLoop], None]) -> None:
         for run in self._active:
             run.call_with_note(function, run)
 
@@ -165,9 +165,9 @@ class SharedTraining(Training):
                 position += 1
         return calls
 
-    def _save_if_asked(self) -> None:
+    def _save_if_requested(self) -> None:
         self._forward_requests()
-        super()._save_if_asked()
+        super()._save_if_requested()
 
     def _end_phase(self) -> None:
         super()._end_phase()
@@ -298,7 +298,7 @@ class SharedRun(HookedRun):
 
     def _report(self, *, last: bool = False) -> Report:
         report = super()._report(last=last)
-        if not report.final:
+        if not report.is_final:
             self.training.end_turn(self.state.name)
         return report
 

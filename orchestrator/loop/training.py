@@ -22,7 +22,6 @@ from orchestrator.loop.model import initial_weights, weight_sources
 from orchestrator.loop.model.meta_device import build_model, initialize_shards
 from orchestrator.loop.model.strategy import forward_pass, wrap_model
 from orchestrator.loop.model.torch_settings import apply_settings, settings_without_effect
-from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
@@ -34,6 +33,7 @@ from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.stopping import StopCoordinator
+from orchestrator.loop.training_loop import TrainingLoop, make_plan
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, hide_progress, show_progress
@@ -93,7 +93,7 @@ class Training:
         self.epoch = EpochProgress(state, train.length, samples_per_iteration)
         self.contents = contents(state, self.iterations, self.data, self.changes, self.schedules)
         self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_requested)
-        self.runs: list[Rounds] = []
+        self.runs: list[TrainingLoop] = []
         self.stage = Stage.TRAIN
         """`TRAINED` once the last phase has ended; else within it, or before the first."""
         self.after_phase: dict[str, Any] | None = None
@@ -152,7 +152,7 @@ class Training:
             loop_columns=ROW_COLUMNS,
         )
 
-    def for_each_run(self, act: Callable[[Rounds], None]) -> None:
+    def for_each_run(self, act: Callable[[TrainingLoop], None]) -> None:
         for run in self.runs:
             act(run)
 
@@ -178,7 +178,7 @@ class Training:
                 # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
                 continue
             if state.checkpoint_reasons:
-                self._save_if_asked()
+                self._save_if_requested()
             if state.iteration >= self.stopping.next_check:
                 self.for_each_run(lambda run: run.finish_if_written())
                 if self._has_to_stop():
@@ -209,7 +209,7 @@ class Training:
         for run in self.runs:
             run.saving.restore_randomness()
 
-    def _save_if_asked(self) -> None:
+    def _save_if_requested(self) -> None:
         self.for_each_run(lambda run: run.save_if_requested())
 
     def _last_step_of_phase(self) -> float:

@@ -95,7 +95,7 @@ class SequentialTrials:
         assert report is not None
         self._sweep.reported(trial.number, report.metrics)
         by_rule = rules.should_stop(name, {**report.metrics, "training_iteration": count}, trial.seconds)
-        if report.final and not report.interrupted:
+        if report.is_final and not report.interrupted:
             return None
         if by_rule:
             return rules.reasons[name]

@@ -35,7 +35,7 @@ class MetricMonitor:
         self._seen = self._seen or not missing
         if not self._seen:
             known = self._known_names(report, missing)
-            is_last = report.final and not report.stopped
+            is_last = report.is_final and not report.stopped
             if is_last or any(self._never_comes(metric, report, known) for metric in missing):
                 raise MetricMissing(f"no report of a trial has {self._description}; {list_known(known, *missing)}")
         return not missing
@@ -50,7 +50,7 @@ class MetricMonitor:
         if phase_of(metric) and not phase:
             return not self._has_own_hooks
         expected = phase or (phases_of("val", report.phases) or ["train"])[-1]
-        if report.cut_short or not any(name.startswith(f"{expected}/") for name in report.metrics):
+        if report.is_partial or not any(name.startswith(f"{expected}/") for name in report.metrics):
             return False
         may_come_later = self._has_own_hooks or metric.startswith(PREFIX)
         return not may_come_later or nearest(metric, known, _MISSPELLING) is not None

@@ -17,7 +17,7 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
 from orchestrator.engines.session import Assignment
-from orchestrator.engines.shared_training import find_failed_member
+from orchestrator.engines.shared_training import find_failed_run
 from orchestrator.errors import ConfigError
 from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.loop.report import Report
@@ -151,7 +151,7 @@ class TrialGroup:
             self._record_ends()
             if report is None:
                 return None
-            trial = self._current = self._trials[report.member]
+            trial = self._current = self._trials[report.run_index]
             trial.last = report
             if trial in self._trials_without_report:
                 self._trials_without_report.remove(trial)
@@ -159,7 +159,7 @@ class TrialGroup:
             has_metrics = trial.metric_monitor.has_metrics(report)
             if has_metrics:
                 trial.reports.append(report.metrics)
-            if report.final:
+            if report.is_final:
                 self._end(trial)
             if has_metrics:
                 return trial
@@ -167,20 +167,20 @@ class TrialGroup:
     def _earlier_reports(self, folder: RunFolder, first_report: Report) -> list[Mapping[str, Any]]:
         """Return earlier attempts' reports up to this attempt's first one; this attempt repeats the rest."""
         reports = reports_with_metrics(folder, self._settings)
-        is_repeated = self._settings.has_metrics(first_report.metrics) and not first_report.cut_short
+        is_repeated = self._settings.has_metrics(first_report.metrics) and not first_report.is_partial
         return reports[:-1] if is_repeated else reports
 
     def stop(self, trial: ActiveTrial, reason: str) -> None:
         """Stop a trial at its latest report; the other trials of the group continue."""
         assert trial.last is not None
         if not trial.outcome:
-            self._lifecycle.drop(trial.last.member)
+            self._lifecycle.end_run(trial.last.run_index)
         if not trial.outcome or trial.last.interrupted:
             trial.outcome = "stopped", [reason]
 
     def mark_failed(self, error: BaseException) -> ActiveTrial:
         """Mark the trial that failed, and return it; the caller records its end."""
-        trial = self._current or self._trials[find_failed_member(error)]
+        trial = self._current or self._trials[find_failed_run(error)]
         trial.outcome, trial.is_over = None, True
         return trial
 

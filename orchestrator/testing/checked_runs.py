@@ -113,7 +113,7 @@ class CheckedRuns:
                 if number == 1:
                     for name, value in (changes or {}).items():
                         loop.plan.set_field(NAME, name, value)
-                next_hook = None if report.final else successor(number)
+                next_hook = None if report.is_final else successor(number)
                 if next_hook is None or path is None:
                     continue
                 reports.close()

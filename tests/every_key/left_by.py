@@ -105,7 +105,7 @@ def left_by(written: Mapping[str, Any], folder: Path) -> str:
         for name, data in loop.training.data.phases.items()
     }
     try:
-        left["reports"] = [(_told(report.metrics), report.final) for report in loop.run()]
+        left["reports"] = [(_told(report.metrics), report.is_final) for report in loop.run()]
     except ConfigError:
         raise
     except (HookError, RuntimeError) as error:  # how a run fails is one of the things that it leaves

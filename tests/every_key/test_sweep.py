@@ -47,12 +47,12 @@ class Reports:
                 "val/other": -loss,
             }
             folder.append_metrics(metrics)
-            yield Report(metrics, final=number == epochs - 1)
+            yield Report(metrics, is_final=number == epochs - 1)
 
     def next(self) -> Report | None:
         return next(self.reports, None)
 
-    def drop(self, member: int) -> None:
+    def end_run(self, run_index: int) -> None:
         self.reports = iter(())
 
     def end(self) -> None: ...

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from orchestrator.stats.aggregate.spans import SPANS
 
 INTERVALS = (
-    "other_s",  # since the iteration before ended; what saving and waiting took of it is taken out
+    "other_s",  # since the previous iteration ended, without saving and waiting
     "hooks_s",  # on_iteration_start
     "data_wait_s",
     "to_device_s",
@@ -37,61 +37,62 @@ INTERVALS = (
     "optimizer_s",  # clearing the gradients, counting
     "hooks_s",  # on_step
 )
-"""Spans between each two of an iteration's marks, in order."""
+"""Spans between consecutive timestamps of an iteration, in order."""
 Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Makes a column from the numbers that `Clock.close` returns, shape (rows, any)."""
+"""Function that computes a column from the numbers that `Clock.close` returns, shape (rows, any)."""
 
 
 class Clock:
     """Clock of an iteration's timestamps. Used in workers.
 
-    A mark is a reading of the host's clock and nothing else. The spans between marks are computed at a flush, for many
-    rows at once.
+    A timestamp is a reading of the host's clock. The spans between timestamps are computed at a flush, for many rows
+    together.
     """
 
     def __init__(self) -> None:
         self.recording = False
         self.moment: Callable[[], Any] = perf_counter
-        """Returns the present moment; the difference of two is a number, or a device's span."""
-        self.device_mark: Callable[[], Mark] | None = None
-        """`moment`, if it is a device's."""
+        """Function that takes a timestamp; the difference of two is a number, or a DeviceSpan."""
+        self.device_mark: Callable[[], DeviceTimestamp] | None = None
+        """`moment`, if it takes timestamps on a device."""
         self.iteration_s = 0.0
-        """Seconds of the last iteration; on a device, of the last one that is known."""
+        """Seconds of the last iteration; on a GPU, of the last iteration whose time is known."""
         self.checkpoint_s = 0.0
-        """Seconds of saving since the last iteration ended."""
+        """Seconds spent on saving since the last iteration ended."""
         self.waiting_s = 0.0
-        """Seconds of waiting for other ranks since then."""
+        """Seconds spent on waiting for other ranks since the last iteration ended."""
 
     @property
     def mark(self) -> Callable[[], Any]:
-        """Returns the present moment, or 0 unless recording."""
+        """Function that takes a timestamp, or returns 0 if nothing is recorded."""
         return self.moment if self.recording else float
 
     def restart(self) -> float:
-        """Begin at this moment: the time before belongs to no iteration."""
+        """Start the first iteration of a phase now: the time before belongs to no iteration."""
         self.checkpoint_s = self.waiting_s = 0.0
         return perf_counter()
 
     def close(
-        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
+        self, row: dict[str, Any], last: float, timestamps: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
     ) -> Sequence[float]:
         """End the iteration that began at `last`. Return its numbers, the last of which is its end.
 
-        If recording: the seconds of saving and waiting, `last`, all marks, the end. Otherwise `last` and the end. In an
-        iteration of several turns `marks` end where they begin, and each turn has its own from its beginning on.
+        While recording, these are the seconds of saving and waiting, `last`, all timestamps and the end; otherwise only
+        `last` and the end. If the iteration has several turns, `timestamps` end where the turns begin, and each turn
+        has its own timestamps from its beginning on.
         """
         ended = perf_counter()
         self.iteration_s = ended - last
         if not self.recording:
             return last, ended
         if turns:
-            # As if there were one turn, whose intervals are the sums of theirs.
+            # Merge the turns into one, whose intervals are the sums of theirs.
             summed = [*map(sum, zip(*turns, strict=True))]
-            shift = marks[-1] - summed[0]
-            marks = [*marks, *[moment + shift for moment in summed[1:]]]
+            shift = timestamps[-1] - summed[0]
+            timestamps = [*timestamps, *[moment + shift for moment in summed[1:]]]
         saving, waiting = self.checkpoint_s, self.waiting_s
         self.checkpoint_s = self.waiting_s = 0.0
-        return saving, waiting, last, *marks, ended
+        return saving, waiting, last, *timestamps, ended
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -100,11 +101,11 @@ class Clock:
 
 
 _UNREAD = 64
-"""Most unread pairs of marks before a sum looks for those that the device has passed."""
+"""Number of unread pairs above which a sum reads the pairs that the device has passed."""
 
 
-class Mark:
-    """A moment on a device's time line. Its event is reused once nobody refers to the mark."""
+class DeviceTimestamp:
+    """Timestamp on a device's timeline. Its CUDA event is reused once the timestamp is garbage-collected."""
 
     __slots__ = ("_free", "event")
 
@@ -113,7 +114,7 @@ class Mark:
         self.event = free.pop() if free else torch.cuda.Event(enable_timing=True)
         self.event.record()
 
-    def __sub__(self, earlier: Mark) -> DeviceSpan:
+    def __sub__(self, earlier: DeviceTimestamp) -> DeviceSpan:
         span = DeviceSpan()
         span.add(earlier, self)
         return span
@@ -123,22 +124,22 @@ class Mark:
 
 
 class DeviceSpan:
-    """Seconds between pairs of marks, read once the device has passed them. Can be added to spans and numbers."""
+    """Sum of the seconds between pairs of timestamps, which are read once the device has passed them."""
 
     def __init__(self) -> None:
-        self._pairs: deque[tuple[Mark, Mark]] = deque()
+        self._pairs: deque[tuple[DeviceTimestamp, DeviceTimestamp]] = deque()
         self._seconds = 0.0
-        """Sum of the pairs that were read."""
+        """Sum over the pairs that have been read."""
 
-    def add(self, start: Mark, end: Mark) -> None:
+    def add(self, start: DeviceTimestamp, end: DeviceTimestamp) -> None:
         self._pairs.append((start, end))
 
     def ready(self) -> bool:
-        """Return whether the device has passed the last mark; does not wait."""
+        """Return whether the device has passed the last timestamp; does not synchronize."""
         return not self._pairs or bool(self._pairs[-1][1].event.query())
 
     def resolve(self) -> float:
-        """Return the seconds; waits for the device."""
+        """Return the seconds; synchronizes."""
         if self._pairs:
             self._pairs[-1][1].event.synchronize()
         while self._pairs:
@@ -161,7 +162,10 @@ class DeviceSpan:
         return self
 
     def elapsed_so_far(self) -> float:
-        """Return the seconds between the marks that the device has passed; does not wait. A failed device has none."""
+        """Return the seconds between the timestamps that the device has passed; does not synchronize.
+
+        A failed device has passed none.
+        """
         with suppress(torch.AcceleratorError):
             while self._pairs and self._pairs[0][1].event.query():
                 self._read_first()
@@ -173,19 +177,19 @@ class DeviceSpan:
 
 
 class CudaClock(Clock):
-    """The clock on the device's own time line: a mark is an event, and nothing waits for it.
+    """Clock on the device's timeline: a timestamp is a CUDA event, and taking it does not synchronize.
 
-    The host's time would charge the device's work to whichever call happens to wait for it. Events are read when rows
-    are flushed; `host_step_s` has the host's time. A wait of the device between two iterations is in `other_s`, or in
-    `checkpoint_s` after a checkpoint.
+    On the host's clock, the device's work would be charged to whichever call happens to wait for it. Events are read
+    when rows are flushed; `host_step_s` has the host's time. Time that the device idles between two iterations is in
+    `other_s`, or in `checkpoint_s` after a checkpoint.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._timed = DeviceSpan()
-        """An iteration whose time is not yet known."""
-        self._ended: Mark
-        self.moment = self.device_mark = partial(Mark, [])
+        """Time of an iteration, not yet known."""
+        self._ended: DeviceTimestamp
+        self.moment = self.device_mark = partial(DeviceTimestamp, [])
 
     def restart(self) -> float:
         self._ended = self.moment()
@@ -196,7 +200,7 @@ class CudaClock(Clock):
         return {"host_step_s": _wall_time}
 
     def close(
-        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
+        self, row: dict[str, Any], last: float, timestamps: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
     ) -> Sequence[float]:
         before, self._ended = self._ended, self.moment()
         ended = perf_counter()
@@ -205,21 +209,24 @@ class CudaClock(Clock):
             self.iteration_s, self._timed = self._timed.resolve() or ended - last, step
         if self.recording:
             between = "checkpoint_s" if self.checkpoint_s else "other_s"
-            row.update(_device_spans((between, *INTERVALS[1:]), (before, *marks), turns, self._ended))
+            row.update(_device_spans((between, *INTERVALS[1:]), (before, *timestamps), turns, self._ended))
         self.checkpoint_s = self.waiting_s = 0.0
         return last, ended
 
 
 def _device_spans(
-    intervals: Sequence[str], marks: Sequence[Mark], turns: Sequence[Sequence[Mark]], ended: Mark
+    intervals: Sequence[str],
+    timestamps: Sequence[DeviceTimestamp],
+    turns: Sequence[Sequence[DeviceTimestamp]],
+    ended: DeviceTimestamp,
 ) -> dict[str, DeviceSpan]:
     spans = {name: DeviceSpan() for name in SPANS}
-    first = len(marks) - 1
-    last = turns[-1][-1] if turns else marks[-1]
-    for begin, part in ((0, marks), *((first, turn) for turn in turns), (len(intervals) - 1, (last, ended))):
-        for name, (start, end) in zip(intervals[begin:], pairwise(part), strict=False):
-            if start is not end:
-                spans[name].add(start, end)
+    first = len(timestamps) - 1
+    last = turns[-1][-1] if turns else timestamps[-1]
+    for start, part in ((0, timestamps), *((first, turn) for turn in turns), (len(intervals) - 1, (last, ended))):
+        for name, (earlier, later) in zip(intervals[start:], pairwise(part), strict=False):
+            if earlier is not later:
+                spans[name].add(earlier, later)
     return spans
 
 
@@ -227,21 +234,21 @@ def _wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
     return times[:, -1] - times[:, -2]
 
 
-def _charged(span: str) -> Column:
-    """Return the column of a span: the sum of its intervals between the numbers from the third on."""
-    begins = [2 + index for index, name in enumerate(INTERVALS) if name == span]
-    return lambda times: reduce(add, [times[:, begin + 1] - times[:, begin] for begin in begins])
+def _make_span_column(span: str) -> Column:
+    """Return the column of a span: the sum of its intervals, whose timestamps start at the third number."""
+    starts = [2 + index for index, name in enumerate(INTERVALS) if name == span]
+    return lambda times: reduce(add, [times[:, start + 1] - times[:, start] for start in starts])
 
 
-_INTERVALS_OF = {span: _charged(span) for span in SPANS if span in INTERVALS}
+_COLUMNS_OF_INTERVALS = {span: _make_span_column(span) for span in SPANS if span in INTERVALS}
 SPAN_COLUMNS: Mapping[str, Column] = {
-    **_INTERVALS_OF,
-    "all_reduce_wait_s": lambda times: _INTERVALS_OF["all_reduce_wait_s"](times) + times[:, 1],
-    "other_s": lambda times: _INTERVALS_OF["other_s"](times) - times[:, 0] - times[:, 1],
+    **_COLUMNS_OF_INTERVALS,
+    "all_reduce_wait_s": lambda times: _COLUMNS_OF_INTERVALS["all_reduce_wait_s"](times) + times[:, 1],
+    "other_s": lambda times: _COLUMNS_OF_INTERVALS["other_s"](times) - times[:, 0] - times[:, 1],
     "checkpoint_s": lambda times: times[:, 0],
     "step_s": lambda times: times[:, -1] - times[:, 2],
 }
-"""The spans, and `step_s`, the wall time that they add up to."""
+"""Columns of the spans, and of `step_s`, the wall time that they add up to."""
 
 
 def clock_for(device: torch.device) -> Clock:

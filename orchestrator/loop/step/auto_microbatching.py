@@ -13,7 +13,7 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.norm_layers import BatchNorm
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
-from orchestrator.loop.step.iterations import IterationRunner, Marks, make_clear_gradients
+from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 
 _EXCHANGED_AT_ONCE = 2**24
@@ -36,9 +36,9 @@ class MicrobatchRunner(IterationRunner):
         finish = self._make_finish(state.epoch, ())
         ended = self.clock.restart()
         while True:
-            fetch_marks = fetch()
+            fetch_times = fetch()
             batch, samples = state.batch, state.batch_size
-            parts = self._compute(batch, samples, fetch_marks[-1], make_clear_gradients(optimizer))
+            parts = self._compute(batch, samples, fetch_times[-1], make_clear_gradients(optimizer))
             state.batch, state.batch_size = batch, samples
             began = parts[-1][-1]
             self._exchange()
@@ -48,14 +48,14 @@ class MicrobatchRunner(IterationRunner):
                 t_gradients = mark()
             self._record_learning_rates(optimizer)
             parts.append((*(began,) * 6, t_backward, t_gradients, *update(), mark()))
-            ended = finish(ended, fetch_marks, parts)
+            ended = finish(ended, fetch_times, parts)
             yield
 
-    def _compute(self, batch: Any, samples: int, began: Any, clear: Callable[[], None]) -> list[Marks]:
+    def _compute(self, batch: Any, samples: int, began: Any, clear: Callable[[], None]) -> list[Timestamps]:
         """Compute a batch's gradients, in more pieces each time that memory runs out on a rank."""
-        state, failed = self.state, list[Marks]()
+        state, failed = self.state, list[Timestamps]()
         while True:
-            means, row, parts = self.means.snapshot(), dict(state.row), list[Marks]()
+            means, row, parts = self.means.snapshot(), dict(state.row), list[Timestamps]()
             reason = self._attempt(batch, samples, began, parts)
             rank, is_last = self._agree(reason is not None, row_count(batch) <= self.microbatches)
             if rank is None:
@@ -77,7 +77,7 @@ class MicrobatchRunner(IterationRunner):
             failed.append((began, *(self.clock.mark(),) * 12))
             began = failed[-1][-1]
 
-    def _attempt(self, batch: Any, samples: int, began: Any, parts: list[Marks]) -> str | None:
+    def _attempt(self, batch: Any, samples: int, began: Any, parts: list[Timestamps]) -> str | None:
         """Compute all pieces. Return torch's message if memory ran out."""
         pieces = self._pieces(batch, samples)
         try:
@@ -110,16 +110,16 @@ class MicrobatchRunner(IterationRunner):
             )
         return pieces
 
-    def _compute_piece(self, weight: float) -> Marks:
-        """Compute a piece's gradients, with its share of the batch's loss. Return the clock's marks."""
+    def _compute_piece(self, weight: float) -> Timestamps:
+        """Compute a piece's gradients, with its share of the batch's loss. Return its timestamps."""
         row = self.state.row
         before = dict(row)
-        forward_marks = self._make_forward(self.state.model)()
+        forward_times = self._make_forward(self.state.model)()
         for name in ("loss", *self._loss_terms):
             row[name] = before.get(name, 0.0) + row[name] * weight
         loss = cast(Tensor, self.state.loss)
         self.precision.scaled(loss if weight == 1 else loss * weight).backward()
-        return *forward_marks, *(self.clock.mark(),) * 8
+        return *forward_times, *(self.clock.mark(),) * 8
 
     def _agree(self, failed: bool, is_last: bool) -> tuple[int | None, bool]:
         """Return a rank that ran out of memory, if any, and whether its batch cannot be cut further; collective.

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import coalesced_collectives as coalesced
 from orchestrator.loop.model.strategy import check_gradients_synced
-from orchestrator.loop.step.iterations import IterationRunner, Marks, make_clear_gradients
+from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.task_errors import loss_terms
 
 
@@ -36,7 +36,7 @@ class ClosureRunner(IterationRunner):
         finish = self._make_finish(state.epoch, ("loss", "lr", "evaluations"))
         ended = self.clock.restart()
         while True:
-            fetch_marks = fetch()
+            fetch_times = fetch()
             self._evaluations = 0
             try:
                 optimizer.step(self._closure)
@@ -51,8 +51,8 @@ class ClosureRunner(IterationRunner):
                 self.plan.fire("on_update", state)
                 t_updated = mark()
             self._clear()
-            state.forget_gradients()
-            ended = finish(ended, (*fetch_marks, *self._marks, t_stepped, t_updated, mark()))
+            state.clear_gradient_cache()
+            ended = finish(ended, (*fetch_times, *self._marks, t_stepped, t_updated, mark()))
             yield
 
     @torch.enable_grad()
@@ -72,10 +72,10 @@ class ClosureRunner(IterationRunner):
             coalesced.average([loss := loss.detach().clone()])
         return loss
 
-    def _evaluate_first(self) -> Marks:
-        """Evaluate the loss and fire the events. Return the clock's marks until the optimizer continues."""
+    def _evaluate_first(self) -> Timestamps:
+        """Evaluate the loss and fire the events. Return its timestamps until the optimizer continues."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
-        forward_marks = self._forward()
+        forward_times = self._forward()
         cast(Tensor, state.loss).backward()
         t_own = t_backward = mark()
         if self._backward_timer is not None:
@@ -90,4 +90,4 @@ class ClosureRunner(IterationRunner):
         if state.skip_reasons:
             state.skip_reasons.clear()
             raise _Skipped
-        return *forward_marks, t_own, t_backward, t_gradients, t_gradients, mark()
+        return *forward_times, t_own, t_backward, t_gradients, t_gradients, mark()

@@ -32,7 +32,7 @@ from orchestrator.task import Task
 COUNTERS = ("iteration", "step", "samples", "batch_size")
 """Counters, the first columns of every iteration's row."""
 
-Marks = tuple[Any, ...]
+Timestamps = tuple[Any, ...]
 """Timestamps of one iteration, in order."""
 
 
@@ -98,10 +98,10 @@ class IterationRunner:
         update, finish = self._make_update(optimizer, precision), self._make_finish(state.epoch, ("loss", "lr"))
         position, microbatches_in_step, previous_end = 1, 1, self.clock.restart()
         while True:
-            fetch_marks = fetch()
+            fetch_times = fetch()
             if state.accumulate > 1:
                 position, microbatches_in_step = self._advance_microbatch(position, microbatches_in_step)
-            forward_marks = forward()
+            forward_times = forward()
             loss = cast(Tensor, state.loss)
             weighted = loss if microbatches_in_step == 1 else loss / microbatches_in_step
             (weighted if scaler is None else scaler.scale(weighted)).backward()
@@ -117,9 +117,17 @@ class IterationRunner:
             else:
                 self._record_learning_rates(optimizer)
             state.stepped = False
-            update_marks = update() if position == microbatches_in_step else (t_gradients,) * 4
-            marks = (*fetch_marks, *forward_marks, t_local_backward, t_backward, t_gradients, *update_marks, mark())
-            previous_end = finish(previous_end, marks)
+            update_times = update() if position == microbatches_in_step else (t_gradients,) * 4
+            timestamps = (
+                *fetch_times,
+                *forward_times,
+                t_local_backward,
+                t_backward,
+                t_gradients,
+                *update_times,
+                mark(),
+            )
+            previous_end = finish(previous_end, timestamps)
             yield
 
     def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], offset: int, epoch: int) -> Iterator[None]:
@@ -131,19 +139,19 @@ class IterationRunner:
         finish = self._make_finish(epoch, ("loss",), offset)
         previous_end = self.clock.restart()
         while True:
-            fetch_marks, forward_marks = fetch(), forward()
-            previous_end = finish(previous_end, (*fetch_marks, *forward_marks, *[forward_marks[-1]] * 8))
+            fetch_times, forward_times = fetch(), forward()
+            previous_end = finish(previous_end, (*fetch_times, *forward_times, *[forward_times[-1]] * 8))
             yield
 
     # The stages of an iteration, as functions that return timestamps
 
-    def _make_fetch(self, batches: Iterator[Any]) -> Callable[[], Marks]:
+    def _make_fetch(self, batches: Iterator[Any]) -> Callable[[], Timestamps]:
         """Return a function that begins an iteration: it fetches a batch and moves it to the device."""
         state, batch_size, to_device, on_cpu = self.state, self.task.batch_size, self._to_device, self._on_cpu
         fire, mark, calls = self.plan.fire, self.clock.mark, self.plan.calls
         on_iteration_start, on_batch = calls["on_iteration_start"], calls["on_batch"]
 
-        def fetch() -> Marks:
+        def fetch() -> Timestamps:
             t_begin = t_started = mark()
             if on_iteration_start:
                 fire("on_iteration_start", state)
@@ -165,14 +173,14 @@ class IterationRunner:
 
         return fetch
 
-    def _make_forward(self, model: nn.Module, meters: Mapping[str, Any] | None = None) -> Callable[[], Marks]:
+    def _make_forward(self, model: nn.Module, meters: Mapping[str, Any] | None = None) -> Callable[[], Timestamps]:
         """Return a function that computes the output, the loss and the metrics of the batch."""
         state, task, compute_loss, has_metrics = self.state, self.task, self._compute_loss, self._has_metrics
         fire, mark, calls, means, on_cpu = self.plan.fire, self.clock.mark, self.plan.calls, self.means, self._on_cpu
         compute, on_forward, on_loss = state.forward, calls["on_forward"], calls["on_loss"]
         all_meters = list((meters or {}).values())
 
-        def forward() -> Marks:
+        def forward() -> Timestamps:
             state.output = compute(model, state.batch)
             t_forward = t_on_forward = mark()
             if on_forward:
@@ -196,13 +204,13 @@ class IterationRunner:
 
         return forward
 
-    def _make_update(self, optimizer: torch.optim.Optimizer, precision: Precision) -> Callable[[], Marks]:
+    def _make_update(self, optimizer: torch.optim.Optimizer, precision: Precision) -> Callable[[], Timestamps]:
         """Return a function that steps the optimizer, unless a hook or the scaler skips the step."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         on_gradients, on_update, scaler = calls["on_gradients"], calls["on_update"], precision.scaler
         clear_gradients = make_clear_gradients(optimizer)
 
-        def update() -> Marks:
+        def update() -> Timestamps:
             t_unscaled = t_on_gradients = mark()
             if scaler is not None:
                 scaler.unscale_(optimizer)
@@ -224,7 +232,7 @@ class IterationRunner:
                 fire("on_update", state)
                 t_on_update = mark()
             clear_gradients()
-            state.forget_gradients()
+            state.clear_gradient_cache()
             return t_unscaled, t_on_gradients, t_stepped, t_on_update
 
         return update
@@ -242,7 +250,7 @@ class IterationRunner:
         self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)
         fire, on_step, close, append = plan.fire, plan.calls["on_step"], clock.close, self.recorder.append
 
-        def finish(previous_end: float, marks: Marks, turns: Sequence[Marks] = ()) -> float:
+        def finish(previous_end: float, timestamps: Timestamps, turns: Sequence[Timestamps] = ()) -> float:
             size = state.batch_size
             state.phase_iteration += 1
             if offset is None:
@@ -253,7 +261,7 @@ class IterationRunner:
             if on_step:
                 fire("on_step", state)
             row = state.row
-            times = close(row, previous_end, marks, turns)
+            times = close(row, previous_end, timestamps, turns)
             iteration = state.iteration if offset is None else offset + state.phase_iteration
             values = map(row.__getitem__, cpu_columns)
             # A checkpoint is saved after this row is on disk, so the save is timed in the next iteration's row.

@@ -12,7 +12,7 @@ from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError, did_you_mean
-from orchestrator.loop.step.iterations import IterationRunner, Marks
+from orchestrator.loop.step.iterations import IterationRunner, Timestamps
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import check_type, describe
 
@@ -23,7 +23,7 @@ class Player:
     """An optimizer that takes turns, and its parameters."""
 
     def __init__(
-        self, name: str, optimizer: torch.optim.Optimizer, precision: Precision, update: Callable[[], Marks]
+        self, name: str, optimizer: torch.optim.Optimizer, precision: Precision, update: Callable[[], Timestamps]
     ) -> None:
         self.name, self.optimizer, self.precision, self.update = name, optimizer, precision, update
         self.parameters = [
@@ -52,13 +52,13 @@ class TurnRunner(IterationRunner):
         fetch, finish = self._make_fetch(batches), self._make_finish(state.epoch, ())
         position, group, ended = 1, 1, self.clock.restart()
         while True:
-            fetch_marks = fetch()
+            fetch_times = fetch()
             if state.accumulate > 1:
                 position, group = self._advance_microbatch(position, group)
             turns: Iterator[Any] = iter(
                 check_type(task.turns, task.turns(state.module, state.batch), Iterable, EXPECTED)
             )
-            marks: list[Marks] = []
+            timestamps: list[Timestamps] = []
             has_stepped = False
             while True:
                 with self.precision.autocast():
@@ -67,30 +67,30 @@ class TurnRunner(IterationRunner):
                     break
                 player = self._player(turn, players)
                 state.take_turn(player.name, player.parameters)
-                began = marks[-1][-1] if marks else fetch_marks[-1]
-                marks.append((began, *self._take(player, turn[1], group, is_last=position == group)))
+                began = timestamps[-1][-1] if timestamps else fetch_times[-1]
+                timestamps.append((began, *self._take(player, turn[1], group, is_last=position == group)))
                 has_stepped |= state.stepped
                 if position < group:
                     waiting[player.name] = cast(Tensor, state.loss).detach()
                 else:
                     waiting.pop(player.name, None)
                 state.take_turn(first, None)
-            if not marks:
+            if not timestamps:
                 raise RunError(f"turns() yields nothing for a batch; expected {EXPECTED}{source_location(task.turns)}")
             while position == group and waiting:
                 player = players[next(iter(waiting))]
                 state.take_turn(player.name, player.parameters)
                 state.loss = waiting.pop(player.name)
-                marks.append(self._step_late(player, marks[-1][-1]))
+                timestamps.append(self._step_late(player, timestamps[-1][-1]))
                 has_stepped |= state.stepped
                 state.take_turn(first, None)
             state.stepped = has_stepped
             self.means.add("loss", state.row["loss"] * state.batch_size, state.batch_size)
-            ended = finish(ended, fetch_marks, marks)
+            ended = finish(ended, fetch_times, timestamps)
             yield
 
-    def _take(self, player: Player, loss: Any, group: int, *, is_last: bool) -> Marks:
-        """Take a turn, from its loss on. Return the marks of a single optimizer's iteration."""
+    def _take(self, player: Player, loss: Any, group: int, *, is_last: bool) -> Timestamps:
+        """Take a turn, from its loss on. Return the timestamps of a single optimizer's iteration."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         t_forward = t_output = mark()
         if calls["on_forward"]:
@@ -122,8 +122,8 @@ class TurnRunner(IterationRunner):
         updated = player.update() if is_last else (t_gradients,) * 4
         return t_forward, t_output, t_loss, t_counted, t_own, t_backward, t_gradients, *updated, mark()
 
-    def _step_late(self, player: Player, began: Any) -> Marks:
-        """Step an optimizer that had turns only in earlier micro-batches of the step. Return the clock's marks."""
+    def _step_late(self, player: Player, began: Any) -> Timestamps:
+        """Step an optimizer that had turns only in earlier micro-batches of the step. Return its timestamps."""
         if self.state.world_size > 1:
             self._exchange(player)
         t_backward = self.clock.mark()

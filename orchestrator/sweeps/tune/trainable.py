@@ -104,7 +104,7 @@ class Trial(tune.Trainable):
         while trial := group.next():
             assert trial.last is not None
             self._keep_metrics(trial)
-            if self._shares_training or not trial.last.final:
+            if self._shares_training or not trial.last.is_final:
                 return self._result(trial.number)
         group.leave()
         if not self._metrics and self._trials[0].reports:

@@ -59,7 +59,7 @@ def run_loop(root: Path, clock: Ticks, limit: float, restore: str | None = None)
 def test_run_is_saved_and_interrupted_at_its_limit(tmp_path: Path, clock: Ticks) -> None:
     loop, reports = run_loop(tmp_path, clock, 95)  # 7 iterations, 3 of validation, 2.2 iterations
     assert loop.state.iteration == 10
-    assert (reports[-1].interrupted, reports[-1].final) == (True, True)
+    assert (reports[-1].interrupted, reports[-1].is_final) == (True, True)
     assert CheckpointStore(Storage(tmp_path)).names() == ["step-00000010"]
 
 

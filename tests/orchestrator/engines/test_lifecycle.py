@@ -26,7 +26,7 @@ from orchestrator.runs.result import open_run
 from orchestrator.stats.write import compaction
 from tests.orchestrator.runs.written import begun, rows_of
 
-LAST = Report(metrics={"epoch": 1}, final=True)
+LAST = Report(metrics={"epoch": 1}, is_final=True)
 SCRIPT = (Report(metrics={"epoch": 0}), LAST)
 
 
@@ -84,8 +84,8 @@ def test_run_trains_to_its_end_and_records_it(folder: RunFolder, live: Callable[
 @pytest.mark.parametrize(
     ("last", "status", "reasons"),
     [
-        (Report(metrics={}, stopped=("no gain",), final=True), "stopped", ["no gain"]),
-        (Report(metrics={}, stopped=("asked to",), interrupted=True, final=True), "interrupted", ["asked to"]),
+        (Report(metrics={}, stopped=("no gain",), is_final=True), "stopped", ["no gain"]),
+        (Report(metrics={}, stopped=("asked to",), interrupted=True, is_final=True), "interrupted", ["asked to"]),
     ],
 )
 def test_status_comes_from_the_last_report(
@@ -164,7 +164,7 @@ def test_run_restarts_up_to_the_limit(live: Callable[..., Lifecycle], restarts: 
 def test_preempted_run_restarts_up_to_the_limit(
     folder: RunFolder, live: Callable[..., Lifecycle], limit: int, attempts: int, status: str
 ) -> None:
-    warned = Report({"step": 7}, stopped=(INTERRUPTED,), interrupted=True, final=True, cut_short=True)
+    warned = Report({"step": 7}, stopped=(INTERRUPTED,), interrupted=True, is_final=True, is_partial=True)
     engine, lines = Scripted((warned,), (SCRIPT[0], warned), SCRIPT), list[str]()
     is_warned = partial(is_preempted, is_stop_requested=lambda: False)
     live(engine, preemptions=limit, is_preempted=is_warned, show_line=lines.append).train()

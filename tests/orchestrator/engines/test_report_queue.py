@@ -14,12 +14,12 @@ def in_event_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[],
     return lambda: asyncio.run(test())
 
 
-def report(number: int, final: bool = False) -> Report:
-    return Report(metrics={"number": number}, final=final)
+def report(number: int, is_final: bool = False) -> Report:
+    return Report(metrics={"number": number}, is_final=is_final)
 
 
 def source_location(made: Report) -> tuple[int, bool]:
-    return made.metrics["number"], made.final
+    return made.metrics["number"], made.is_final
 
 
 def bring(queue: ReportQueue, made: Report) -> asyncio.Task[bool]:
@@ -36,7 +36,7 @@ async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:
 
 @in_event_loop
 async def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
-    queue, first, second = ReportQueue(), report(1), report(2, final=True)
+    queue, first, second = ReportQueue(), report(1), report(2, is_final=True)
     waits = bring(queue, first)
     assert await queue.next() == first
     assert await settled(waits) == [False]
@@ -65,7 +65,7 @@ async def test_a_report_that_a_new_worker_group_makes_again_is_told_once() -> No
     assert await bring(queue, first) is True
     again = bring(queue, second)
     assert await settled(waits, again) == [False, False]
-    third = report(3, final=True)
+    third = report(3, is_final=True)
     asked = asyncio.ensure_future(queue.next())
     assert await again is True
     bring(queue, third)
@@ -89,12 +89,12 @@ async def test_a_report_ahead_of_the_decision_waits_for_its_own() -> None:
 async def test_a_run_cut_short_after_a_report_is_told_as_its_last() -> None:
     """What ends in the middle of training is not written down, so it has the number of the report before."""
 
-    queue, whole, cut_short = ReportQueue(), report(2), report(2, final=True)
+    queue, whole, is_partial = ReportQueue(), report(2), report(2, is_final=True)
     bring(queue, whole)
     assert await queue.next() == whole
     asked = asyncio.ensure_future(queue.next())
-    bring(queue, cut_short)
-    assert await asked == cut_short
+    bring(queue, is_partial)
+    assert await asked == is_partial
 
 
 @in_event_loop

@@ -69,7 +69,7 @@ def test_wrong_experiment_is_refused_before_an_attempt_begins(tmp_path: Path) ->
 def _session_on_rank(rank: int, world_size: int, given: Assignment, stop_at: int | None) -> list[tuple[int, bool]]:
     taken = []
     for report in Session(given, World(rank, world_size, rank)).reports():
-        taken.append((report.metrics["step"], report.final))
+        taken.append((report.metrics["step"], report.is_final))
         if len(taken) == stop_at:
             break
     return taken

@@ -204,7 +204,7 @@ def test_events_fire_in_the_order_of_the_hooked_loop(tmp_path: Path) -> None:
         "end train",
     ]
     assert [report.metrics["step"] for report in reports] == [2, 3]
-    assert [report.final for report in reports] == [False, True]
+    assert [report.is_final for report in reports] == [False, True]
     assert isinstance(loop.recorder, Rows)
     # A round in which nothing was recorded has a row too.
     assert [(row["epoch"], row["iteration"], row.get("reward")) for row in loop.recorder.rows] == [
@@ -237,8 +237,8 @@ def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> Non
             left.append(f"at {session.step}")
 
     first = loop_of(train, tmp_path, steps=10, stop_requested=lambda: asked)
-    (cut_short,) = first.run()
-    assert (cut_short.cut_short, cut_short.interrupted, cut_short.stopped) == (True, True, ("interrupted",))
+    (is_partial,) = first.run()
+    assert (is_partial.is_partial, is_partial.interrupted, is_partial.stopped) == (True, True, ("interrupted",))
     asked = False
     second = loop_of(train, tmp_path, steps=10)
     second.restore("step-00000003")
@@ -292,8 +292,8 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     assert [report.metrics["step"] for report in reports] == sorted({*yields_at, total})
     assert rows_of(loop) == [*range(1, total + 1)]
     if total not in yields_at:
-        assert reports[-1].final or reports[-1].stopped == ("enough",)
-        assert not reports[-1].cut_short
+        assert reports[-1].is_final or reports[-1].stopped == ("enough",)
+        assert not reports[-1].is_partial
     assert loop.saving.store
     name = loop.saving.store.resolve("last")
     assert loop.saving.store.load(name, "place.pt") == {"sum": sum(range(total))}

@@ -141,7 +141,7 @@ def test_events_fire_in_order_with_counters_of_completed_work(tmp_path: Path) ->
         RunContext(store=CheckpointStore(Storage(tmp_path))),
     )
     for report in loop.run():
-        lines.append(f"report {'final' if report.final else 'not final'}")
+        lines.append(f"report {'final' if report.is_final else 'not final'}")
     forward = "iteration_start batch forward loss"
     assert lines == [
         *at("- 0 0 0 0", "start"),
@@ -224,7 +224,7 @@ def test_leaving_the_generator_ends_the_run() -> None:
     assert lines[-1] == "on_end val 1 7 7 52"
 
 
-# Rounds
+# TrainingLoop
 
 
 def validations(**fields: Any) -> list[tuple[int, int, list[str]]]:

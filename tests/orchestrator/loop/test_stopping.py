@@ -143,7 +143,7 @@ class StopAt(Hook):
 def test_hook_stops_the_run_after_a_round_and_the_test_phase_runs() -> None:
     hook = StopAt(14, "on_phase_end")
     reports = list(Loop(Points(test=5), experiment(epochs=9), {"stop": hook}).run())
-    assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in reports] == [
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in reports] == [
         (7, (), False, False),
         (14, ("enough",), False, False),
         (14, ("enough",), False, True),
@@ -157,12 +157,12 @@ def test_hook_stops_the_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
     loop = Loop(Points(), experiment(epochs=9), {"stop": StopAt(10)}, RunContext(store=store))
     reports = list(loop.run())
-    assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in reports] == [
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in reports] == [
         (7, (), False, False),
         (10, ("enough",), False, True),
     ]
     assert store.names() == ["step-00000010"]
-    assert not reports[1].cut_short
+    assert not reports[1].is_partial
     assert {"train/loss", "val/loss"} <= reports[1].metrics.keys()
 
 
@@ -175,7 +175,7 @@ def test_interrupted_run_stops_after_a_step_with_a_checkpoint(tmp_path: Path) ->
 
     loop = Loop(Points(), experiment(accumulate=2), {}, RunContext(store=store, stop_requested=stop_requested))
     reports = list(loop.run())
-    assert [(r.stopped, r.interrupted, r.final) for r in reports][-1] == (("interrupted",), True, True)
+    assert [(r.stopped, r.interrupted, r.is_final) for r in reports][-1] == (("interrupted",), True, True)
     assert store.position(store.names()[-1]).iteration == loop.state.iteration
     # asked at the steps alone, never between the micro-batches of one
     assert (loop.state.phase_iteration % 2 == 0) or loop.state.phase_iteration == 7
@@ -198,7 +198,9 @@ def test_paused_run_resumes_bit_for_bit(tmp_path: Path, phase: str) -> None:
     expected = list(whole.run())
     store = CheckpointStore(Storage(tmp_path))
     begun = list(Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, RunContext(store=store)).run())
-    assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in begun] == [(7, ("time is up",), True, True)]
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in begun] == [
+        (7, ("time is up",), True, True)
+    ]
     resumed = Loop(Points(test=5), experiment(), {}, RunContext(store=store))
     resumed.restore(store.names()[-1])
     rest = list(resumed.run())
@@ -216,7 +218,7 @@ def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
             world=World(rank, world_size, rank), store=store, stop_requested=lambda: rank == 1 and loop.state.step >= 3
         )
         loop = Loop(Points(), experiment(batch_size=4), {}, context)
-        return [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in loop.run()], store.names()
+        return [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in loop.run()], store.names()
 
     return [train(0.0), train(1e9)]
 

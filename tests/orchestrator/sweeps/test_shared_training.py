@@ -59,7 +59,7 @@ def reports(trial: Any) -> list[dict[str, Any]]:
 
 def stored(trial: Any, label: str) -> dict[str, Any]:
     """Return all tensors and numbers of a checkpoint, as text and lists."""
-    store = CheckpointStore(getattr(trial, "folder", trial).checkpoints(), trial.name)
+    store = CheckpointStore(getattr(trial, "folder", trial).checkpoint_folder(), trial.name)
     name = store.resolve(label)
     manifest = store.manifest(name)
     whole = {
@@ -337,7 +337,7 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
         replace(first, followers=(second,)), World(), stop_requested=lambda: next(calls) > 2, end_hung=None
     )
     made = [
-        (report.member, report.metrics["iteration"], report.interrupted, report.final, report.cut_short)
+        (report.run_index, report.metrics["iteration"], report.interrupted, report.is_final, report.is_partial)
         for report in session.reports()
     ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]

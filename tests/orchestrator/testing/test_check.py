@@ -57,7 +57,7 @@ class Noise(Hook):
         generator = torch.Generator().manual_seed(state.step)
         for gradient in state.gradients():
             gradient.add_(self.size * torch.randn(gradient.shape, generator=generator))
-        state.forget_gradients()
+        state.clear_gradient_cache()
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(fsdp="its noise is drawn for whole gradients")

@@ -10,9 +10,9 @@ import torch
 
 from hooks import Hook, Interval, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop import rounds
+from orchestrator.loop import training_loop
 from orchestrator.loop.clock import span_clock as clock_module
-from orchestrator.loop.clock.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark
+from orchestrator.loop.clock.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, DeviceTimestamp
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.aggregate.spans import SPANS
@@ -107,9 +107,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 def test_a_device_span_is_the_sum_of_its_pairs_and_waits_only_to_resolve(device: Device) -> None:
     span = DeviceSpan()
     for seconds in (2.0, 3.0):
-        start = Mark([])
+        start = DeviceTimestamp([])
         device.work(seconds)
-        span.add(start, Mark([]))
+        span.add(start, DeviceTimestamp([]))
         device.work(5.0)
     assert not span.ready()
     assert device.now == 100.0
@@ -218,7 +218,7 @@ def test_hooks_saving_and_validation_are_not_in_data_wait_s(
     time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MMEngine's timer charges them to the data of the next iteration."""
-    monkeypatch.setattr(rounds, "perf_counter", time)
+    monkeypatch.setattr(training_loop, "perf_counter", time)
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
     given = experiment(epochs=1, validate_every=Interval(4, "steps"))
     loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, RunContext(recorder=rows, store=store))

@@ -1,4 +1,4 @@
-"""Rounds: a training phase, the validation after it and a report each. Runs in a worker."""
+"""TrainingLoop: a training phase, the validation after it and a report each. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEVICE_TIMEOUT_S = 2.0
 """Seconds that a failing rank waits for its device before it aborts the process group."""
 
 
-class Rounds(ABC):
+class TrainingLoop(ABC):
     """Training in rounds: `for report in loop.run(): ...`. Each worker has one; it does not depend on Ray.
 
     All ranks yield the same number of reports, at the same points. A collective method must be called on every rank.
@@ -160,14 +160,14 @@ class Rounds(ABC):
         metrics = self._metrics()
         self.plan.fire("on_report", state, metrics)
         self.cost_recorder.flush()
-        cut_short = cursor.stage is Stage.TRAIN
-        if not cut_short:
+        is_partial = cursor.stage is Stage.TRAIN
+        if not is_partial:
             cursor.stage = Stage.REPORTED
         state.metrics = {}
         is_ending = bool(stopping.reasons) or self._is_finished()
-        is_final = cut_short or (is_ending and (last or not self._has_another_report()))
+        is_final = is_partial or (is_ending and (last or not self._has_another_report()))
         return Report(
-            metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, is_final, cut_short, self.phases()
+            metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, is_final, is_partial, self.phases()
         )
 
     def _metrics(self) -> dict[str, Any]:

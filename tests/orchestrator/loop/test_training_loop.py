@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hooks import Hook, State
-from orchestrator.loop import rounds
 from orchestrator.loop import training as training_module
+from orchestrator.loop import training_loop
 from orchestrator.loop.clock.span_clock import CudaClock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -39,7 +39,7 @@ def test_failed_run_does_not_wait_for_a_stuck_device(
     device, storage = Device(), Storage(tmp_path)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
     monkeypatch.setattr(training_module, "clock_for", lambda of: CudaClock())
-    monkeypatch.setattr(rounds, "DEVICE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(training_loop, "DEVICE_TIMEOUT_S", 0.0)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
     loop = Loop(Points(), experiment(), {"fails": Fails(device)}, RunContext(recorder=recorder))
     with pytest.raises(Exception, match="the disk is full"):
