@@ -212,42 +212,6 @@ def test_worker_and_resumed_run_equal_the_values_as_overrides(cases: list[Case],
             assert resumed_run.source == trial.source
 
 
-REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
-    ({"optimizer.type": ["SGD", "Adam"]}, "optimizer.type", "optimizer.momentum: unknown key"),
-    ({"optimizer.type": ["SGD", "Adam"], "optimizer.lr": [0.1]}, "optimizer.type", "optimizer.momentum: unknown key"),
-    ({"task": [f"{HERE}:Line", "tests.tasks:Points"]}, "task", "task_args.width: unknown key"),
-    ({"hooks.shadow.type": [f"{HERE}:Shadow", "console"]}, "hooks.shadow.type", "hooks.shadow.decay: unknown key"),
-    ({"scheduler.type": ["StepLR"], "scheduler.gamma": [0.5]}, "scheduler.type", "scheduler.step_size: is missing"),
-    (
-        {"changes": [[{"at": 1, "set": {"hooks.shadow.mode": "far"}}]]},
-        "changes",
-        "0.set.hooks.shadow.mode: cannot change during training; the mutable fields of 'shadow' are: none",
-    ),
-    ({"base": ["line.yaml"]}, "base", "cannot be swept: all trials share `base`"),
-]
-
-
-@pytest.mark.parametrize(("axes", "path", "said"), REFUSED)
-def test_invalid_swept_values_are_refused_before_the_sweep_begins(
-    tmp_path: Path, axes: dict[str, list[Any]], path: str, said: str
-) -> None:
-    (tmp_path / "line.yaml").write_text(TEXT)
-    with pytest.raises(ConfigError) as caught:
-        load_experiment(tmp_path / "line.yaml", [f"sweep={json.dumps(_settings(axes))}"])
-    assert [problem.message for problem in caught.value.problems if problem.path.startswith(f"sweep.space.{path}")] == [
-        said
-    ]
-    last = {name: values[-1] for name, values in axes.items()}
-    for refused in (
-        lambda: load_experiment(
-            tmp_path / "line.yaml", [f"{name}={json.dumps(value)}" for name, value in last.items()]
-        ),
-        lambda: resolve.resolve(load_experiment(tmp_path / "line.yaml").source.with_values(last)),
-    ):
-        with pytest.raises(ConfigError):
-            refused()
-
-
 def test_copied_experiment_resolves_to_itself(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")

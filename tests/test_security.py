@@ -17,12 +17,11 @@ from typer.testing import CliRunner
 from orchestrator import Run, run, sweep
 from orchestrator.cli import app
 from orchestrator.config.checks.sweep_check import MAX_CHECKED_VALUES, MAX_TRIALS
-from orchestrator.config.load import experiment_from_dict, load_experiment
+from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.sections.domain import MAX_VALUES
 from orchestrator.config.sections.sweep import MAX_PATHS
 from orchestrator.config.text.reader import MAX_BYTES
 from orchestrator.config.text.source import MAX_DEPTH
-from orchestrator.errors import ConfigError
 from tests.tasks import described
 
 PAGE = (Path(__file__).parents[1] / "docs/security.md").read_text()
@@ -69,14 +68,6 @@ def test_looking_at_a_run_imports_none_of_its_classes(theirs: Run, tmp_path: Pat
     page = (Path(path) / "report.html").read_text()
     assert MARKUP not in page
     assert escape(MARKUP) in page
-
-
-def test_checking_a_file_imports_what_it_names_and_outlives_that(theirs: Run, tmp_path: Path) -> None:
-    (tmp_path / "file.yaml").write_text("name: x\ntask: theirs:Theirs\nepochs: 1\n")
-    with pytest.raises(
-        ConfigError, match=r"file.yaml:2: task: module 'theirs' cannot be imported: SystemExit: imported"
-    ):
-        load_experiment(tmp_path / "file.yaml")
 
 
 def test_control_characters_of_a_file_are_written_out(tmp_path: Path) -> None:

@@ -109,16 +109,6 @@ def test_show_lists_checkpoints_in_any_folder(study: Path, out_dir: str) -> None
     assert shown[-1] == "epoch-0002"
 
 
-def test_existing_name_is_refused_with_the_resume_command(study: Path) -> None:
-    assert call("run", "line.yaml", "--local").exit_code == 0
-    again = call("run", "line.yaml", "--local")
-    assert again.exit_code == 2
-    assert f"hookyard resume {study / 'runs/line'}" in again.stderr
-    over = call("resume", "runs/line")
-    assert over.exit_code == 2
-    assert "nothing to resume" in over.stderr
-
-
 def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
     (study / "a_wrong_line.py").write_text(TASK.replace("mse_loss(output, batch[1])", "mse_loss(output, batch[2])"))
     failed = call("run", "line.yaml", "task=a_wrong_line:Line", "--local")

@@ -43,7 +43,3 @@ def test_sections_have_headings_and_links() -> None:
         assert heading is not None
         assert heading.get("id") == section.get("aria-labelledby")
     assert re.findall(r'<a href="#(one|two)">', made()) == ["one", "two"]
-
-
-def test_empty_section_has_a_note() -> None:
-    assert '<p class="nothing">none &lt;b&gt;</p>' in made()

@@ -102,13 +102,6 @@ def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
         sweep(asked(**{"task_args.where": {"grid": ["none"]}}), tmp_path, "swept", local=True)
 
 
-@pytest.mark.parametrize("status", ["running", "finished"])
-def test_a_run_that_is_running_or_finished_keeps_its_name(tmp_path: Path, status: str) -> None:
-    create_run(tmp_path, "kept", "name: kept\n").update(status=status)
-    with pytest.raises(UsageError, match="exists already"):
-        create_run(tmp_path, "kept", "name: kept\n")
-
-
 def test_name_is_free_after_a_kill_before_the_first_step(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "kept", "name: kept\n")
     folder.update(pid=2**22 + 1)

@@ -11,7 +11,6 @@ import pytest
 from rich.text import Text
 
 from orchestrator import Run, Sweep, run, sweep
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 from orchestrator.terminal import notebook
 from orchestrator.terminal.interrupts import Interrupts
@@ -156,10 +155,6 @@ def test_run_html_has_status_best_and_reports(tmp_path: Path) -> None:
     assert "rank 0: &lt;b&gt;bang&lt;/b&gt;" in html
 
 
-def test_run_without_reports_shows_its_status(tmp_path: Path) -> None:
-    assert Run(written_run(tmp_path))._repr_html_() == f"<div><b>{tmp_path}/points</b>&ensp;running</div>"
-
-
 @pytest.mark.parametrize(
     ("mode", "order"),
     [("max", ["trial-0001", "trial-0000", "trial-0002"]), ("min", ["trial-0000", "trial-0001", "trial-0002"])],
@@ -172,8 +167,3 @@ def test_sweep_html_lists_trials_best_first(tmp_path: Path, mode: str, order: li
     html = Sweep(folder)._repr_html_()
     assert table_of(html).iloc[:, 0].tolist()[1:] == order
     assert "3 running" in html
-
-
-def test_sweep_html_without_trials(tmp_path: Path) -> None:
-    folder: RunFolder = written_sweep(tmp_path)
-    assert "no trial has begun yet" in Sweep(folder)._repr_html_()

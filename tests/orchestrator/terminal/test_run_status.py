@@ -110,16 +110,6 @@ def test_ended_run_shows_its_end(folder: RunFolder) -> None:
     assert slow_ranks(view) == [1]
 
 
-def test_compaction_does_not_hide_a_watched_run(folder: RunFolder) -> None:
-    live = LiveRun(folder)
-    before = live.look()
-    compact(folder.storage, folder.read_attempts())
-    folder.end("finished")
-    after = live.look()
-    assert (after.status, after.speed) == ("finished", before.speed)
-    assert [rank.iteration for rank in after.ranks] == [200, 200]
-
-
 EPOCHS = {"epochs": 5, "steps": None, "accumulate": 1, "batch_size": 8}
 STEPS = {"epochs": None, "steps": 100, "accumulate": 4, "batch_size": 8}
 FIRST = Attempt(0, world_size=2, epoch_iterations=20, started="2026-01-01T00:00:00Z")

@@ -74,10 +74,6 @@ def test_metric_without_numbers_has_no_points() -> None:
     assert (steps.tolist(), values.tolist()) == ([3], [0.5])
 
 
-def test_learning_without_data_has_a_note() -> None:
-    assert "No iteration and no report" in str(learning(EMPTY, [], {}).content)
-
-
 def test_memory_has_a_line_for_each_rank() -> None:
     held = np.full((200, 2), np.nan)
     held[::100] = [2**30, 2**31]
