@@ -33,7 +33,9 @@ def run_of(
         "name": "digits",
         "path": "runs/digits",
         "status": "finished",
-        "folder": SimpleNamespace(experiment_text=lambda: config, metadata=lambda: metadata, attempts=lambda: attempts),
+        "folder": SimpleNamespace(
+            read_experiment_text=lambda: config, read_metadata=lambda: metadata, read_attempts=lambda: attempts
+        ),
         "reports": lambda: reports,
         "best": None,
         "modes": {},
