@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -153,7 +154,9 @@ class Hook:
         super().__init_subclass__()
         methods = [name for name, value in vars(cls).items() if name.startswith("on_") and isroutine(value)]
         if unknown := [name for name in methods if name not in EVENTS]:
-            raise TypeError(f"{cls.__name__}: no such event: {', '.join(unknown)}; events: {', '.join(EVENTS)}")
+            near = get_close_matches(unknown[0], EVENTS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"events: {', '.join(EVENTS)}"
+            raise TypeError(f"{cls.__name__}.{unknown[0]}: there is no such event ({hint})")
         if hidden := [name for name in get_annotations(cls) if name in EVENTS]:
             raise TypeError(f"{cls.__name__}: the field {hidden[0]} has the name of an event; rename the field")
         with_interval = [

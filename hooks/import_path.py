@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_origin, get_type_hints
@@ -48,7 +49,7 @@ def import_named(name: str) -> ModuleType:
         if hidden := hidden_module(missing):
             raise NoSuchModule(f"{error}: {hidden}") from None
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{missing}."):
-            raise NoSuchModule(f"no module '{missing}' in {_searched(missing)}") from None
+            raise NoSuchModule(_describe_missing(missing)) from None
         raise
     if name.partition(".")[0] in _OUR_PACKAGES and (hidden := hidden_module(name)):
         raise NoSuchModule(hidden)
@@ -118,6 +119,14 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
     yield place.with_name(f"{place.name}.py")
 
 
-def _searched(module: str) -> str:
-    parent = sys.modules.get(module.rpartition(".")[0])
-    return ", ".join(folder or "." for folder in getattr(parent, "__path__", sys.path))
+def _describe_missing(module: str) -> str:
+    """Return where a missing module was searched, and the nearest name in these folders."""
+    parent, _, name = module.rpartition(".")
+    folders = getattr(sys.modules.get(parent), "__path__", None) or [*map(str, _folders())]
+    places = folders if parent in sys.modules else [*folders, "the installed packages"]
+    modules = [
+        file.stem for folder in folders for file in Path(folder).glob("*") if file.suffix == ".py" or file.is_dir()
+    ]
+    near = get_close_matches(name, modules, n=1)
+    hint = f" (did you mean '{'.'.join(filter(None, (parent, near[0])))}'?)" if near else ""
+    return f"no module '{module}' in {' or '.join(places)}{hint}"

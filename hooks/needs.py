@@ -24,3 +24,8 @@ class Needs:
         if allowed in ("", "true"):
             return bool(value.count if isinstance(value, Interval) else value)
         return ("null" if value is None else str(value)) in allowed.split(" or ")
+
+    def describe_unmet(self, settings: object) -> str:
+        """Return the unmet need as text, such as "without `best`" or "with `every: 0`"."""
+        is_zero = ": " not in self.setting and attrgetter(self.setting)(settings) is not None
+        return f"with `{self.setting}: 0`" if is_zero else f"without `{self.setting}`"

@@ -113,6 +113,7 @@ def _lines(plan: dict[str, Any], experiment: Experiment, address: str | None) ->
         lines.append(("trials", f"{plan['sweep']['trials']}{trainings}{seeds}{rate}"))
         lines += [("share training", path) for path in sharing["shared"]]
         lines += [
-            ("not shared", f"{path}: {reason}" if path else reason) for path, reason in sharing["not_shared"].items()
+            ("not shared", f"{path}, because {reason}" if path else reason)
+            for path, reason in sharing["not_shared"].items()
         ]
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -18,7 +19,7 @@ from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from hooks import Hook, Interval
-    from orchestrator.config.sections.experiment import Experiment
+    from orchestrator.config.resolve import ResolvedExperiment
 
 _PLAIN = (bool, int, float, str, list, dict, NoneType)
 
@@ -29,6 +30,8 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     Prints every problem, and exits with 2 if there is one.
     """
     from orchestrator.config.load import load_with_data
+    from orchestrator.config.resolve import resolve
+    from orchestrator.task import has_custom_loop
 
     try:
         with stdout_to_stderr():
@@ -43,16 +46,21 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
         return
     count = sum(1 for entry in experiment.hooks.values() if entry)
     echo(f"{config} is valid: {experiment.name}, {experiment.task}, {count} hooks", err=True)
-    for path, interval in _intervals(experiment):
+    resolved = resolve(experiment.source)
+    for path, interval in _intervals(resolved):
         echo(f"  {path}: {interval}", err=True)
+    if not has_custom_loop(type(resolved.task)):  # such a task may not read `steps`
+        length = ["epochs=null", "steps=1"] if experiment.epochs else ["steps=1"]
+        changes = [*(overrides or []), *(["sweep=null"] if experiment.sweep else []), *length]
+        command = shlex.join(["hookyard", "run", str(config), "--local", "--name", "trial", *changes])
+        echo(f"Not checked: the model, the loss and the metrics. To run one step: {command}", err=True)
 
 
-def _intervals(experiment: Experiment) -> Iterator[tuple[str, Interval]]:
+def _intervals(resolved: ResolvedExperiment) -> Iterator[tuple[str, Interval]]:
     from hooks import Interval
-    from orchestrator.config.resolve import resolve
 
-    yield "validate_every", experiment.validate_every
-    for name, hook in resolve(experiment.source).hooks.items():
+    yield "validate_every", resolved.experiment.validate_every
+    for name, hook in resolved.hooks.items():
         for key, value in vars(hook).items():
             if isinstance(value, Interval) and key[0] != "_":
                 yield f"hooks.{name}.{key}", value

@@ -52,6 +52,8 @@ def run(
     if pdb:
         require_terminal(in_process)
     experiment = _experiment(config, overrides or [])
+    if experiment.sweep:
+        raise UsageError(f"{config} has a `sweep` section; use hookyard sweep {shlex.quote(config)}")
     if plan:
         from orchestrator.cli.plan import show_plan
 
@@ -81,6 +83,8 @@ def sweep(
     from orchestrator.config.load import load_experiment
 
     experiment = load_experiment(config, overrides or [])
+    if experiment.sweep is None:
+        raise UsageError(f"{config} has no `sweep` section; use hookyard run {shlex.quote(str(config))}")
     if plan:
         from orchestrator.cli.plan import show_plan
 

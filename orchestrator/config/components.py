@@ -70,8 +70,8 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
                 continue
             if sum(len(re.findall(rf"\b{name}\b", source)) for source in sources.values()) > 1:
                 continue
-            message = f"{task.__name__}.{name}() has no effect: nothing calls it{source_location(method)}"
-            hint = f"did you mean '{near[0]}'? A helper's name may begin with _"
+            message = f"nothing calls {task.__name__}.{name}(){source_location(method)}"
+            hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
             yield Problem("task", message, suggestion=hint)
 
 

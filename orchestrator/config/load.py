@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.checks.sweep_check import sweep_problems
+from orchestrator.config.checks.unreached import unreached_settings
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
@@ -25,7 +26,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     Imports the task and the hooks, also from the folder of the file and the current one. Raises ConfigError with every
     problem and its place.
     """
-    return _check(*_read(Path(path), overrides))
+    return _check_and_warn(*_read(Path(path), overrides))
 
 
 def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -33,9 +34,9 @@ def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experimen
     from orchestrator.config.checks.data import data_problems
 
     source, document = _read(Path(path), overrides)
-    experiment = _check(source, document)
+    experiment = _check_and_warn(source, document)
     if problems := data_problems(experiment, resolve(source).task):
-        raise ConfigError([document.locate(problem) for problem in problems])
+        raise ConfigError(document.sort(problems))
     return experiment
 
 
@@ -72,7 +73,7 @@ def check_experiment(experiment: object) -> Experiment:
             f"must be an Experiment, got {type(experiment).__name__}; use load_experiment(FILE) to read one, or"
             " Experiment(task=..., epochs=...) to create one"
         )
-    return experiment if experiment._is_resolved else experiment_from_source(experiment.source)
+    return experiment if experiment._is_resolved else _check_and_warn(experiment.source, Document({}))
 
 
 def experiment_with_edits(source: ExperimentSource, text: str) -> Experiment:
@@ -115,11 +116,17 @@ def to_yaml(experiment: Experiment) -> str:
     return dump_yaml(to_dict(experiment))
 
 
+def _check_and_warn(source: ExperimentSource, document: Document) -> Experiment:
+    experiment = _check(source, document)
+    for warning in unreached_settings(experiment):
+        _log.warning("%s", warning)
+    return experiment
+
+
 def _check(source: ExperimentSource, document: Document) -> Experiment:
     problems = list(document.problems)
     resolved = collect_problems(problems, resolve, source)
     problems.extend(sweep_problems(source, problems))
     if problems or resolved is None:
-        located = map(document.locate, problems)
-        raise ConfigError(sorted(located, key=lambda problem: (problem.file or "", problem.line or 0)))
+        raise ConfigError(document.sort(problems))
     return resolved.experiment

@@ -295,6 +295,8 @@ def _check_requirements(experiment: Experiment, settings: Settings, local: bool,
             f"{settings.scheduler.type} needs concurrent trials, but --local runs them one after the other; leave"
             " out --local, or set sweep.scheduler to fifo, asha, median or race"
         )
+    if local and settings.max_concurrent:
+        say("sweep.max_concurrent: has no effect with --local, which runs one trial at a time")
 
 
 def _compute_concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from hooks.checkpointing.export import Export
 
 
 def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
-    with pytest.raises(TypeError, match=r"Typo: no such event: on_stepp; events: on_load, on_start"):
+    with pytest.raises(TypeError, match=r"Typo.on_stepp: there is no such event \(did you mean on_step\?\)"):
 
         class Typo(Hook):
             def on_stepp(self) -> None: ...

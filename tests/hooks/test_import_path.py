@@ -101,7 +101,7 @@ def test_user_folder_with_the_name_of_an_installed_package_is_refused(folder: Pa
 
 def test_missing_module_error_lists_the_searched_folders(folder: Path) -> None:
     written(folder / "pack/__init__.py")
-    with pytest.raises(NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder}"):
+    with pytest.raises(NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder} or the installed packages$"):
         import_named("nosuchmodule.deeper")
     with pytest.raises(NoSuchModule, match=f"no module 'pack.inner' in {folder / 'pack'}$"):
         import_named("pack.inner")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -48,10 +49,13 @@ def data_problems(experiment: Experiment, task: Task) -> list[Problem]:
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
     """Raise ConfigError if there is no training data, or a phase is wrong."""
-    messages = list(filter(None, (_phase_error(phase, dataset) for phase, dataset in datasets.items())))
+    misspelled = [] if "train" in datasets else get_close_matches("train", map(str, datasets), n=1)
+    errors = (_phase_error(phase, dataset) for phase, dataset in datasets.items() if phase not in misspelled)
+    messages = list(filter(None, errors))
     if "train" not in datasets:
         names = ", ".join(map(str, datasets)) or "nothing"
-        messages.insert(0, f"{type(task).__name__}.data() must return 'train', got {names}")
+        hint = " (did you mean 'train'?)" if misspelled else ""
+        messages.insert(0, f"{type(task).__name__}.data() must return 'train', got {names}{hint}")
     if messages:
         raise ConfigError([Problem("task", message) for message in messages])
 

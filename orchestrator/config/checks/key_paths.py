@@ -25,7 +25,8 @@ _MAX_SUGGESTIONS = 3
 def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
     """Suggest the keys of this name deeper below the parent of an unknown key, unless there is better advice."""
     parent, dot, key = problem.path.rpartition(".")
-    if problem.message != UNKNOWN_KEY or not (problem.suggestion or "").startswith(("did you mean", "known:")):
+    is_general = (problem.suggestion or "").startswith(("did you mean", "known:", "`hookyard schema`"))
+    if problem.message != UNKNOWN_KEY or not is_general:
         return problem
     task_arguments = [f"task_args.{name}" for name in (parameters(task) if task else ())]
     deeper = [path for path in (*task_arguments, *_key_paths()) if path.startswith(f"{parent}{dot}")]
@@ -43,6 +44,7 @@ def _key_paths() -> tuple[str, ...]:
     paths = ["optimizer.groups", *_model_paths(Experiment)]
     for path, table in classes.items():
         paths += [f"{path}.{name}" for cls in table.values() for name in signature_model(cls).model_fields]
+    paths += [f"hooks.{name}" for name in HOOKS]
     paths += [f"hooks.{name}.{field}" for name, cls in HOOKS.items() for field in parameters(cls)]
     return tuple(dict.fromkeys(paths))
 

@@ -75,20 +75,24 @@ def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Proble
     shared = shared_paths(source, sweep) if fan_outs else SharedPaths()
     for path in fan_outs:
         if path not in shared.paths:
-            reason = shared.reasons.get("") or shared.reasons.get(path) or "only hooks observe"
+            reason = (
+                shared.reasons.get("")
+                or shared.reasons.get(path)
+                or "it changes the training, and only parameters of hooks that observe can"
+            )
             instead = "choice" if sweep.search == "optuna" else "grid"
-            message = f"cannot share a training run: {reason}; use {instead}"
+            message = f"cannot be shared by one training run, because {reason}; use {instead}"
             yield Problem(join("sweep.space", f"{path}.fan_out"), message)
 
 
 def _sweep_reason(sweep: Sweep) -> str:
     """Return why no trials of a sweep can share a training run; empty if some can."""
     reasons = {
-        "share_training: false": not sweep.share_training,
-        "engine: train makes each trial its own job": sweep.engine == "train",
-        f"scheduler: {sweep.scheduler.type} copies weights between trials": isinstance(sweep.scheduler, Population),
-        "scheduler: hyperband pauses single trials": isinstance(sweep.scheduler, HyperBand),
-        "scheduler: race begins the trials of a configuration one after the other": isinstance(sweep.scheduler, Race),
+        "share_training is false": not sweep.share_training,
+        "engine: train starts a job for each trial": sweep.engine == "train",
+        f"{sweep.scheduler.type} copies weights between trials": isinstance(sweep.scheduler, Population),
+        "hyperband pauses each trial on its own": isinstance(sweep.scheduler, HyperBand),
+        "race starts the trials of a configuration one after another": isinstance(sweep.scheduler, Race),
         "with several metrics no trial of a training is the best": len(sweep.metrics) > 1,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
@@ -96,12 +100,12 @@ def _sweep_reason(sweep: Sweep) -> str:
 
 def _fan_out_only_reason(sweep: Sweep) -> str:
     if sweep.search == "optuna":
-        reason = "search: optuna chooses each trial by the results of earlier ones"
+        reason = "optuna chooses each trial by the results of earlier ones"
     elif isinstance(sweep.scheduler, Fifo):
         return ""
     else:
-        reason = f"scheduler: {sweep.scheduler.type} ends trials one by one, by the others' results"
-    return f"{reason}; with fan_out: [...], all values of the list share one training run"
+        reason = f"{sweep.scheduler.type} stops each trial on its own"
+    return f"{reason}; use fan_out: [...] to train all values in one run"
 
 
 def _resolve_each(source: ExperimentSource, sweep: Sweep, path: str) -> Iterator[ResolvedExperiment]:

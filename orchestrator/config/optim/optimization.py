@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torch.optim import Optimizer
+
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import declared_modes, direction
 from orchestrator.config.optim.optimizer import (
@@ -14,6 +16,7 @@ from orchestrator.config.optim.optimizer import (
     closure_problems,
     has_own_method,
     optimizer_with_defaults,
+    without_nulls,
 )
 from orchestrator.config.optim.schedule import (
     RATES,
@@ -38,7 +41,9 @@ def optimization_with_defaults(experiment: Experiment, task: type[Task]) -> Expe
     Raises ConfigError.
     """
     if experiment.optimizers:
-        return experiment
+        entries = experiment.optimizers.items()
+        optimizers = {name: without_nulls(entry, Optimizer, OPTIMIZERS) for name, entry in entries}
+        return experiment.model_copy(update={"optimizers": optimizers})
     keys, problems = experiment.model_fields_set, list[Problem]()
     written = experiment.optimizer if "optimizer" in keys else Component()
     optimizer = collect_problems(problems, optimizer_with_defaults, written, task)
@@ -96,7 +101,7 @@ def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mappi
             yield from closure_problems(OPTIMIZERS[optimizer.type], experiment)
         message = _explain_unused_rate(optimization)
         if message and "lr" in optimizer.arguments:
-            yield Problem(f"{path}.lr", message, suggestion="remove one of them")
+            yield Problem(f"{path}.lr", message, suggestion=f"{path}.lr=null removes it")
         yield from _momentum_problems(optimization)
     # A scheduler that is written as null may be a sweep's other value.
     if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
@@ -110,7 +115,7 @@ def _explain_unused_rate(optimization: Optimization) -> str | None:
         return None
     if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
         return None
-    return f"has no effect: {entries[0].type} sets the rate by {RATES[entries[0].type]}"
+    return f"has no effect with {entries[0].type}, whose {RATES[entries[0].type]} sets the learning rate"
 
 
 def _momentum_problems(optimization: Optimization) -> Iterator[Problem]:
@@ -165,8 +170,7 @@ def _monitor_problems(
         return
     is_metric_needed = needs_metric(scheduler, entry_path)
     if is_metric_needed and hook.monitor is None:
-        hint = f"write {path}.monitor, such as monitor: val/loss"
-        yield Problem(entry_path, f"is {scheduler.type}, which needs a metric to step by", suggestion=hint)
+        yield Problem(entry_path, f"{scheduler.type} needs a metric; set {path}.monitor, such as val/loss")
     if hook.monitor is not None and not is_metric_needed:
         yield Problem(f"{path}.monitor", f"has no effect: {scheduler.type} takes no metric, got '{hook.monitor}'")
     if hook.monitor is not None and is_metric_needed:

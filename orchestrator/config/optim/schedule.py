@@ -29,6 +29,7 @@ from orchestrator.config.optim.optimizer import (
     own_method_model,
     own_method_with_defaults,
     subclasses_in,
+    without_nulls,
 )
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.parameters import check, signature_model
@@ -294,7 +295,7 @@ def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Mode
     if not has_own_method(task, "scheduler") and scheduler.type == FROM_TASK:
         raise ConfigError.at(f"{path}.type", f"is '{FROM_TASK}', but {task.__name__} defines no scheduler()")
     if scheduler.type not in ("", FROM_TASK) or not has_own_method(task, "scheduler"):
-        return scheduler
+        return without_nulls(scheduler, LRScheduler, SCHEDULERS)
     declared, arguments = own_method_model(task, "scheduler").model_fields, scheduler.arguments
     extra = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in declared}
     lengths = [name for name in LENGTHS if name in declared and arguments.get(name) is None]

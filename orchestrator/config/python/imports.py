@@ -15,6 +15,9 @@ from orchestrator.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 
+_MAX_NAMES = 20
+"""Names of a table in a message; only the table of hooks has more."""
+
 MAIN = "__main__"
 """The module of a script and of a notebook, which other processes cannot import."""
 
@@ -61,11 +64,21 @@ def _installed(group: str) -> EntryPoints:
     return entry_points(group=group)  # reads the metadata of all packages
 
 
+def _describe_names(name: str, table: Mapping[str, Any]) -> str:
+    """Return what may stand in place of an unknown name: names of the table, and an import path."""
+    if len(table) > _MAX_NAMES:
+        return "a name that `hookyard hooks` lists, or module:Class"
+    if table:
+        return f"one of {', '.join(sorted(table))}, or module:Class"
+    example = ":".join(name.rsplit(".", 1)) if "." in name else f"my_module:{name}"
+    return f"module:Class, such as {example}" if _IMPORT_PATH.match(example) else "module:Class"
+
+
 def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
     if not _IMPORT_PATH.match(name):
-        names = f"one of {', '.join(sorted(table))}, or " if table else ""
-        message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {names}module:Class"
-        raise ConfigError.at(path, message, did_you_mean(name, {*table, *others} - {name}))
+        kind, allowed = base.__name__.removeprefix("LR").lower(), _describe_names(name, table)
+        hint = did_you_mean(name, {*table, *others} - {name})
+        raise ConfigError.at(path, f"there is no {kind} '{name}'; allowed: {allowed}", hint)
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
@@ -74,7 +87,8 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
             raise ConfigError.at(path, str(error)) from None
     if hasattr(module, class_name):
         return getattr(module, class_name)
-    classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
+    subclasses = (key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base))
+    classes = [key for key in subclasses if getattr(module, key) is not base]
     hint = f"it has {', '.join(classes)}" if classes else None
     if module_name == MAIN:
         hint = "only the process of a script or a notebook knows its classes: continue there"

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from hooks.needs import Needs
 from orchestrator.config.python.user_code import catch_user_errors
-from orchestrator.config.python.wording import convert_errors
+from orchestrator.config.python.wording import convert_errors, without_refused_nulls
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import to_plain_data
 from orchestrator.errors import ConfigError, Problem
@@ -43,11 +43,16 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
-    """Validate values strictly: a number in quotes is a string, `true` is not a number; raise ConfigError."""
+    """Validate values strictly: a number in quotes is a string, `true` is not a number; raise ConfigError.
+
+    Null means the default where it is no value of its own.
+    """
     plain = to_plain_data(values, path)
     try:
         return model.model_validate_json(json.dumps(plain), strict=True)
     except ValidationError as error:
+        if (rest := without_refused_nulls(error, plain)) != plain:
+            return check(model, rest, path)
         raise ConfigError(convert_errors(error, model, plain, path)) from None
 
 
@@ -58,7 +63,7 @@ def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterat
         unmet = next((item for item in field.metadata if isinstance(item, Needs) and not item.is_met(settings)), None)
         if unmet:
             for key in changed_keys(value, field.get_default(call_default_factory=True), field_path):
-                yield Problem(key, f"has no effect without `{unmet.setting}`; remove it")
+                yield Problem(key, f"has no effect {unmet.describe_unmet(settings)}; remove it")
         elif isinstance(value, BaseModel):
             yield from check_needs(value, settings, field_path)
 

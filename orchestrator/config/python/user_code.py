@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hooks import hook
 from hooks.error_text import error_text
 from orchestrator.errors import ConfigError, raised_in_python
 
 R = TypeVar("R")
 
-_OUR_FILES = ("importlib", "contextlib.py", "import_path.py", str(Path(__file__).parent))
+_OUR_FILES = ("importlib", "contextlib.py", "import_path.py", str(Path(hook.__file__)), str(Path(__file__).parent))
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not raised_in_python(error.__traceback__):
             raise
-        text = error_text(error)
+        text = error.msg if isinstance(error, SyntaxError) else error_text(error)
         if isinstance(error, ValueError) and text and not failure:
             raise ConfigError.at(path, text) from error
         message = f"{failure}: " if failure else ""
@@ -59,6 +60,8 @@ def source_location(method: Callable[..., Any]) -> str:
 
 
 def _raised_at(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     frames = traceback.StackSummary(frame for frame in frames if not any(ours in frame.filename for ours in _OUR_FILES))
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

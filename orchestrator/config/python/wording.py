@@ -21,20 +21,21 @@ from orchestrator.errors import Problem, did_you_mean, shortened
 
 UNKNOWN_KEY = "unknown key"
 EXPERIMENT = "experiment"
+_EMPTY = "must not be empty"
 
+_LIST_TYPES = ("list_type", "tuple_type", "set_type", "iterable_type")
 _MAPPING_TYPES = ("dict_type", "model_type", "model_attributes_type")
 _MESSAGES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
+    **dict.fromkeys(("int_type", "int_from_float"), "must be an integer"),
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "string_type": "must be a string",
     "none_required": "must be null",
-    **dict.fromkeys(("list_type", "tuple_type", "set_type", "iterable_type"), "must be a list"),
+    **dict.fromkeys(_LIST_TYPES, "must be a list"),
     **dict.fromkeys(_MAPPING_TYPES, "must be a mapping"),
-    "union_tag_invalid": "must have a `type` of {expected_tags}",
+    "union_tag_invalid": "must be one of {expected_tags}, got '{tag}'",
     "union_tag_not_found": "must have a `type`",
     "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} entries",
@@ -46,6 +47,8 @@ _MESSAGES = {
 
 _MAX_PROBLEMS = 50
 """Problems reported for one mapping: to look for near names takes time."""
+_MAX_NAMES = 20
+"""Names of keys in a message."""
 
 _BRANCHES = ("one", "list", "word", "group")
 """Tags of unions whose branch depends on the kind of value alone."""
@@ -58,7 +61,7 @@ def wrong_value(key: str, message: str) -> PydanticCustomError:
 
 @cache
 def other_systems() -> Mapping[str, Mapping[str, str]]:
-    """Return what MMEngine, ClassyVision, VISSL and iMIX call options, in lower case, and what to write instead.
+    """Return what other systems call options, in lower case, and what to write instead.
 
     The keys are the names of hooks, and `experiment`.
     """
@@ -86,7 +89,35 @@ def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, 
     rest = list(errors)[_MAX_PROBLEMS:]
     if rest:
         problems.append(Problem(reduce(join, rest[0], path), f"and {len(rest):,} more problems like this"))
-    return problems
+    return _without_consequences(problems)
+
+
+def _without_consequences(problems: list[Problem]) -> list[Problem]:
+    """Drop a missing key that an unknown key beside it probably is."""
+    meant = {
+        join(problem.path.rpartition(".")[0], name)
+        for problem in problems
+        if problem.message == UNKNOWN_KEY
+        for name in re.findall("did you mean '(.*)'", problem.suggestion or "")
+    }
+    return [problem for problem in problems if problem.message != "is missing" or problem.path not in meant]
+
+
+def without_refused_nulls(error: ValidationError, values: Any) -> Any:
+    """Return the values without the keys whose null is an error: null there means the default."""
+    for detail in error.errors(include_url=False):
+        location = error_location(detail, values)
+        if location and detail["input"] is None and detail["type"] != "extra_forbidden":
+            values = _without(values, location)
+    return values
+
+
+def _without(values: Any, location: Sequence[Any]) -> Any:
+    key, *below = location
+    if isinstance(values, list):
+        return [_without(value, below) if below and index == key else value for index, value in enumerate(values)]
+    changed = {key: _without(values[key], below)} if below else {}
+    return {name: value for name, value in values.items() if name != key} | changed
 
 
 def error_location(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
@@ -119,12 +150,11 @@ def _convert(
         return Problem(dotted, UNKNOWN_KEY, suggestion=_suggest_key(location, model, values))
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
-    # Of a list that is too short or too long it goes without saying that it is no string.
-    lengths = [error for error in errors if error["type"] in ("too_short", "too_long")]
-    relevant = lengths or [error for error in errors if error["type"] != "needs_python_object"] or errors
-    messages = list(dict.fromkeys(map(_message, relevant)))
+    messages = list(dict.fromkeys(map(_message, _relevant(errors))))
     message = " or ".join([messages[0], *(other.removeprefix("must be ") for other in messages[1:])])
-    if not message.startswith("must ") or ", got " in message:
+    if first["type"] == "union_tag_invalid":
+        return Problem(join(dotted, "type"), message, suggestion=_suggest_value(first))
+    if not message.startswith("must ") or ", got " in message or message == _EMPTY:
         return Problem(dotted, message)
     if first["type"] in _MAPPING_TYPES:
         suggestion = _suggest_mapping(first["input"], _known_keys(model, location, values))
@@ -133,18 +163,33 @@ def _convert(
     return Problem(dotted, f"{message}, got {_show(first['input'])}", suggestion=suggestion)
 
 
+def _relevant(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the errors of the branches of a union that the value may have been meant for."""
+    kinds = {error["type"] for error in errors}
+    if lengths := kinds & {"too_short", "too_long"}:  # it is a list, so not a wrong string
+        return [error for error in errors if error["type"] in lengths]
+    # A value out of a branch's range is no wrong list.
+    has_branch = any(not kind.endswith(("_type", "_from_float")) for kind in kinds - {"needs_python_object"})
+    others = ("needs_python_object", *(_LIST_TYPES if has_branch else ()))
+    return [error for error in errors if error["type"] not in others] or errors
+
+
 def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values: Any) -> str:
     key, known = str(location[-1]), _known_keys(model, location[:-1], values)
     advice = options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
     if ":" in key:
         return "write a space after `:`"
-    return advice or did_you_mean(key, known) or (f"known: {', '.join(known)}" if known else "no keys are known")
+    return advice or did_you_mean(key, known) or _list_keys(known) or "no keys are known"
 
 
 def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
     if isinstance(value, str) and "type" in keys:
         return f"write {{type: {shortened(value)}}}"
-    return f"known: {', '.join(keys)}" if len(keys) > 1 else None
+    return _list_keys(keys) if len(keys) > 1 else None
+
+
+def _list_keys(keys: Sequence[str]) -> str:
+    return f"known: {', '.join(keys)}" if len(keys) <= _MAX_NAMES else "`hookyard schema` lists the keys"
 
 
 def _suggest_value(error: Mapping[str, Any]) -> str | None:
@@ -162,12 +207,12 @@ def _message(error: Mapping[str, Any]) -> str:
     if error["type"] == "value_error":
         return str(context["error"])
     if (error["type"], context.get("min_length")) == ("too_short", 1):
-        return "must not be empty"
+        return _EMPTY
     template = _MESSAGES.get(error["type"])
     if template is None:
         message = str(error["msg"]).replace("Input should", "must", 1).replace("False", "false")
         return message[:1].lower() + message[1:]
-    # A limit of 1.0 is written as 1, like the limits of whole numbers.
+    # A limit of 1.0 is written as 1, like the limits of integers.
     limits = {key: f"{value:.15g}" if isinstance(value, float) else value for key, value in context.items()}
     return template.format(**limits)
 

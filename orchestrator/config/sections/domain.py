@@ -41,11 +41,11 @@ class Domain(Model):
     loguniform: _Range
     """A number, uniform in its logarithm."""
     quniform: _Steps
-    """[low, high, step]: the nearest of low, low + step ...; a whole number if all three are."""
+    """[low, high, step]: the nearest of low, low + step ...; an integer if all three are."""
     qloguniform: _Steps
     """The same, uniform in its logarithm."""
     randint: _IntegerRange
-    """[low, high] in whole numbers: a whole number below high."""
+    """[low, high] in integers: an integer below high."""
     lograndint: _IntegerRange
     """The same, uniform in its logarithm."""
     normal: _Normal
@@ -58,17 +58,20 @@ class Domain(Model):
         if self.is_list:
             return self
         if len(self.values) == 3 and self.kind == "normal":
-            raise ValueError("must have normal: [mean, sd] or [mean, sd, low, high]")
+            raise ValueError(f"must be [mean, sd] or [mean, sd, low, high], got {self}")
         low, high = self._bounds
         if self.kind == "normal" and self.values[1] <= 0:
-            raise ValueError("must have an sd greater than 0")
+            raise ValueError(f"sd must be greater than 0, got {self}")
         if not low < high:
-            raise ValueError("must have low < high")
+            raise ValueError(f"low must be below high, got {self}")
         if self.is_logarithmic and low <= 0:
-            raise ValueError("must have low > 0")
+            raise ValueError(f"low must be greater than 0, got {self}")
         if self.kind in _QUANTIZED and self.values[2] <= 0:
-            raise ValueError("must have a step greater than 0")
+            raise ValueError(f"step must be greater than 0, got {self}")
         return self
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.values}"
 
     @model_serializer
     def _serialize(self) -> dict[str, list[Any]]:
@@ -127,7 +130,7 @@ class Domain(Model):
         return type(value) in (int, float) and low <= value <= high
 
     def nearest(self, number: float) -> int | float:
-        """Return the nearest value of a range: within its ends, on its steps, whole if the range is."""
+        """Return the nearest value of a range: within its ends, on its steps, an integer if its ends are."""
         low, high = self.ends
         if self.kind in _QUANTIZED:
             step = self.values[2]

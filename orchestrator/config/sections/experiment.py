@@ -28,7 +28,7 @@ from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.config.python.objects import import_folders, task_to_config, to_config
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.wording import convert_errors, error_location, wrong_value
+from orchestrator.config.python.wording import convert_errors, error_location, without_refused_nulls, wrong_value
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
@@ -40,9 +40,7 @@ MAX_NAME_BYTES = 200
 """File systems allow 255, and names of trials and of files being written are longer than the run's own."""
 
 
-_NAME_RULE = (
-    f"must be letters, digits, `_`, `-` and `.`, beginning with none of the last two, in at most {MAX_NAME_BYTES} bytes"
-)
+_NAME_RULE = f"must be letters, digits, `_`, `-` and `.`, at most {MAX_NAME_BYTES} bytes, and not begin with `-` or `.`"
 
 
 def _check_name(name: str) -> str:
@@ -371,6 +369,8 @@ class Experiment(Model):
 
 
 NO_TASK = "missing:Missing"
+_MEANS_LENGTH = r"(did you mean '|write )(epochs|steps)\b"
+"""Beginning of the advice for an unknown key that is the run's length."""
 _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK}
 
 
@@ -384,6 +384,8 @@ def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple
     try:
         experiment = _validate(valid)
     except ValidationError as error:
+        if (rest := without_refused_nulls(error, valid)) != valid:
+            return validate_sections(rest, problems)
         errors = convert_errors(error, Experiment, valid, "")
         details = error.errors(include_url=False)
         wrong = {location[0] for each in details if (location := error_location(each, valid))}
@@ -394,7 +396,11 @@ def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple
             valid |= {"epochs": 2**31, "steps": None}
         experiment = _validate(valid)
     length_problem = _length_problem(data.get("epochs"), data.get("steps"))
-    if length_problem and not any(problem.path in ("", "epochs", "steps") for problem in errors):
+    is_reported = any(
+        problem.path in ("", "epochs", "steps") or re.match(_MEANS_LENGTH, problem.suggestion or "")
+        for problem in errors
+    )
+    if length_problem and not is_reported:
         errors.append(length_problem)
     problems.extend(errors)
     return valid, experiment
@@ -411,4 +417,4 @@ def check_run_name(experiment: Experiment, name: str | None) -> str:
     try:
         return TypeAdapter(RunName).validate_python(name, strict=True)
     except ValidationError as error:
-        raise UsageError(f"name {shortened(str(name), 43)!r} {_NAME_RULE}, as it names a folder") from error
+        raise UsageError(f"name {shortened(str(name), 43)!r} {_NAME_RULE}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.text.reader import Document, Location, join, list_prefixes, parse_value, read_yaml
-from orchestrator.config.text.source import check_path
+from orchestrator.config.text.source import check_path, expand_short_form
 from orchestrator.errors import ConfigError, Problem, shortened
 
 _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
@@ -40,7 +40,7 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
     resolved = [path.resolve() for path in above]
     if file.resolve() in resolved:
         cycle = [*above[resolved.index(file.resolve()) :], file]
-        raise _base_error(document, f"is circular: {' extends '.join(path.name for path in cycle)}")
+        raise _base_error(document, f"must not be circular: {' extends '.join(path.name for path in cycle)}")
     try:
         return _read(file, folders, above)
     except ConfigError as error:
@@ -75,8 +75,10 @@ def _merge(below: Document, above: Document) -> Document:
 def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
     """Merge `above` into `below` and yield the paths of replaced values; a mapping with another `type` replaces."""
     for key, value in above.items():
-        inner, old = join(path, key), below.get(key)
+        inner = join(path, key)
+        old = expand_short_form(below.get(key), inner)
         if isinstance(old, dict) and isinstance(value, dict) and value.get("type", old.get("type")) == old.get("type"):
+            below[key] = old
             yield from _merge_data(old, value, inner)
         else:
             below[key] = value
@@ -91,6 +93,7 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
     values = []
     for override in overrides:
         where = f"override '{shortened(override)}'"
+        document.overrides.append(where)
         try:
             values.append(_read_override(document, override, where))
         except ConfigError as error:
@@ -101,13 +104,13 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
 def _read_override(document: Document, override: str, where: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not _KEY.match(path):
-        raise ConfigError([Problem("", "is not an override; write key=value, such as optimizer.lr=0.05", where)])
+        raise ConfigError([Problem("", "must be key=value, such as optimizer.lr=0.05", where)])
     if path == "base":
         raise ConfigError([Problem(path, "cannot be overridden; set it in the experiment file", where)])
     check_path(path)
     value, parsed = parse_value(text, where)
     if value is None and text.strip().lower() not in ("null", "~"):  # a shell's unset variable, or a comment
-        raise ConfigError([Problem(path, f"has no value; write {path}=null for the default", where)])
+        raise ConfigError([Problem(path, f"has no value; write {path}=null to remove it", where)])
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
     document.forget({path})
     document.locations[path] = Location(where)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple
 
 import yaml
@@ -35,6 +35,8 @@ class Document:
     data: dict[str, Any]
     locations: dict[str, Location] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    """The overrides, as locations quote them."""
 
     def location(self, path: str) -> Location | None:
         """Return where `path` or the nearest of its parents was written."""
@@ -46,6 +48,12 @@ class Document:
         """Add file and line to a problem that has none, where they are known."""
         location = self.location(problem.path)
         return problem if problem.file or location is None else replace(problem, file=location.file, line=location.line)
+
+    def sort(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Locate problems and sort them: by file and line, then those of overrides in the order written."""
+        order = {where: number for number, where in enumerate(self.overrides, 1)}
+        located = map(self.locate, problems)
+        return sorted(located, key=lambda each: (order.get(each.file or "", 0), each.file or "", each.line or 0))
 
     def forget(self, paths: Collection[str]) -> None:
         """Drop the locations of `paths` and of everything below them."""
@@ -74,8 +82,11 @@ def read_yaml(path: Path) -> Document:
 def _read_text(path: Path) -> str:
     try:
         stat = path.stat()
+        if path.suffix == ".py":
+            raise _unreadable(path, "must be an experiment file (YAML), got Python code")
         if not S_ISREG(stat.st_mode):  # a device or a pipe might never end
-            raise _unreadable(path, "must be a regular file, not a folder, a device or a pipe")
+            kind = "folder" if S_ISDIR(stat.st_mode) else "device or a pipe"
+            raise _unreadable(path, f"must be an experiment file (YAML), got a {kind}")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
@@ -118,7 +129,7 @@ def parse_value(text: str, file: str) -> tuple[Any, Document]:
         texts = filter(None, (getattr(error, name, None) for name in ("context", "problem")))
         reason = " ".join(texts) or " ".join(str(error).split())
         line = mark.line + 1 if mark else None
-        raise ConfigError([Problem("", f"is not valid YAML: {reason}", file, line)]) from None
+        raise ConfigError([Problem("", f"invalid YAML: {reason}", file, line)]) from None
 
 
 def load_yaml(text: str) -> Any:
@@ -230,7 +241,7 @@ class _Plain:
                 self.problem(key, path, f"has a key with control characters: {_shorten(key.value)}")
             elif key.value in own:
                 first = self.location(own[key.value]).line
-                self.problem(key, join(path, key.value), f"is a duplicate key; first defined in line {first}")
+                self.problem(key, join(path, key.value), f"duplicate key; first defined on line {first}")
             else:
                 inner = join(path, key.value)
                 own[key.value] = key

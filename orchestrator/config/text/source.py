@@ -114,6 +114,11 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
     return changed
 
 
+def expand_short_form(value: Any, path: str) -> Any:
+    """Return the mapping that a name stands for at `sweep.scheduler`; any other value unchanged."""
+    return {"type": value} if path == "sweep.scheduler" and isinstance(value, str) else value
+
+
 def check_path(path: str) -> None:
     """Raise ConfigError for a dotted path that is deeper than any config."""
     if path.count(".") >= MAX_DEPTH:
@@ -132,6 +137,7 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     if data is None or isinstance(data, bool):
         data = {}
     key, parent = keys[depth], ".".join(keys[:depth])
+    data = expand_short_form(data, parent)
     if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
         return [*data[: int(key)], _with_value(data[int(key)], keys, depth + 1, value), *data[int(key) + 1 :]]
     if isinstance(data, Mapping):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import hooks
+from orchestrator import open_run
 from orchestrator.cli import app
 from orchestrator.cli.reference import describe_hook
 from orchestrator.config.schema import experiment_schema
@@ -30,6 +32,15 @@ def test_validate_accepts_a_valid_file(file: str) -> None:
     assert "line.yaml is valid" in result.stderr
 
 
+def test_validate_prints_a_command_that_runs_one_step(file: str, tmp_path: Path) -> None:
+    validated = CliRunner().invoke(app, ["validate", file, "seed=3"])
+    _, _, command = validated.stderr.rpartition("To run one step: hookyard ")
+    done = CliRunner().invoke(app, [*shlex.split(command), "--storage", str(tmp_path)])
+    assert done.exit_code == 0
+    run = open_run(tmp_path / "trial")
+    assert (run.config["seed"], run.metrics["step"].max()) == (3, 1)
+
+
 def test_every_interval_is_shown_with_its_unit(file: str) -> None:
     given = ["hooks.ema.every=3", "hooks.console.every=7", "hooks.checkpoint.every=2", "validate_every=4 steps"]
     result = CliRunner().invoke(app, ["validate", file, *given])
@@ -42,8 +53,8 @@ def test_validate_prints_every_problem(file: str) -> None:
     result = CliRunner().invoke(app, ["validate", file, "seed=x", "epoch=1"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
+        "override 'seed=x': seed: must be an integer, got 'x'",
         "override 'epoch=1': epoch: unknown key (did you mean 'epochs'?)",
-        "override 'seed=x': seed: must be a whole number, got 'x'",
     ]
 
 

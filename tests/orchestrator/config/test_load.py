@@ -15,6 +15,7 @@ from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import load_experiment, to_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.sweep import Asha
 from orchestrator.config.text.source import ExperimentSource
 from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, problems
 
@@ -68,6 +69,48 @@ def test_import_paths_are_the_folder_of_the_file_and_the_current_one(
     assert sys.path[-2:] == list(experiment.import_paths)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("optimizer.lr", "0.7"),
+        ("optimizer.momentum", "0.9"),
+        ("scheduler", "{type: OneCycleLR, max_lr: 1}"),
+        ("scheduler.gamma", "0.5"),
+        ("task_args.width", "3"),
+        ("hooks.shadow.decay", "0.75"),
+        ("workers.cpus", "2"),
+        ("workers.memory", "8 GiB"),
+        ("validate_every", "5"),
+    ],
+)
+def test_null_removes_an_optional_key(file: Path, key: str, value: str) -> None:
+    file.write_text(f"name: x\ntask: {HERE}:Line\nepochs: 1\nhooks: {{shadow: {{type: '{HERE}:Shadow'}}}}\n")
+    others = ["scheduler={type: StepLR, step_size: 1}"] if key == "scheduler.gamma" else []
+    assert load_experiment(file, [*others, f"{key}={value}"]) != load_experiment(file, others)
+    assert load_experiment(file, [*others, f"{key}={value}", f"{key}=null"]) == load_experiment(file, others)
+
+
+def test_null_is_no_value_of_a_required_key(file: Path) -> None:
+    (problem,) = problems(file, TEXT, "name=null")
+    assert (problem.path, problem.message) == ("name", "is missing")
+
+
+def test_override_expands_the_short_form_of_a_scheduler(file: Path) -> None:
+    sweep = "sweep: {metric: val/loss, mode: min, trials: 2, scheduler: asha, space: {seed: {choice: [1, 2]}}}\n"
+    file.write_text(TEXT + sweep)
+    other = file.parent / "other.yaml"
+    other.write_text(f"base: {file.name}\nsweep: {{scheduler: {{grace_period: 3}}}}\n")
+    for experiment in (load_experiment(file, ["sweep.scheduler.grace_period=3"]), load_experiment(other)):
+        assert experiment.sweep
+        assert experiment.sweep.scheduler == Asha(grace_period=3)
+
+
+def test_problems_of_overrides_come_in_the_order_written(file: Path) -> None:
+    overrides = ["seed=x", "=", "batch_size=0", "0.1", "epochs=-1"]
+    found = problems(file, TEXT, *overrides)
+    assert [problem.file for problem in found] == [f"override '{override}'" for override in overrides]
+
+
 # There and back
 
 
@@ -108,7 +151,7 @@ def test_problems_are_located_in_their_file(file: Path) -> None:
         ("[line.yaml, nope.yaml]", "nope.yaml cannot be read: No such file"),
         ("5", "must be a file or a list of files, got 5"),
         ("[line.yaml, {}]", "must be a file or a list of files"),
-        ("other.yaml", "is circular: other.yaml extends other.yaml"),
+        ("other.yaml", "must not be circular: other.yaml extends other.yaml"),
     ],
 )
 def test_wrong_bases(file: Path, base: str, message: str) -> None:
@@ -138,7 +181,7 @@ def test_circular_bases_are_reported_with_their_files(file: Path) -> None:
     for name, base in {"a": "b", "b": "c", "c": "b"}.items():
         (folder / f"{name}.yaml").write_text(f"base: {base}.yaml\n")
     (problem,) = problems(folder / "a.yaml", (folder / "a.yaml").read_text())
-    assert "is circular: b.yaml extends c.yaml extends b.yaml" in problem.message
+    assert "must not be circular: b.yaml extends c.yaml extends b.yaml" in problem.message
     assert Path(str(problem.file)).name == "c.yaml"
 
 

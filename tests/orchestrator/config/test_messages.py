@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from orchestrator.config.load import load_experiment
 from orchestrator.errors import ConfigError
@@ -53,13 +54,16 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             f"{SWEEP}  scheduler: {{type: asha, grace: 1}}\n  space: {{seed: {{choice: [0, 1]}}}}",
             "e.yaml:7: sweep.scheduler.grace: unknown key (did you mean 'grace_period'?)",
         ),
+        ("early_stopping: {}", "e.yaml:4: early_stopping: unknown key (did you mean 'hooks.early_stopping'?)"),
+        ("learning_rate: 0.1", "e.yaml:4: learning_rate: unknown key (write optimizer: {lr: 0.1})"),
+        ("zzzz: 1", "e.yaml:4: zzzz: unknown key (`hookyard schema` lists the keys)"),
         # Wrong values.
-        ("batch_size: 1e3", "e.yaml:4: batch_size: must be a whole number, got 1000.0"),
-        ("epoch_steps: true", "e.yaml:4: epoch_steps: must be a whole number, got true"),
+        ("batch_size: 1e3", "e.yaml:4: batch_size: must be an integer, got 1000.0"),
+        ("epoch_steps: true", "e.yaml:4: epoch_steps: must be an integer, got true"),
         ("notes: 12", "e.yaml:4: notes: must be a string, got 12 (write it in quotes)"),
         ("deterministic: yes", "e.yaml:4: deterministic: must be true or false, got 'yes'"),
         ("accumulate: 0", "e.yaml:4: accumulate: must be at least 1 or 'auto', got 0"),
-        ("scheduler: []", "e.yaml:4: scheduler: must not be empty, got []"),
+        ("scheduler: []", "e.yaml:4: scheduler: must not be empty"),
         (
             "hang: {after: 5 minutes}",
             "e.yaml:4: hang.after: must be a duration greater than 0: seconds, or text such as 90s, 5m or 2h30m,"
@@ -74,6 +78,12 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "e.yaml:4: hooks.console.every: must be at least 1 iteration, got 0 iterations",
         ),
         ("environment: [A=1]", "e.yaml:4: environment.0: must match ^[A-Za-z_]\\w*$, got 'A=1'"),
+        ("workers: {count: 0}", "e.yaml:4: workers.count: must be at least 1, got 0"),
+        ("workers: {count: two}", "e.yaml:4: workers.count: must be an integer or a list, got 'two'"),
+        (
+            "hooks: {checkpoint: {best: val/loss, mode: mim}}",
+            "e.yaml:4: hooks.checkpoint.mode: must be 'max' or 'min', got 'mim' (did you mean 'min'?)",
+        ),
         ("workers:\n  count: [2]", "e.yaml:5: workers.count: must have at least 2 entries, got [2]"),
         (
             f"{SWEEP}  share_training: true\n  space: {{seed: {{choice: [0, 1]}}}}",
@@ -87,6 +97,15 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             f"{SWEEP}  space: {{seed: [0, 1]}}",
             "e.yaml:7: sweep.space.seed: must be a mapping, got [0, 1] (known: choice, grid, fan_out, uniform,"
             " loguniform, quniform, qloguniform, randint, lograndint, normal)",
+        ),
+        # One mistake is one problem.
+        (
+            "hooks: {a: {type: 'torch.nosuch:A'}, b: {type: 'torch.nosuch:B'}}",
+            f"e.yaml:4: hooks.a.type: no module 'torch.nosuch' in {Path(str(torch.__file__)).parent}",
+        ),
+        (
+            f"{SWEEP}  spaces: {{seed: {{choice: [0]}}}}",
+            "e.yaml:7: sweep.spaces: unknown key (did you mean 'space'?)",
         ),
         # Several keys together; each is reported at its own line.
         (
@@ -142,7 +161,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         # Sweeps: one problem for both ends of a range, and what a normal distribution may draw.
         (
             f"{SWEEP}  space: {{batch_size: {{uniform: [1, 4]}}}}",
-            "e.yaml:7: sweep.space.batch_size: must be a whole number, got 1.0",
+            "e.yaml:7: sweep.space.batch_size: must be an integer, got 1.0",
         ),
         (
             f"{SWEEP}  space: {{optimizer.lr: {{normal: [0.1, 0.1]}}}}",
@@ -158,10 +177,10 @@ def test_message_says_what_is_wrong_where_and_what_to_do(tmp_path: Path, text: s
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("batch_size=", "override 'batch_size=': batch_size: has no value; write batch_size=null for the default"),
+        ("batch_size=", "override 'batch_size=': batch_size: has no value; write batch_size=null to remove it"),
         ("base=x.yaml", "override 'base=x.yaml': base: cannot be overridden; set it in the experiment file"),
-        ("notes=#3", "override 'notes=#3': notes: has no value; write notes=null for the default"),
-        ("batch_size='3'", "override 'batch_size='3'': batch_size: must be a whole number, got '3'"),
+        ("notes=#3", "override 'notes=#3': notes: has no value; write notes=null to remove it"),
+        ("batch_size='3'", "override 'batch_size='3'': batch_size: must be an integer, got '3'"),
         ("lr=0.1", "override 'lr=0.1': lr: unknown key (did you mean 'optimizer.lr'?)"),
         ("optimizer=Adam", "override 'optimizer=Adam': optimizer: must be a mapping, got 'Adam' (write {type: Adam})"),
     ],

@@ -167,7 +167,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
         ("hooks.anomaly_detection=false", "is already off"),
         ("hooks.time_limit.limit=5", "has no effect on an evaluation"),
         ("precision=fp17", "must be 'fp32', 'bf16' or 'fp16'"),
-        ("precision", "is not an override"),
+        ("precision", "must be key=value"),
     ],
 )
 def test_overrides_without_effect_are_refused(done: Run, override: str, words: str) -> None:

@@ -66,10 +66,10 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sweep": {"share_training": False}}, "share_training: false"),
-        ({"sweep": {"scheduler": "asha"}}, "scheduler: asha ends trials one by one"),
-        ({"sweep": {"scheduler": "pbt", "trials": 2}}, "scheduler: pbt copies weights between trials"),
-        ({"sweep": {"engine": "train"}}, "engine: train makes each trial its own job"),
+        ({"sweep": {"share_training": False}}, "share_training is false"),
+        ({"sweep": {"scheduler": "asha"}}, "asha stops each trial on its own"),
+        ({"sweep": {"scheduler": "pbt", "trials": 2}}, "pbt copies weights between trials"),
+        ({"sweep": {"engine": "train"}}, "engine: train starts a job for each trial"),
         (
             {
                 "hooks": {"ema": {}, "param_scheduler": {"monitor": "val/loss"}},
@@ -92,8 +92,8 @@ def test_training_that_may_depend_on_followers_is_not_shared(fields: dict[str, A
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        ({"search": "optuna", "trials": 4}, "search: optuna chooses each trial"),
-        ({"scheduler": "asha"}, "scheduler: asha ends"),
+        ({"search": "optuna", "trials": 4}, "optuna chooses each trial"),
+        ({"scheduler": "asha"}, "asha stops"),
     ],
 )
 def test_only_fan_out_shares_where_trials_are_chosen_or_stopped_singly(sweep: dict[str, Any], message: str) -> None:
@@ -101,24 +101,24 @@ def test_only_fan_out_shares_where_trials_are_chosen_or_stopped_singly(sweep: di
     paths, reason = found(space, {"search": "random", "trials": 4, **sweep}, hooks={"ema": {}})
     assert paths == ["hooks.ema.decay"]
     assert reason.startswith(message)
-    assert reason.endswith("with fan_out: [...], all values of the list share one training run")
+    assert reason.endswith("use fan_out: [...] to train all values in one run")
 
 
 def test_fan_out_that_cannot_share_is_refused_with_the_reason() -> None:
     fan_out = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     optuna = {"search": "optuna", "trials": 4}
     for sweep, message in (
-        ({"scheduler": "hyperband"}, "scheduler: hyperband pauses single trials; use grid"),
-        ({"scheduler": "pbt", "trials": 2}, "scheduler: pbt copies weights between trials"),
+        ({"scheduler": "hyperband"}, "hyperband pauses each trial on its own; use grid"),
+        ({"scheduler": "pbt", "trials": 2}, "pbt copies weights between trials"),
         (
             {**optuna, "metric": ["val/loss", "val/accuracy"], "mode": ["min", "max"]},
             "with several metrics no trial .* is the best; use choice",
         ),
-        ({**optuna, "engine": "train"}, "engine: train makes each trial its own job; use choice"),
+        ({**optuna, "engine": "train"}, "engine: train starts a job for each trial; use choice"),
     ):
         with pytest.raises(ConfigError, match=message):
             found(fan_out, sweep, hooks={"ema": {}})
-    with pytest.raises(ConfigError, match="only hooks observe; use grid"):
+    with pytest.raises(ConfigError, match="only parameters of hooks that observe can; use grid"):
         found({"optimizer.lr": {"fan_out": [0.1, 0.2]}})
     with pytest.raises(ConfigError, match="has no effect: the space has no path of a hook"):
         found({"optimizer.lr": {"grid": [0.1, 0.2]}}, {"share_training": False})

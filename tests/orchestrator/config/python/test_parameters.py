@@ -68,8 +68,8 @@ def test_parameters_may_have_names_of_pydantic_methods() -> None:
     ("cls", "values", "path", "message"),
     [
         (torch.optim.Adam, {"betas": [0.9]}, "o.betas.1", "is missing"),
-        (torch.optim.lr_scheduler.StepLR, {"step_size": 1.5}, "o.step_size", "must be a whole number, got 1.5"),
-        (Wide, {"lr": 0.1, "reach": "x"}, "o.reach", "must be a whole number, got 'x'"),
+        (torch.optim.lr_scheduler.StepLR, {"step_size": 1.5}, "o.step_size", "must be an integer, got 1.5"),
+        (Wide, {"lr": 0.1, "reach": "x"}, "o.reach", "must be an integer, got 'x'"),
     ],
 )
 def test_arguments_are_checked_against_the_signature(

@@ -27,7 +27,7 @@ def refused(**more: Any) -> str:
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
-        ("ashaa", "sweep.scheduler: must have a `type` of 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt'"),
+        ("ashaa", "sweep.scheduler.type: must be one of 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt'"),
         ({"type": "asha", "grace_perod": 2}, "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)"),
         ({"type": "pbt", "perturbation_factors": [0, 1.2]}, "sweep.scheduler.perturbation_factors.0: must be"),
         ({"type": "pb2", "resample_probability": 0.1}, "sweep.scheduler.resample_probability: unknown key"),

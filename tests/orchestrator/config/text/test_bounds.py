@@ -40,9 +40,9 @@ def refusal(read: Callable[..., Any], *values: Any) -> str:
         ),
         (r'"a\x1b[2Jb": 1', r"has a key with control characters: 'a\x1b[2Jb'"),
         (r'a: "\ud800"', r"a: contains a character that cannot be encoded: '\ud800'"),
-        (r'a: "\UFFFFFFFF"', "is not valid YAML: "),
+        (r'a: "\UFFFFFFFF"', "invalid YAML: "),
         (f"a: !{'t' * 5000} 1", "which is not allowed; use plain values"),
-        ("a: 1\nb: \x00", "x.yaml: is not valid YAML: "),
+        ("a: 1\nb: \x00", "x.yaml: invalid YAML: "),
     ],
     ids=range(11),
 )
@@ -61,9 +61,9 @@ def test_only_small_regular_utf8_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "utf16.yaml").write_text("name: x", encoding="utf-16")
     for base, expected in (
         ("n" * 5000, "cannot be read: File name too long"),
-        ("/dev/zero", "must be a regular file, not a folder, a device or a pipe"),
-        ("fifo.yaml", "must be a regular file"),
-        (".", "must be a regular file"),
+        ("/dev/zero", "must be an experiment file (YAML), got a device or a pipe"),
+        ("fifo.yaml", "got a device or a pipe"),
+        (".", "got a folder"),
         ("large.yaml", "has 10,000,000,000 bytes, at most 524,288 are allowed"),
         ("utf16.yaml", "is not UTF-8"),
     ):
@@ -95,7 +95,7 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
         ({"seed": 2**80}, "seed: must be at most 4294967295"),
         ({"batch_size": 2**63}, "batch_size: must be less than 2147483648"),
         ({"task": "a." * 5000 + "b:C"}, "task: module "),
-        ({"task_args": {"width": [[[]]]}}, "must be a whole number"),
+        ({"task_args": {"width": [[[]]]}}, "must be an integer"),
     ],
     ids=range(10),
 )

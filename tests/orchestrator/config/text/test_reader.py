@@ -65,7 +65,7 @@ def test_missing_path_is_located_at_its_nearest_parent() -> None:
 def test_every_duplicate_key_is_reported_with_its_line() -> None:
     document = parse_yaml("a: 1\nb: {c: 1, c: 2}\na: 3\na: 4\n", "x.yaml")
     assert [(p.path, p.line) for p in document.problems] == [("b.c", 2), ("a", 3), ("a", 4)]
-    assert all("first defined in line" in p.message for p in document.problems)
+    assert all("first defined on line" in p.message for p in document.problems)
     assert document.data == {"a": 1, "b": {"c": 1}}
 
 
@@ -79,7 +79,7 @@ def test_anchors_and_merges() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("a: 1\nb: [1,\nc: 2", 3, "is not valid YAML"),
+        ("a: 1\nb: [1,\nc: 2", 3, "invalid YAML"),
         ("a: 1\n---\nb: 2", 2, "single document"),
         ("a: *nothing", 1, "undefined alias"),
         ("[" * 500, 1, "nested too deeply: at most 64 levels"),
