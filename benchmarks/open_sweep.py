@@ -30,7 +30,7 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.trial_index import TrialIndex
-from orchestrator.stats.aggregate.usage import with_usage
+from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.stats.write.checksums import write_parquet
 
@@ -64,7 +64,7 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
     _write(folder / "run.json", {"name": "sweep", **TIMES, "sweep": begun})
     joined = folder / "rows.parquet"
     with open(joined, "xb+") as file:
-        write_parquet([with_usage(rows_of_a_trial(rows), [ATTEMPT])], file)
+        write_parquet([add_usage(rows_of_a_trial(rows), [ATTEMPT])], file)
     random = np.random.default_rng(1)
     for number in range(trials):
         trial = folder / "trials" / trial_name(number)

@@ -34,7 +34,7 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.report import report
 from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex
-from orchestrator.stats.aggregate.usage import with_usage
+from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.sweeps.results.analysis import importance_table
 from orchestrator.sweeps.results.comparison import compare_sweeps
@@ -75,7 +75,7 @@ def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = 
     sweep = RunFolder(root, "many")
     sweep.begin(to_yaml(experiment), experiment.source, sweep=begun, local=True, pid=2**30, started=TIMES["started"])
     joined = root / "rows.parquet"
-    pq.write_table(with_usage(rows_of_a_trial(200), [Attempt(0)]), joined)
+    pq.write_table(add_usage(rows_of_a_trial(200), [Attempt(0)]), joined)
     random, search = np.random.default_rng(0), DrawnTrials(experiment.sweep, 0, {}, SharedPaths())
     for number in range(trials - 1):
         folder = root / "many" / "trials" / trial_name(number)

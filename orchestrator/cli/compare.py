@@ -86,7 +86,7 @@ def headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
 def format_entry(name: str, entry: Any) -> list[str]:
     """Format the value of each run or sweep, with its change from the first."""
     if not isinstance(entry, Mapping):
-        return ["-" if value is None else quantities.text("", value) for value in entry]
+        return ["-" if value is None else quantities.format_value("", value) for value in entry]
     if "trials" in entry:
         rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
         return [
@@ -99,7 +99,7 @@ def format_entry(name: str, entry: Any) -> list[str]:
 
 
 def _change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
-    shown = quantities.text(name, value) or ("-" if value is None else "nan")
+    shown = quantities.format_value(name, value) or ("-" if value is None else "nan")
     if finding is None or value is None or not first or not isfinite(value - first):
         return shown
     if value == first:

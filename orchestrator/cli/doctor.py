@@ -94,14 +94,19 @@ def _diagnose(run: str, as_json: bool) -> None:
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
-        {"path": opened.path, "healthy": diagnosis.healthy, "signs": diagnosis.signs, "findings": diagnosis.findings}
+        {
+            "path": opened.path,
+            "healthy": diagnosis.is_healthy,
+            "signs": diagnosis.figures,
+            "findings": diagnosis.findings,
+        }
     )
 
 
 def _diagnosis(run: Run) -> Diagnosis:
-    from orchestrator.stats.insight import diagnose, failure
+    from orchestrator.stats.insight import diagnose, make_failure_finding
 
-    ending = failure(run.status, run.error)
+    ending = make_failure_finding(run.status, run.error)
     return diagnose(run.rows(), run.hook_costs, ending).with_path(run.path)
 
 
@@ -135,7 +140,7 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
 
 def _print(path: str, diagnosis: Diagnosis) -> None:
     if not diagnosis.findings:
-        echo(f"{path}: {'no findings' if diagnosis.healthy else 'too few rows to tell'}. {diagnosis}")
+        echo(f"{path}: {'no findings' if diagnosis.is_healthy else 'too few rows to tell'}. {diagnosis}")
         return
     echo(f"{path}: {diagnosis}")
     for number, finding in enumerate(diagnosis.findings, start=1):

@@ -14,7 +14,7 @@ from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag, run_folder
 from orchestrator.cli.output import cell, echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.metadata import seconds_at
-from orchestrator.stats.aggregate.quantities import duration
+from orchestrator.stats.aggregate.quantities import format_duration
 from orchestrator.storage import Storage
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _texts(row: Mapping[str, Any]) -> dict[str, str]:
         "tags": " ".join(row["tags"]),
         "notes": row["notes"],
         "started": started and strftime("%Y-%m-%d %H:%M", localtime(started)),
-        "took": duration(ended - started) if started and ended else "",
+        "took": format_duration(ended - started) if started and ended else "",
     }
 
 

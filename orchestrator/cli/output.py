@@ -49,4 +49,4 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def cell(name: str, value: Any) -> str:
     """Format a value in the unit that its column's name implies."""
-    return quantities.text(name, value) or "-"
+    return quantities.format_value(name, value) or "-"

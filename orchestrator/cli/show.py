@@ -192,12 +192,12 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
 
 def _print_best_configuration(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> None:
     """Name the best configuration, and a better one that has fewer trials."""
-    from orchestrator.stats.aggregate.configurations import ahead_with_fewer
+    from orchestrator.stats.aggregate.configurations import find_better_with_fewer_trials
     from orchestrator.sweeps.results.analysis import configurations_of
 
     best, *_ = ordered = configurations_of(trials, metric, mode, aggregate)
     echo(f"Best configuration: {best.number} with {metric} {best.describe(metric)}")
-    if ahead := ahead_with_fewer(ordered, mode):
+    if ahead := find_better_with_fewer_trials(ordered, mode):
         echo(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
 
 

@@ -142,10 +142,10 @@ def curves(title: str, column: str, points: Mapping[str, tuple[Floats, Floats]],
     return chart(title, figure, note, height=380, wide=True)
 
 
-def _trial_style(trial: str, merit: float, is_best: bool) -> dict[str, Any]:
-    """Return the style of a trial's line: the better its merit (0 to 1), the stronger."""
+def _trial_style(trial: str, score: float, is_best: bool) -> dict[str, Any]:
+    """Return the style of a trial's line: the better its score (0 to 1), the stronger."""
     line = {"color": BEST if is_best else COLORS[0], "width": 2.5 if is_best else 1.4}
-    return {"name": trial, "line": line, "opacity": 1 if is_best else 0.1 + 0.8 * merit, "showlegend": False}
+    return {"name": trial, "line": line, "opacity": 1 if is_best else 0.1 + 0.8 * score, "showlegend": False}
 
 
 def stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> Markup:
@@ -191,8 +191,8 @@ def scatter(title: str, points: pd.DataFrame, front: Collection[str], note: str 
     return chart(title, figure, note, height=380, wide=True)
 
 
-def parallel(title: str, trials: pd.DataFrame, merit: pd.Series, note: str = "") -> Markup:
-    """Draw a line for each row through its columns; the better its merit (0 to 1), the stronger.
+def parallel(title: str, trials: pd.DataFrame, score: pd.Series, note: str = "") -> Markup:
+    """Draw a line for each row through its columns; the better its score (0 to 1), the stronger.
 
     Columns are numbers or text. A line ends where a trial has no value. These are plain lines because plotly's own
     parallel coordinates need WebGL and `eval`, which the page forbids.
@@ -220,13 +220,13 @@ def parallel(title: str, trials: pd.DataFrame, merit: pd.Series, note: str = "")
         }
     )
     heights = np.stack([values for values, _ in scales], axis=1)
-    order = merit.reindex(trials.index).fillna(0).sort_values(kind="stable")
+    order = score.reindex(trials.index).fillna(0).sort_values(kind="stable")
     for trial, strength in order.items():
         figure.add_scatter(
             x=[*range(len(columns))],
             y=heights[trials.index.get_loc(trial)],
             mode="lines",
-            text=[quantities.text(name, trials.at[trial, name]) for name in columns],
+            text=[quantities.format_value(name, trials.at[trial, name]) for name in columns],
             customdata=columns,
             hovertemplate="%{customdata}: %{text}<extra>%{fullData.name}</extra>",
             **_trial_style(str(trial), strength, trial == order.index[-1]),
@@ -259,7 +259,8 @@ def _heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
         labelled = np.linspace(0, 1, 5)
     marks = np.exp(low + extent * labelled) if is_log else low + extent * labelled
     return heights, {
-        at: quantities.text(name, float(f"{mark:.3g}")) for at, mark in zip(labelled.tolist(), marks, strict=True)
+        at: quantities.format_value(name, float(f"{mark:.3g}"))
+        for at, mark in zip(labelled.tolist(), marks, strict=True)
     }
 
 
@@ -300,7 +301,7 @@ def heat_maps(title: str, grids: Mapping[str, Grid], note: str) -> Markup:
 def _value_axis(name: str, values: Floats, *, from_zero: bool = False) -> tuple[float, dict[str, Any]]:
     """Return the size of an axis's unit in the column's unit, and the axis."""
     finite = values[np.isfinite(values)]
-    unit, size = _scale(quantities.unit(name), float(np.abs(finite).max(initial=0.0)))
+    unit, size = _scale(quantities.get_unit(name), float(np.abs(finite).max(initial=0.0)))
     axis: dict[str, Any] = {"ticksuffix": unit if unit == "/s" else f" {unit}".rstrip(), "hoverformat": ".4~g"}
     if from_zero or len(np.unique(finite)) == 1:  # plotly draws a constant between -1 and 1
         axis["rangemode"] = "tozero"
@@ -312,7 +313,7 @@ def _value_axis(name: str, values: Floats, *, from_zero: bool = False) -> tuple[
 def _spans_magnitudes(name: str, values: Floats) -> bool:
     """Return whether a column's values are so far apart that their axis is logarithmic; bytes never are."""
     known = values[np.isfinite(values)]
-    if quantities.unit(name) == "bytes" or not len(known) or known.min() <= 0:
+    if quantities.get_unit(name) == "bytes" or not len(known) or known.min() <= 0:
         return False
     return bool(known.max() / known.min() >= LOGARITHMIC_FROM)
 

@@ -19,8 +19,8 @@ from orchestrator.report.views.learning import best, last, learning, memory, rec
 from orchestrator.report.views.time import hooks, spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.row_blocks import high, total
-from orchestrator.stats.insight import Diagnosis, Finding, diagnose, failure
+from orchestrator.stats.aggregate.row_blocks import select_high, select_total
+from orchestrator.stats.insight import Diagnosis, Finding, diagnose, make_failure_finding
 from orchestrator.stats.read.query import Rows
 
 HEADLINES = 4
@@ -36,7 +36,9 @@ def run_page(run: Run, made: str) -> str:
     rows, hook_costs = run.rows(), run.hook_costs
     by_rank = _totals_by_rank(rows)
     sections = [
-        findings(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error)), run.path),
+        findings(
+            diagnose(rows, hook_costs, failure_finding=make_failure_finding(run.status, metadata.error)), run.path
+        ),
         best_checkpoint(run.folder, run.best),
         learning(rows, reports, modes),
         spans(rows, reports),
@@ -52,7 +54,7 @@ def run_page(run: Run, made: str) -> str:
 def findings(diagnosis: Diagnosis, path: str) -> page.Section:
     """Show the findings on a run, most serious first; `path` is that of the run."""
     diagnosis = diagnosis.with_path(path)
-    content = "No findings." if diagnosis.healthy else "There are too few rows for a diagnosis."
+    content = "No findings." if diagnosis.is_healthy else "There are too few rows for a diagnosis."
     if diagnosis.findings:
         cards = [_card(number, finding) for number, finding in enumerate(diagnosis.findings[:MOST], start=1)]
         omitted = len(diagnosis.findings) - len(cards)
@@ -74,7 +76,9 @@ def _card(number: int, finding: Finding) -> Markup:
 
 def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
     """Return the best values of metrics, otherwise the last ones; of val and test if there are any."""
-    names = [name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.unit(name)]
+    names = [
+        name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.get_unit(name)
+    ]
     shown = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")
     ]
@@ -90,7 +94,7 @@ def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]
 
 def _totals_by_rank(rows: Rows) -> pd.DataFrame:
     """Return rows, seconds and peaks of each rank, in all phases."""
-    columns = {"step_s": total("step_s"), **{name: high(name) for name in _PEAKS}}
+    columns = {"step_s": select_total("step_s"), **{name: select_high(name) for name in _PEAKS}}
     return rows.aggregate(
         {"rows": "sum(rows)::bigint", **{name: how for name, how in columns.items() if name in rows.columns}},
         ["rank"],

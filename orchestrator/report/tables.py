@@ -79,13 +79,13 @@ def cell(name: str, value: Any) -> Cell:
         return joined([bar, f"{value.part:.1%}"]), exact("share", value.part)
     if isinstance(value, Quantity):
         return cell(value.name, value.value)
-    return quantities.text(name, value), exact(name, value)
+    return quantities.format_value(name, value), exact(name, value)
 
 
 def list_values(values: Mapping[Any, Any]) -> str:
     """Return names and values in a line, without empty ones."""
     return ", ".join(
-        f"{name} {shown}" for name, value in values.items() if (shown := quantities.text(str(name), value))
+        f"{name} {shown}" for name, value in values.items() if (shown := quantities.format_value(str(name), value))
     )
 
 
@@ -93,4 +93,4 @@ def exact(name: str, value: Any) -> str | None:
     """Return a number with all its digits and its unit; None for other values."""
     if not quantities.is_number(value):
         return None
-    return f"{value.item() if isinstance(value, np.number) else value!r} {quantities.unit(name)}".rstrip()
+    return f"{value.item() if isinstance(value, np.number) else value!r} {quantities.get_unit(name)}".rstrip()

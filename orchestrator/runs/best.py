@@ -14,7 +14,7 @@ from orchestrator.checkpoint.index import read_index, read_position, warn_lost_i
 from orchestrator.errors import HookyardError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.best_report import Divergence, best_report, divergence
+from orchestrator.stats.aggregate.best_report import Divergence, find_best_report, find_divergence
 from orchestrator.storage import Storage
 
 _LENGTHS = ("T_max", "total_iters", "total_steps")
@@ -39,12 +39,12 @@ class Best:
 
     def __str__(self) -> str:
         place = f"epoch {self.epoch}, step {self.step}{f'; diverged: {self.diverged}' if self.diverged else ''}"
-        reached = f"{self.metric} {quantities.text(self.metric, self.value)} ({place})"
+        reached = f"{self.metric} {quantities.format_value(self.metric, self.value)} ({place})"
         if self.checkpoint is None:
             return f"{reached}, without a stored checkpoint"
         if self.checkpoint_value == self.value:
             return f"{reached}, in the checkpoint {self.checkpoint}"
-        stored = quantities.text(self.metric, self.checkpoint_value) or "unknown"
+        stored = quantities.format_value(self.metric, self.checkpoint_value) or "unknown"
         return f"{reached}, without a checkpoint; the best stored one is {self.checkpoint}, with {stored}"
 
 
@@ -65,8 +65,8 @@ def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | No
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
     main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
-    diverged = divergence(reports, main[0] if main else None)
-    report = best_report(reports, *main) if main else None
+    diverged = find_divergence(reports, main[0] if main else None)
+    report = find_best_report(reports, *main) if main else None
     if main is None or report is None:
         return None, diverged
     metric, mode = main

@@ -206,7 +206,9 @@ def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
     numbers = [
         name
         for name in row.index
-        if quantities.is_number(row[name]) and quantities.unit(str(name)) not in _MEASURED_UNITS and name != "attempt"
+        if quantities.is_number(row[name])
+        and quantities.get_unit(str(name)) not in _MEASURED_UNITS
+        and name != "attempt"
     ]
     table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": replayed.reindex(numbers)}).rename_axis(
         "number"

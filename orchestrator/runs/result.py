@@ -144,7 +144,7 @@ class Run(Result):
         if by == "hook":
             if columns is not None or where is not None:
                 raise UsageError("hook costs are not recorded by row: by='hook' takes neither columns nor where")
-            return summaries.summarize_hooks(self.hook_costs, summaries.all_seconds(self.rows()))
+            return summaries.summarize_hooks(self.hook_costs, summaries.sum_seconds(self.rows()))
         if by not in (None, "rank", "node", "phase", "span"):
             raise UsageError(f"by must be one of rank, node, phase, span, hook, got {by!r}")
         rows = self.rows(where if by == "phase" else self._restrict_to_training(where))

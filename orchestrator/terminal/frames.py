@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.aggregate.quantities import duration, seconds, text
+from orchestrator.stats.aggregate.quantities import format_duration, format_seconds, format_value
 from orchestrator.terminal.printable import printable
 from orchestrator.terminal.run_status import LiveRun, RankView, RunProgress, RunView, look_every_s
 from orchestrator.terminal.sweep_status import LiveSweep, SweepView, TrialView
@@ -110,7 +110,7 @@ def _bar_line(label: str, share: float | None, eta_s: float | None) -> Renderabl
         bar = ProgressBar(total=1.0, completed=share, width=24, complete_style="green", finished_style="green")
         cells += [bar, percent(share)]
     if eta_s is not None:
-        cells.append(Text(f"eta {duration(eta_s)}"))
+        cells.append(Text(f"eta {format_duration(eta_s)}"))
     line.add_row(*cells)
     return line
 
@@ -135,9 +135,9 @@ def _pace(view: RunView) -> Iterator[str]:
     if view.speed.samples_per_s is not None:
         yield f"{view.speed.samples_per_s:,.0f} samples/s"
     if view.speed.step_s is not None:
-        yield f"{seconds(view.speed.step_s)} per iteration"
+        yield f"{format_seconds(view.speed.step_s)} per iteration"
     if view.row_age_s is not None and view.status == "running":
-        yield f"last row {duration(view.row_age_s)} ago"
+        yield f"last row {format_duration(view.row_age_s)} ago"
 
 
 def _metrics(report: Mapping[str, Any]) -> Iterator[str]:
@@ -170,18 +170,20 @@ def _rank_cells(rank: RankView) -> dict[str, str | Text]:
     return {
         "rank": str(rank.rank),
         "node": rank.node,
-        "own work": seconds(timing.work_s) if timing else "",
-        "waiting": seconds(timing.wait_s) if timing else "",
-        "memory": text("rss_bytes", rank.rss_bytes),
-        "GPU peak": text("cuda_peak_allocated_bytes", rank.peaks.get("cuda_peak_allocated_bytes")),
-        "last row": "" if rank.row_age_s is None else f"{duration(rank.row_age_s)} ago",
+        "own work": format_seconds(timing.work_s) if timing else "",
+        "waiting": format_seconds(timing.wait_s) if timing else "",
+        "memory": format_value("rss_bytes", rank.rss_bytes),
+        "GPU peak": format_value("cuda_peak_allocated_bytes", rank.peaks.get("cuda_peak_allocated_bytes")),
+        "last row": "" if rank.row_age_s is None else f"{format_duration(rank.row_age_s)} ago",
         "slowest": Text(_slowness(rank), "bold magenta"),
     }
 
 
 def _slowness(rank: RankView) -> str:
     """Say how far the rank that the others wait for is behind, and in which span; empty for the others."""
-    return f"+{seconds(rank.timing.behind_s)} {rank.timing.span}" if rank.timing and rank.timing.slowest else ""
+    return (
+        f"+{format_seconds(rank.timing.behind_s)} {rank.timing.span}" if rank.timing and rank.timing.is_slowest else ""
+    )
 
 
 # A sweep
@@ -231,10 +233,12 @@ def _trial_cells(trial: TrialView, names: Mapping[str, str], is_best: bool) -> d
         "trial": Text(trial.name, "bold green" if is_best else ""),
         "status": Text(trial.status, _STYLES.get(trial.status, "")),
         "done": percent(run.progress.share) if run else "",
-        "eta": duration(run.progress.eta_s) if run and run.progress.eta_s is not None else "",
-        "last": text("", trial.last),
-        "best": text("", trial.best),
-        "values": " ".join(f"{names[path]}={text('', value) or 'null'}" for path, value in trial.values.items()),
+        "eta": format_duration(run.progress.eta_s) if run and run.progress.eta_s is not None else "",
+        "last": format_value("", trial.last),
+        "best": format_value("", trial.best),
+        "values": " ".join(
+            f"{names[path]}={format_value('', value) or 'null'}" for path, value in trial.values.items()
+        ),
         "": Text(trouble, "red")
         if trouble
         else Text(slowest or "; ".join(trial.stopped), "magenta" if slowest else ""),

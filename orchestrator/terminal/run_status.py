@@ -13,9 +13,9 @@ from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import drop_superseded
 from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.stats.aggregate.quantities import duration
+from orchestrator.stats.aggregate.quantities import format_duration
 from orchestrator.stats.insight import Finding, diagnose
-from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
+from orchestrator.stats.insight.rank_status import RankStatus, Speed, compare_ranks, compute_speed
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import log_omission
@@ -147,7 +147,7 @@ class LiveRun:
             error=metadata.error,
             stopped=tuple(metadata.stopped),
             progress=self._progress(status, attempt, tails),
-            speed=speed(rows),
+            speed=compute_speed(rows),
             reports=len(reports),
             report=reports[-1] if reports else {},
             attempts=len(attempts),
@@ -204,14 +204,14 @@ class LiveRun:
         if not len(rows) or self._clock() < self._next_comparison:
             return
         start = perf_counter()
-        self._rank_statuses = rank_statuses(rows)
+        self._rank_statuses = compare_ranks(rows)
         is_diagnosed = self._diagnosed and rows["rank"].nunique() <= MAX_DIAGNOSED
         self._findings = diagnose(rows).findings if is_diagnosed else ()
         self._next_comparison = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - start) / _COMPARE_SHARE)
 
     def _notice(self, status: str, row_age_s: float | None, metadata: RunMetadata) -> str | None:
         if status == "lost":
-            last = "it wrote no row" if row_age_s is None else f"its last row is {duration(row_age_s)} old"
+            last = "it wrote no row" if row_age_s is None else f"its last row is {format_duration(row_age_s)} old"
             return f"the run is dead: its driver (process {metadata.pid} on {metadata.host}) is gone; {last}"
         hang = find_hang(self.folder) if status == "running" else None
         return str(hang) if hang else None

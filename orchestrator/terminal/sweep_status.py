@@ -11,8 +11,8 @@ from typing import Any
 
 from orchestrator.records.metadata import RunMetadata, seconds_at
 from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.stats.aggregate.best_report import best_report
-from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
+from orchestrator.stats.aggregate.best_report import find_best_report
+from orchestrator.stats.aggregate.configurations import Configuration, Repeat, rank_configurations
 from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.run_status import LiveRun, RunView
@@ -106,7 +106,7 @@ class LiveSweep:
             (self._trial(name, metric, mode) for name in self._started_trials()),
             key=lambda trial: _sort_key(trial, mode),
         )
-        leader = next(iter(configurations(_repeats(trials), mode, sweep.aggregate)), None)
+        leader = next(iter(rank_configurations(_repeats(trials), mode, sweep.aggregate)), None)
         candidates = [
             trial
             for trial in trials
@@ -153,7 +153,7 @@ class LiveSweep:
         run = self._runs[name]
         metadata = run.metadata()
         reports = run.reports()
-        best = best_report(reports, metric, mode)
+        best = find_best_report(reports, metric, mode)
         view = _view(
             metadata,
             name=name,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hooks.parts import sharded_tensors as shards
 from orchestrator.checkpoint import placeholders
-from orchestrator.stats.aggregate.quantities import unit
+from orchestrator.stats.aggregate.quantities import get_unit
 
 
 def copied(tree: Any) -> Any:
@@ -54,4 +54,4 @@ def _tensor_text(tensor: Tensor) -> str:
 
 
 def _is_measured(name: str) -> bool:
-    return bool(unit(name)) or name.rpartition("_")[2] == "seconds"
+    return bool(get_unit(name)) or name.rpartition("_")[2] == "seconds"

@@ -51,12 +51,12 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Sec
     if not values or not results or len(trials) < 2:
         return page.Section("coordinates", title, "Needs two trials, of which one has reported.")
     metric, mode = next(iter(objectives.items()))
-    merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
+    score = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
     chosen = select_trials([*map(str, trials.index)], MOST_LINES)
     shown = trials.loc[chosen, [*values, *results]].rename(columns=lambda name: name.removeprefix(CONFIG))
     note = f"The best trial is orange. The stronger a line, the better its {metric}."
     note += describe_selection(len(chosen), len(trials))
-    return page.Section("coordinates", title, parallel("Values and metrics", shown, merit, note))
+    return page.Section("coordinates", title, parallel("Values and metrics", shown, score, note))
 
 
 def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:

@@ -10,14 +10,13 @@ import numpy as np
 from hooks.metrics.direction import direction, explain_unknown_direction
 from hooks.metrics.names import PHASES, phase_of
 from orchestrator.report import page
-from orchestrator.report.binning import Floats, envelope
+from orchestrator.report.binning import Floats, compute_envelope
 from orchestrator.report.figures import COLORS, GREY, SPAN_COLORS, Line, lines
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.best_report import best_report
+from orchestrator.stats.aggregate.best_report import find_best_report
 from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.aggregate.row_blocks import high, known
 from orchestrator.stats.read.query import TRAINING, Rows
 
 BINS = 240
@@ -35,7 +34,7 @@ def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Sec
     by_name = metrics_of(reports)
     charts = [
         _loss(rows, by_name.pop("loss", {}), reports),
-        *(chart(name, phases, reports) for name, phases in by_name.items() if not quantities.unit(name)),
+        *(chart(name, phases, reports) for name, phases in by_name.items() if not quantities.get_unit(name)),
     ]
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
@@ -64,7 +63,7 @@ def chart(name: str, phases: Mapping[str, str], reports: Reports) -> Markup | No
 def best(name: str, reports: Reports, modes: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return the report in which a metric is best; None if none has it, or its direction is unknown."""
     mode = direction(name, modes)
-    return best_report(reports, name, mode) if mode else None
+    return find_best_report(reports, name, mode) if mode else None
 
 
 def last(name: str, reports: Reports) -> Mapping[str, Any] | None:
@@ -80,7 +79,7 @@ def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
 def _loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | None:
     drawn, note = _reported(phases, reports), ""
     if "loss" in rows.columns:
-        bins = envelope(rows, "step", "loss", BINS, TRAINING)
+        bins = compute_envelope(rows, "step", "loss", BINS, TRAINING)
         count = int(rows.aggregate({"rows": "coalesce(sum(rows), 0)"}, [], TRAINING, rows.blocks)["rows"].iloc[0])
         note = (
             "The band is from the smallest to the largest loss of neighboring steps on all ranks, the line their mean."
@@ -104,7 +103,10 @@ def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
 
 def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
     names = [
-        full for name, phases in metrics_of(reports).items() if not quantities.unit(name) for full in phases.values()
+        full
+        for name, phases in metrics_of(reports).items()
+        if not quantities.get_unit(name)
+        for full in phases.values()
     ]
     latest = {name: report for name in names if (report := last(name, reports)) is not None}
     if not latest:
@@ -122,7 +124,7 @@ def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
 def memory(rows: Rows) -> page.Section:
     """Draw each column of bytes over training."""
     columns = [name for name in rows.numbers if name.endswith("_bytes")]
-    peaks = rows.aggregate({name: high(name) for name in columns}, ["rank"], TRAINING, rows.blocks)
+    peaks = rows.aggregate({name: select_high(name) for name in columns}, ["rank"], TRAINING, rows.blocks)
     peaks = peaks.dropna(axis=1, how="all")
     if not peaks.columns.size:
         nothing = "No memory was recorded: the hook memory_stats is off, or has not run yet."
@@ -137,22 +139,22 @@ def memory(rows: Rows) -> page.Section:
 def _by_rank(rows: Rows, column: str, ranks: list[int]) -> Markup:
     drawn = []
     for place, rank in enumerate(sorted(ranks)):
-        bins = envelope(rows, "iteration", column, BINS, f"{TRAINING} and rank = {rank}")
+        bins = compute_envelope(rows, "iteration", column, BINS, f"{TRAINING} and rank = {rank}")
         drawn.append(Line(f"rank {rank}", bins.at, bins.high, COLORS[place]))
     if len(ranks) == LINES:
-        drawn.insert(0, Line.of("all ranks", envelope(rows, "iteration", column, BINS, TRAINING), GREY))
+        drawn.insert(0, Line.of("all ranks", compute_envelope(rows, "iteration", column, BINS, TRAINING), GREY))
     return lines(column, column, drawn, "iteration")
 
 
 def recorded(rows: Rows) -> page.Section:
     """Draw each column of numbers that no other view shows."""
     others = [name for name in rows.numbers if name not in ELSEWHERE and not name.endswith("_bytes")]
-    held = rows.aggregate({name: known(name) for name in others}, [], TRAINING, rows.blocks).iloc[0]
+    held = rows.aggregate({name: select_known(name) for name in others}, [], TRAINING, rows.blocks).iloc[0]
     names = [name for name in others if held[name] > 0]
     if not names:
         return page.Section("recorded", "Other columns", "No other column was recorded.")
     charts = [
-        lines(name, name, [Line.of(name, envelope(rows, "iteration", name, BINS, TRAINING))], "iteration")
+        lines(name, name, [Line.of(name, compute_envelope(rows, "iteration", name, BINS, TRAINING))], "iteration")
         for name in names[:MOST_COLUMNS]
     ]
     more = f"Without a chart: {', '.join(names[MOST_COLUMNS:])}." if len(names) > MOST_COLUMNS else ""

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page
-from orchestrator.report.binning import group_neighbours, worst_of_bins
+from orchestrator.report.binning import compute_max_per_bin, group_neighbors
 from orchestrator.report.figures import SPAN_COLORS, heat_maps, stacks
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
-from orchestrator.stats.aggregate.row_blocks import OWN_WORK, known, total
+from orchestrator.stats.aggregate.row_blocks import OWN_WORK, select_known, select_total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import summarize_hooks
 from orchestrator.stats.insight.gradient_syncs import WAIT
@@ -24,8 +24,8 @@ BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 def spans(rows: Rows, reports: Reports) -> page.Section:
     """Show the spans of each rank, the ranks' iterations, and the speed as reported."""
     recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
-    sums = rows.aggregate({name: total(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
-    counts = rows.aggregate({name: known(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
+    sums = rows.aggregate({name: select_total(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
+    counts = rows.aggregate({name: select_known(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
     means = (sums / counts).dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
@@ -44,7 +44,7 @@ def _stacks(means: pd.DataFrame) -> Markup:
     note = f"Mean iteration of each rank. Ranks wait for the slowest in {waiting}; a slow rank has long other spans."
     means = means[shown]
     if len(means) > BARS:
-        groups = group_neighbours(len(means), BARS)
+        groups = group_neighbors(len(means), BARS)
         own_work = means.drop(columns=waiting, errors="ignore").sum(axis=1)
         note += f" Each bar is the one with the most own work of about {len(means) // BARS} neighbors."
         means = means.loc[own_work.groupby(groups).idxmax()]
@@ -53,7 +53,7 @@ def _stacks(means: pd.DataFrame) -> Markup:
 
 def _heat_maps(rows: Rows) -> Markup | None:
     measures = [OWN_WORK, *(name for name in ("step_s", *SPAN_COLORS) if name in rows.columns)]
-    grids = worst_of_bins(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
+    grids = compute_max_per_bin(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
     # A span that is always 0 has no map.
     shown = {name.strip("()"): grid for name, grid in grids.items() if np.nanmax(grid.values, initial=0.0) > 0}
     note = (

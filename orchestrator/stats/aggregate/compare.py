@@ -1,8 +1,8 @@
-"""Compare runs: differences of their configs, metrics and costs, and which of them are noise.
+"""Comparison of runs: their configs, metrics, times and memory, and which of the differences are noise.
 
 Consecutive iterations are not independent samples: the machine was busy, the cache was warm. So each run's iterations
-are split into BLOCKS blocks of equal length. A permutation test deals the blocks' medians to the two runs at random; a
-difference counts if fewer than one in a hundred deals give one as large. The effect of another seed remains unknown.
+are split into N_BLOCKS blocks of equal length, and a permutation test compares the medians of the blocks. A difference
+is significant if fewer than one in a hundred permutations give one as large. The effect of another seed is unknown.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 
 from hooks.metrics.direction import direction
 from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.aggregate.usage import train_s
+from orchestrator.stats.aggregate.usage import compute_train_s
 from orchestrator.stats.read.query import TRAINING, Rows
 
-BLOCKS = 10
-ROUNDS, DEALS = 10, 200
-"""Random deals are made in rounds, which bounds their memory."""
-LEVEL = 0.01
-"""Rate of false differences between equal runs, for each number compared."""
-SHORTEST = 40
-"""Fewest iterations that show a run's own fluctuation."""
-FEWEST_REPORTS = 8
+N_BLOCKS = 10
+PERMUTATION_ROUNDS, PERMUTATIONS_PER_ROUND = 10, 200
+"""Permutations are drawn in rounds to bound their memory."""
+SIGNIFICANCE_LEVEL = 0.01
+"""Rate of false differences between equal runs, per compared number."""
+MIN_ITERATIONS = 40
+"""Smallest number of iterations that shows how much a run fluctuates."""
+MIN_REPORTS = 8
 Series = NDArray[np.float64]
-MOST_ITERATIONS, STRETCH = 2**22, 1000
-"""A run with more iterations is sampled in stretches of STRETCH iterations."""
+MAX_ITERATIONS, STRETCH_LENGTH = 2**22, 1000
+"""A run with more than MAX_ITERATIONS is sampled in stretches of STRETCH_LENGTH iterations."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,30 @@ class Side:
     rows: Rows
     """Training rows of all ranks."""
     modes: Mapping[str, str] = field(default_factory=dict)
-    """`max` or `min` of the metrics for which the run says it."""
+    """Directions, `max` or `min`, of the metrics for which the run defines them."""
 
 
 def compare(sides: Sequence[Side]) -> dict[str, Any]:
-    """Compare every run with the first, as plain data.
+    """Compare every run with the first, and return plain data.
 
-    `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None if it was not
-    measured, and `findings`: None for the first, then `less`, `more`, `noise`, or `unknown` if a run is too short.
-    `not_known`: metrics without a best, since it is not known which way they are better.
+    `config` has one value per run for each dotted path. `metrics` and `costs` have, for each name, the runs' `values`
+    (None if not measured) and `findings`: None for the first, then `less`, `more`, `noise`, or `unknown` if a run is
+    too short. `not_known` has the metrics without a known direction, and therefore without a best value.
     """
-    modes = _modes(sides)
+    modes = _find_modes(sides)
     ranks = [len(side.rows.aggregate({}, ["rank"])) if "rank" in side.rows.columns else 0 for side in sides]
     return {
         "runs": [side.name for side in sides],
         "ranks": ranks,
-        "config": config_differences([side.config for side in sides]),
-        "metrics": _metrics([side.reports for side in sides], modes),
+        "config": find_config_differences([side.config for side in sides]),
+        "metrics": _compare_reports([side.reports for side in sides], modes),
         "not_known": [name for name, mode in modes.items() if mode is None],
-        "costs": _costs([side.rows for side in sides]),
+        "costs": _compare_times_and_memory([side.rows for side in sides]),
     }
 
 
-def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values of each dotted path that differ between configs, their name aside; None for a missing one."""
+def find_config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return one value per config for each dotted path that differs, except the name; None if the path is missing."""
     flat = [dict(_flatten(config)) for config in configs]
     paths = dict.fromkeys(path for config in flat for path in config)
     values = {path: [config.get(path) for config in flat] for path in paths if path != "name"}
@@ -84,15 +84,15 @@ def _flatten(value: Any, path: str = "") -> list[tuple[str, Any]]:
     return [pair for key, inner in value.items() for pair in _flatten(inner, f"{path}.{key}" if path else str(key))]
 
 
-def _modes(sides: Sequence[Side]) -> dict[str, str | None]:
-    """Return each reported metric with the way it is better; None if that is not known, or runs say opposite things."""
+def _find_modes(sides: Sequence[Side]) -> dict[str, str | None]:
+    """Return the direction of each reported metric; None if it is unknown, or if the runs disagree."""
     reported = [entry for side in sides for report in side.reports for entry in report.items()]
     names = dict.fromkeys(name for name, value in reported if _is_metric(name) and is_number(value))
     modes = {name: {direction(name, side.modes) for side in sides} - {None} for name in names}
-    return {name: next(iter(ways)) if len(ways) == 1 else None for name, ways in modes.items()}
+    return {name: next(iter(directions)) if len(directions) == 1 else None for name, directions in modes.items()}
 
 
-def _metrics(
+def _compare_reports(
     runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, str | None]
 ) -> dict[str, dict[str, list[Any]]]:
     entries: dict[str, dict[str, list[Any]]] = {}
@@ -104,8 +104,8 @@ def _metrics(
         finite = [curve[np.isfinite(curve)] for curve in curves]
         if mode is not None:
             best = np.max if mode == "max" else np.min
-            entries[f"{name} best"] = comparison(finite, best, finite, compare_metrics)
-        entries[f"{name} last"] = comparison(curves, lambda curve: curve[-1], finite, compare_metrics)
+            entries[f"{name} best"] = compare_series(finite, best, finite, classify_metric_difference)
+        entries[f"{name} last"] = compare_series(curves, lambda curve: curve[-1], finite, classify_metric_difference)
     return entries
 
 
@@ -114,43 +114,49 @@ def _is_metric(name: str) -> bool:
     return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
 
 
-def compare_metrics(difference: float, first: Series, other: Series) -> str:
-    """Return the direction of a difference beyond three standard deviations of a report, else `noise`.
+def classify_metric_difference(difference: float, first: Series, other: Series) -> str:
+    """Return the direction of a difference of more than three standard deviations of a report, otherwise `noise`.
 
-    Half the mean square of successive differences, in the later half of a curve, is the variance of a report around its
-    trend (von Neumann 1941).
+    The variance of a report around the trend is half the mean square of successive differences in the second half of a
+    curve (von Neumann 1941).
     """
-    if min(len(first), len(other)) < FEWEST_REPORTS:
+    if min(len(first), len(other)) < MIN_REPORTS:
         return "unknown"
     variance = sum(np.mean(np.diff(curve[len(curve) // 2 :]) ** 2) / 2 for curve in (first, other))
-    return direction_of(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
+    return describe_direction(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
 
 
-def _costs(runs: Sequence[Rows]) -> dict[str, dict[str, list[Any]]]:
-    tables = [iterations(rows) for rows in runs]
+def _compare_times_and_memory(runs: Sequence[Rows]) -> dict[str, dict[str, list[Any]]]:
+    tables = [load_iterations(rows) for rows in runs]
     entries: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
-        series = [_column(table, name) for table in tables]
-        entries[name] = comparison(series, np.median, [blocks(values) for values in series], compare_costs)
-    # The blocks of a total add up to it.
-    parts = [blocks(values, np.mean) * len(values) for values in (_column(table, "step_s") for table in tables)]
-    totals = [np.array([train_s(rows)]) for rows in runs]
+        series = [_get_column(table, name) for table in tables]
+        entries[name] = compare_series(
+            series, np.median, [summarize_blocks(values) for values in series], classify_cost_difference
+        )
+    # The blocks of a total add up to the total.
+    parts = [
+        summarize_blocks(values, np.mean) * len(values) for values in (_get_column(table, "step_s") for table in tables)
+    ]
+    totals = [np.array([compute_train_s(rows)]) for rows in runs]
     totals = [total[np.isfinite(total)] for total in totals]
-    entries["train_s"] = comparison(totals, np.sum, parts, compare_costs)
+    entries["train_s"] = compare_series(totals, np.sum, parts, classify_cost_difference)
     for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
-        peaks = [_peaks(rows, name) for rows in runs]
-        entries[f"peak_{name.removeprefix('cuda_peak_')}"] = comparison(peaks, np.max, peaks, compare_memory)
+        peaks = [_load_peaks(rows, name) for rows in runs]
+        entries[f"peak_{name.removeprefix('cuda_peak_')}"] = compare_series(
+            peaks, np.max, peaks, classify_memory_difference
+        )
     return {name: entry for name, entry in entries.items() if any(value is not None for value in entry["values"])}
 
 
-def _column(table: pd.DataFrame, name: str) -> Series:
+def _get_column(table: pd.DataFrame, name: str) -> Series:
     return table[name].to_numpy(dtype=float) if name in table else np.empty(0)
 
 
-def iterations(rows: Rows) -> pd.DataFrame:
-    """Return the slowest rank's times and all ranks' `samples_per_s` of each training iteration; of a long run's some.
+def load_iterations(rows: Rows) -> pd.DataFrame:
+    """Return the slowest rank's times and all ranks' `samples_per_s` for each training iteration.
 
-    Those are stretches of STRETCH iterations, evenly over the run.
+    A long run is sampled: stretches of STRETCH_LENGTH iterations, evenly spaced.
     """
     if not {"epoch", "step_s"} <= {*rows.columns}:
         return pd.DataFrame()
@@ -158,42 +164,44 @@ def iterations(rows: Rows) -> pd.DataFrame:
     if "batch_size" in rows.columns:
         columns["samples_per_s"] = "sum(batch_size) / max(step_s)"
     every = 1
-    if rows.total > MOST_ITERATIONS:
-        every = max(1, rows.total // (MOST_ITERATIONS * len(rows.aggregate({}, ["rank"]))))
-    where = f"{TRAINING} and iteration // {STRETCH} % {every} = 0"
+    if rows.total > MAX_ITERATIONS:
+        every = max(1, rows.total // (MAX_ITERATIONS * len(rows.aggregate({}, ["rank"]))))
+    where = f"{TRAINING} and iteration // {STRETCH_LENGTH} % {every} = 0"
     return rows.aggregate(columns, ["epoch", "iteration"], where).dropna()
 
 
-def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:
-    """Return a number for each of BLOCKS parts of a series; none if it is shorter than SHORTEST."""
-    if len(series) < SHORTEST:
+def summarize_blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:
+    """Return a number for each of N_BLOCKS blocks of a series; none if it is shorter than MIN_ITERATIONS."""
+    if len(series) < MIN_ITERATIONS:
         return np.empty(0)
-    return np.array([summary(block) for block in np.array_split(series, BLOCKS)])
+    return np.array([summary(block) for block in np.array_split(series, N_BLOCKS)])
 
 
-def compare_costs(difference: float, first: Series, other: Series) -> str:
-    """Return the direction of a difference that passes a permutation test of the blocks, else `noise`."""
+def classify_cost_difference(difference: float, first: Series, other: Series) -> str:
+    """Return the direction of a difference that passes a permutation test of the blocks, otherwise `noise`."""
     if not len(first) or not len(other):
         return "unknown"
-    return direction_of(difference) if beyond_chance(first, other, np.mean) else "noise"
+    return describe_direction(difference) if is_significant(first, other, np.mean) else "noise"
 
 
-def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
-    """Return whether `summary`, which takes an `axis`, differs by more than between samples dealt at random.
+def is_significant(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
+    """Run a permutation test: return True if fewer than SIGNIFICANCE_LEVEL of the permutations differ as much.
 
-    Fewer than LEVEL of the random deals may differ as much.
+    `summary` is called with an `axis`.
     """
     random, both = np.random.default_rng(0), np.concatenate([first, other])
     difference = abs(summary(first, axis=0) - summary(other, axis=0)) * (1 - 1e-9)
-    as_large = 0
-    for _ in range(ROUNDS):
-        deals = random.permuted(np.tile(both, (DEALS, 1)), axis=1)
-        by_chance = np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1))
-        as_large += int(np.count_nonzero(by_chance >= difference))
-    return bool((as_large + 1) / (ROUNDS * DEALS + 1) < LEVEL)
+    n_as_large = 0
+    for _ in range(PERMUTATION_ROUNDS):
+        permutations = random.permuted(np.tile(both, (PERMUTATIONS_PER_ROUND, 1)), axis=1)
+        differences = np.abs(
+            summary(permutations[:, : len(first)], axis=1) - summary(permutations[:, len(first) :], axis=1)
+        )
+        n_as_large += int(np.count_nonzero(differences >= difference))
+    return bool((n_as_large + 1) / (PERMUTATION_ROUNDS * PERMUTATIONS_PER_ROUND + 1) < SIGNIFICANCE_LEVEL)
 
 
-def _peaks(rows: Rows, name: str) -> Series:
+def _load_peaks(rows: Rows, name: str) -> Series:
     """Return the largest value of each rank in each half of the run."""
     if name not in rows.columns:
         return np.empty(0)
@@ -205,23 +213,23 @@ def _peaks(rows: Rows, name: str) -> Series:
     )
 
 
-def compare_memory(difference: float, first: Series, other: Series) -> str:
-    """Return the direction of a difference larger than those between ranks and halves of a run, else `noise`."""
+def classify_memory_difference(difference: float, first: Series, other: Series) -> str:
+    """Return the direction of a difference larger than between ranks and halves of one run, otherwise `noise`."""
     if min(len(first), len(other)) < 2:
         return "unknown"
-    return direction_of(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
+    return describe_direction(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
 
 
-def comparison(
+def compare_series(
     series: Sequence[Series],
     summary: Callable[[Series], Any],
     spreads: Sequence[Series],
-    tell: Callable[[float, Series, Series], str],
+    classify: Callable[[float, Series, Series], str],
 ) -> dict[str, list[Any]]:
-    """Return a summary of each run's series, and for each the finding on its difference from the first."""
-    values = [float(summary(own)) if len(own) else None for own in series]
+    """Summarize each run's series, and classify its difference from the first run."""
+    values = [float(summary(values_of_run)) if len(values_of_run) else None for values_of_run in series]
     findings = [
-        tell(value - values[0], spreads[0], spread)
+        classify(value - values[0], spreads[0], spread)
         if value is not None and values[0] is not None and isfinite(value - values[0])
         else "unknown"
         for value, spread in zip(values[1:], spreads[1:], strict=True)
@@ -229,5 +237,5 @@ def comparison(
     return {"values": values, "findings": [None, *findings]}
 
 
-def direction_of(difference: float) -> str:
+def describe_direction(difference: float) -> str:
     return "more" if difference > 0 else "less"

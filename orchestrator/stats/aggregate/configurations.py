@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from orchestrator.records.run_folder import COMPLETE
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.student_t import quantile
+from orchestrator.stats.aggregate.student_t import compute_quantile
 
-CONFIDENCE = 0.95
+CONFIDENCE_LEVEL = 0.95
 """Confidence level of the interval around a mean."""
 
 
@@ -28,20 +28,20 @@ class Repeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration: the mean and spread of its trials that ended well; until one has, of those that did not fail."""
+    """Summary of a configuration's completed trials; until there is one, of its trials that have not failed."""
 
     number: int
     trials: tuple[str, ...]
-    """Trials with the metric that did not fail, best first."""
+    """Trials that reported the metric and did not fail, best first."""
     n: int
     """Number of trials that finished or were stopped."""
     mean: float
     std: float
     """Standard deviation between seeds; NaN for fewer than two."""
     half_width: float
-    """Half the width of the mean's interval, by Student's t."""
-    merit: float
-    """The mean or its bound, by which configurations are ordered."""
+    """Half the width of the mean's confidence interval, by Student's t."""
+    score: float
+    """Mean or lower bound, by which configurations are ordered."""
     failed: int
     stopped: int
 
@@ -55,45 +55,44 @@ class Configuration:
 
     def describe(self, metric: str) -> str:
         """Return the mean, its interval and the number of trials: `0.91 ± 0.02 (mean of 5 trials), 1 failed`."""
-        around = "" if math.isnan(self.half_width) else f" ± {quantities.text(metric, self.half_width)}"
-        over = f"mean of {self.n} trial{'s' if self.n > 1 else ''}" if self.n else "so far; no trial has ended"
-        return (
-            f"{quantities.text(metric, self.mean)}{around} ({over}){f', {self.failed} failed' if self.failed else ''}"
-        )
+        interval = "" if math.isnan(self.half_width) else f" ± {quantities.format_value(metric, self.half_width)}"
+        basis = f"mean of {self.n} trial{'s' if self.n > 1 else ''}" if self.n else "so far; no trial has ended"
+        failures = f", {self.failed} failed" if self.failed else ""
+        return f"{quantities.format_value(metric, self.mean)}{interval} ({basis}){failures}"
 
 
-def group_merit(values: Sequence[float], mode: str, aggregate: str) -> float:
-    """Return the `mean` of a configuration's repeats, or their `lower_bound`, a standard error worse."""
+def compute_score(values: Sequence[float], mode: str, aggregate: str) -> float:
+    """Return the `mean` of a configuration's repeats, or their `lower_bound`, which is a standard error worse."""
     mean = fmean(values)
     if aggregate == "mean" or len(values) < 2 or not math.isfinite(mean):
         return mean
-    error = stdev(values) / math.sqrt(len(values))
-    return mean - error if mode == "max" else mean + error
+    standard_error = stdev(values) / math.sqrt(len(values))
+    return mean - standard_error if mode == "max" else mean + standard_error
 
 
-def configurations(repeats: Iterable[Repeat], mode: str, aggregate: str = "mean") -> list[Configuration]:
-    """Return all configurations, best first: by the number of trials that ended well, then by the mean or its bound.
+def rank_configurations(repeats: Iterable[Repeat], mode: str, aggregate: str = "mean") -> list[Configuration]:
+    """Return all configurations, best first: by the number of completed trials, then by their score.
 
-    So a configuration with failed or missing trials never ranks above one that was good with more seeds.
+    So a configuration with failed or missing trials never ranks above one with more seeds.
     """
     groups: dict[int, list[Repeat]] = {}
     for repeat in repeats:
         groups.setdefault(repeat.configuration, []).append(repeat)
     sign = -1 if mode == "max" else 1
-    entries = [_configuration(number, group, mode, aggregate) for number, group in sorted(groups.items())]
-    return sorted(entries, key=lambda entry: (-entry.n, math.isnan(entry.merit), sign * entry.merit))
+    entries = [_make_configuration(number, group, mode, aggregate) for number, group in sorted(groups.items())]
+    return sorted(entries, key=lambda entry: (-entry.n, math.isnan(entry.score), sign * entry.score))
 
 
-def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configuration | None:
-    """Return a configuration with a better value than the first, but of fewer trials; None without one."""
+def find_better_with_fewer_trials(ordered: Sequence[Configuration], mode: str) -> Configuration | None:
+    """Return the configuration whose score is better than the first's, but which has fewer trials; None if none is."""
     sign = -1 if mode == "max" else 1
-    better = [other for other in ordered[1:] if other.n and sign * other.merit < sign * ordered[0].merit]
-    return min(better, key=lambda other: sign * other.merit, default=None)
+    better = [other for other in ordered[1:] if other.n and sign * other.score < sign * ordered[0].score]
+    return min(better, key=lambda other: sign * other.score, default=None)
 
 
-def _configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
+def _make_configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
     sign = -1 if mode == "max" else 1
-    valued = sorted(
+    with_value = sorted(
         (
             repeat
             for repeat in group
@@ -101,21 +100,21 @@ def _configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: s
         ),
         key=lambda repeat: (sign * (repeat.value or 0), repeat.trial),
     )
-    ended = [repeat for repeat in valued if repeat.status in COMPLETE]
-    values = [float(repeat.value or 0) for repeat in ended or valued]
-    spread = stdev(values) if len(values) > 1 else math.nan
+    ended = [repeat for repeat in with_value if repeat.status in COMPLETE]
+    values = [float(repeat.value or 0) for repeat in ended or with_value]
+    std = stdev(values) if len(values) > 1 else math.nan
     return Configuration(
         number,
-        tuple(repeat.trial for repeat in (*ended, *(repeat for repeat in valued if repeat not in ended))),
+        tuple(repeat.trial for repeat in (*ended, *(repeat for repeat in with_value if repeat not in ended))),
         len(ended),
         fmean(values) if values else math.nan,
-        spread,
+        std,
         (
-            quantile((1 + CONFIDENCE) / 2, len(values) - 1) * spread / math.sqrt(len(values))
+            compute_quantile((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1) * std / math.sqrt(len(values))
             if len(values) > 1
             else math.nan
         ),
-        group_merit(values, mode, aggregate) if values else math.nan,
+        compute_score(values, mode, aggregate) if values else math.nan,
         sum(repeat.status in ("failed", "lost", "damaged") for repeat in group),
         sum(repeat.status == "stopped" for repeat in group),
     )

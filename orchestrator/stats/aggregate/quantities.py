@@ -1,4 +1,4 @@
-"""Numbers with their units, formatted for people. The name of a column gives its unit."""
+"""Formatting of numbers with their units. A column's name gives its unit."""
 
 import math
 from numbers import Real
@@ -13,7 +13,7 @@ _SUFFIXES = {
     "_temperature_c": "°C",
     "_clock_mhz": "MHz",
 }
-"""Suffix of a name -> unit; the first match counts."""
+"""Unit of each suffix of a name; the first match applies."""
 _COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -22,27 +22,27 @@ def is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and bool(value == value)
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Format seconds: `12.3 ms`, `1.5 s`."""
     return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
 
 
-def size(value: float) -> str:
+def format_bytes(value: float) -> str:
     """Format bytes: `12.3 MiB`, `1.5 GiB`."""
     return f"{value / 2**20:.3g} MiB" if abs(value) < 1000 * 2**20 else f"{value / 2**30:.3g} GiB"
 
 
-def duration(value: float) -> str:
-    """Format a time to wait: `12 s`, `3 min`, `2 h 05 min`."""
+def format_duration(value: float) -> str:
+    """Format a duration: `12 s`, `3 min`, `2 h 05 min`."""
     if value < 90:
         return f"{value:.0f} s"
     minutes = round(value / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def unit(name: str) -> str:
+def get_unit(name: str) -> str:
     """Return the unit of a column, such as `s`, `bytes`, `/s` or `%`; empty if its name has none."""
-    # In stats/step_s/p95 the unit stands before the statistic.
+    # In `stats/step_s/p95` the unit precedes the statistic.
     for part in (name, name.rpartition("/")[0]):
         for suffix, symbol in _SUFFIXES.items():
             if part.endswith(suffix):
@@ -50,38 +50,38 @@ def unit(name: str) -> str:
     return ""
 
 
-def text(name: str, value: Any) -> str:
-    """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42 %`; empty for None and NaN."""
+def format_value(name: str, value: Any) -> str:
+    """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42%`; empty for None and NaN."""
     if value is None or value != value:
         return ""
     if not is_number(value):
         return str(value)
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    kind = unit(name)
-    if kind == "s":
-        return seconds(value) if abs(value) < 60 else _clock(value)
-    if kind == "bytes":
-        return size(value)
+    unit = get_unit(name)
+    if unit == "s":
+        return format_seconds(value) if abs(value) < 60 else _format_clock(value)
+    if unit == "bytes":
+        return format_bytes(value)
     if name.endswith("share"):
         return f"{value:.1%}"
-    shown = number(value)
-    return f"{shown}{'' if kind == '/s' else ' '}{kind}" if kind else shown
+    text = format_number(value)
+    return f"{text}{'' if unit == '/s' else ' '}{unit}" if unit else text
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number briefly: `1.5k`, `0.25`."""
     if float(value).is_integer():
-        return f"{int(value):,}" if abs(value) < 1e7 else _shortened(value)
-    return f"{value:.4g}" if abs(value) < 1e4 else _shortened(value)
+        return f"{int(value):,}" if abs(value) < 1e7 else _format_with_prefix(value)
+    return f"{value:.4g}" if abs(value) < 1e4 else _format_with_prefix(value)
 
 
-def _shortened(value: float) -> str:
+def _format_with_prefix(value: float) -> str:
     letter, size = next(((letter, size) for letter, size in _COUNTS if abs(value) >= size), ("", 1.0))
     return f"{value / size:.4g}{letter}" if abs(value) < 1e16 else f"{value:.3g}"
 
 
-def _clock(value: float) -> str:
+def _format_clock(value: float) -> str:
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"

@@ -1,4 +1,4 @@
-"""Blocks: sums and extremes of neighbouring rows, so that a report or a diagnosis reads a long run only once.
+"""Blocks: sums and extremes of neighboring rows, so that a report or a diagnosis reads a long run only once.
 
 A block is a few consecutive iterations of one rank; in a short run, a single row. For each measurement X it has the
 columns `X high`, `X total`, `X known` (the number of finite values) and, except for spans, `X low`. It also has `rank`,
@@ -11,14 +11,14 @@ from collections.abc import Collection, Sequence
 
 from orchestrator.stats.aggregate.spans import SPANS
 
-ROWS = 2**21
-"""Maximum number of rows of a run in which each row is a block."""
-NUMBERS = 2**23
-"""Numbers, about, that the blocks of a longer run hold."""
+MAX_ROWS_AS_BLOCKS = 2**21
+"""Largest number of rows of a run whose blocks are single rows."""
+MAX_STORED_NUMBERS = 2**23
+"""Approximate number of values in the blocks of a longer run."""
 OWN_WORK = "(own work)"
-"""Seconds of a rank's own work, of which blocks only have `high`. No hook's column has such a name."""
+"""Seconds of a rank's own work, of which blocks only have the maximum. No hook's column has such a name."""
 _WAIT = "all_reduce_wait_s"
-_KEPT = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
+_AGGREGATES = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
 """SQL aggregates of a measurement, and the names of the columns."""
 
 
@@ -27,29 +27,29 @@ def quote(column: str) -> str:
     return '"{}"'.format(column.replace('"', '""'))
 
 
-def low(column: str) -> str:
+def select_low(column: str) -> str:
     return f"min({quote(f'{column} low')})"
 
 
-def high(column: str) -> str:
+def select_high(column: str) -> str:
     return f"max({quote(f'{column} high')})"
 
 
-def total(column: str) -> str:
+def select_total(column: str) -> str:
     return f"sum({quote(f'{column} total')})"
 
 
-def known(column: str) -> str:
+def select_known(column: str) -> str:
     return f"sum({quote(f'{column} known')})::bigint"
 
 
-def own_work(columns: Collection[str]) -> str:
-    """Return the SQL expression of a rank's own work: all spans but the wait, or but `backward_s` if that has the wait.
+def make_own_work_expression(columns: Collection[str]) -> str:
+    """Return an SQL expression for a rank's own work: the sum of all spans except the one that has the wait for others.
 
-    Without recorded spans it is the whole iteration.
+    If no spans were recorded, it is the whole iteration.
     """
-    waiting = _WAIT if _WAIT in columns else "backward_s"
-    spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != waiting]
+    wait = _WAIT if _WAIT in columns else "backward_s"
+    spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != wait]
     return f"({' + '.join(spans) or 'step_s'})"
 
 
@@ -57,35 +57,38 @@ def make_blocks_statement(columns: Collection[str], numbers: Sequence[str], rows
     """Return the SQL statement that creates the table `blocks` from `rows` rows, as a view if each row is a block."""
     measured = {name: quote(name) for name in numbers}
     if "step_s" in numbers:
-        measured[OWN_WORK] = own_work(columns)
-    place = {
+        measured[OWN_WORK] = make_own_work_expression(columns)
+    keys = {
         name: name if name in columns else default
         for name, default in (("rank", "0"), ("phase", "'train'"), ("iteration", "0"), ("step", "0"))
     }
     finite = [f"case when isfinite({value}) then {value} end as {quote(name)}" for name, value in measured.items()]
-    each = ", ".join([*(f"{value} as {name}" for name, value in place.items()), *finite])
-    together = 1 if rows <= ROWS else -(-4 * rows * len(measured) // NUMBERS)
-    kind, group = ("view", "") if together == 1 else ("table", f" group by rank, phase, iteration // {together}")
+    inputs = ", ".join([*(f"{value} as {name}" for name, value in keys.items()), *finite])
+    rows_per_block = 1 if rows <= MAX_ROWS_AS_BLOCKS else -(-4 * rows * len(measured) // MAX_STORED_NUMBERS)
+    kind, group = (
+        ("view", "") if rows_per_block == 1 else ("table", f" group by rank, phase, iteration // {rows_per_block}")
+    )
 
-    def of(how: str, value: str) -> str:
+    def aggregate(function: str, value: str) -> str:
         if group:
-            return f"{how}({value})"
-        return f"({value} is not null)::int" if how == "count" else value
+            return f"{function}({value})"
+        return f"({value} is not null)::int" if function == "count" else value
 
-    shown = [
+    outputs = [
         "rank, phase",
-        f"{of('min', 'iteration')} as first, {of('max', 'iteration')} as iteration, {of('max', 'step')} as step",
+        f"{aggregate('min', 'iteration')} as first, {aggregate('max', 'iteration')} as iteration",
+        f"{aggregate('max', 'step')} as step",
         f"{'count(*)' if group else '1'} as rows",
         *(
-            f"{of(how, quote(name))} as {quote(f'{name} {what}')}"
+            f"{aggregate(function, quote(name))} as {quote(f'{name} {suffix}')}"
             for name in measured
-            for how, what in _stored_blocks(name)
+            for function, suffix in _select_aggregates(name)
         ),
     ]
-    return f"create temporary {kind} blocks as select {', '.join(shown)} from (select {each} from rows){group}"
+    return f"create temporary {kind} blocks as select {', '.join(outputs)} from (select {inputs} from rows){group}"
 
 
-def _stored_blocks(name: str) -> Sequence[tuple[str, str]]:
+def _select_aggregates(name: str) -> Sequence[tuple[str, str]]:
     if name == OWN_WORK:
-        return _KEPT[:1]
-    return _KEPT[:3] if name in SPANS else _KEPT
+        return _AGGREGATES[:1]
+    return _AGGREGATES[:3] if name in SPANS else _AGGREGATES

@@ -1,4 +1,4 @@
-"""The spans of an iteration: names of their columns."""
+"""Column names of an iteration's spans."""
 
 SPANS = (
     "data_wait_s",
@@ -12,6 +12,6 @@ SPANS = (
     "checkpoint_s",
     "other_s",
 )
-"""They add up to `step_s`."""
+"""Spans that add up to `step_s`."""
 TIMES = (*SPANS, "step_s", "host_step_s")
-"""All time columns of a row: the spans, their sum, and the host's time next to a device's."""
+"""All time columns of a row: the spans, their sum, and the host's time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def tail(t: float, freedom: int) -> float:
+def compute_tail_probability(t: float, freedom: int) -> float:
     """Return the probability of a value above `t`, by Abramowitz and Stegun 26.7.3 and 26.7.4; 0 below 1e-15."""
     if math.isinf(t):
         return 0.0 if t > 0 else 1.0
@@ -20,12 +20,12 @@ def tail(t: float, freedom: int) -> float:
     return max(0.0, (1 - inside) / 2)
 
 
-def quantile(share: float, freedom: int) -> float:
+def compute_quantile(share: float, freedom: int) -> float:
     """Return the quantile of a share of at least 0.5; to 1e-9 for shares up to 0.9999."""
     low, high = 0.0, 1.0
-    while tail(high, freedom) > 1 - share:
+    while compute_tail_probability(high, freedom) > 1 - share:
         high *= 2
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle, freedom) > 1 - share else (low, middle)
+        low, high = (middle, high) if compute_tail_probability(middle, freedom) > 1 - share else (low, middle)
     return high

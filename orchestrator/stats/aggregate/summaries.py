@@ -18,7 +18,7 @@ from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.read.query import ROW_POSITION, Rows
 
 
-def _numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> dict[str, str]:
+def _select_numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> dict[str, str]:
     """Return the columns to summarize as SQL expressions by name: `selected` without `keys`, or all measurements.
 
     Raises UsageError for a column of text.
@@ -37,14 +37,16 @@ def _numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> 
 def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each column: min, median, p95 and max over all rows, and the rank with the highest median.
 
-    Here and below, `selected` are the columns to summarize; all measurements if None. Raises UsageError for an
-    invalid one.
+    Here and below, `selected` are the columns to summarize; None selects all measurements. Raises UsageError for an
+    invalid column.
     """
-    columns = _numeric_columns(rows, selected)
+    columns = _select_numeric_columns(rows, selected)
     names = [*columns]
     extremes = {f"{end} {name}": f"{end}({columns[name]})" for end in ("min", "max") for name in names}
-    ends = rows.aggregate(extremes).iloc[0]
-    table = pd.DataFrame({end: [ends[f"{end} {name}"] for name in names] for end in ("min", "max")}, names, dtype=float)
+    extremes_by_column = rows.aggregate(extremes).iloc[0]
+    table = pd.DataFrame(
+        {end: [extremes_by_column[f"{end} {name}"] for name in names] for end in ("min", "max")}, names, dtype=float
+    )
     if selected is None:
         table = table[table["max"].notna()]
     columns = {name: columns[name] for name in table.index}
@@ -54,18 +56,18 @@ def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame
         "median": middle.loc[0.5],
         "p95": middle.loc[0.95],
         "max": table["max"],
-        "worst_rank": _worst_rank(rows, columns),
+        "worst_rank": _find_worst_rank(rows, columns),
     }
     return pd.DataFrame(summary, index=table.index).rename_axis("column")
 
 
-_FIRST: Mapping[str, Mapping[str, str]] = {
+_LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rank": {"node": f"arg_min(node, {ROW_POSITION})"},
     "node": {"ranks": "count(distinct rank)"},
     "trial": {"ranks": "count(distinct rank)"},
     "phase": {},
 }
-"""First columns of the table by each key, as SQL aggregates."""
+"""Leading columns of the table for each key, as SQL aggregates."""
 
 
 def summarize_by(key: str, rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
@@ -73,23 +75,23 @@ def summarize_by(key: str, rows: Rows, selected: Sequence[str] | None = None) ->
 
     Nodes are in the order of their ranks.
     """
-    first = _FIRST[key]
-    columns = _numeric_columns(rows, selected, key, *first)
-    # Ranks and nodes differ in their loss by chance.
-    shown = {name: value for name, value in columns.items() if selected or name != "loss" or key == "phase"}
-    peaks = {name: f"max({value})" for name, value in shown.items() if name.endswith("_bytes")}
-    medians = {name: value for name, value in shown.items() if name not in peaks}
-    groups = rows.aggregate({**first, "rows": "count(*)", **peaks}, [key])
+    leading = _LEADING_COLUMNS[key]
+    columns = _select_numeric_columns(rows, selected, key, *leading)
+    # The loss of ranks and nodes differs by chance.
+    expressions = {name: value for name, value in columns.items() if selected or name != "loss" or key == "phase"}
+    peaks = {name: f"max({value})" for name, value in expressions.items() if name.endswith("_bytes")}
+    medians = {name: value for name, value in expressions.items() if name not in peaks}
+    groups = rows.aggregate({**leading, "rows": "count(*)", **peaks}, [key])
     table = groups.join(rows.medians(medians, key))
     if key == "phase":
         table = table.loc[sort_phases(table.index)]
     elif key == "node":
         table = table.loc[rows.aggregate({"first": "min(rank)"}, [key])["first"].sort_values().index]
-    return table[[*first, "rows", *(name for name in shown if selected or table[name].notna().any())]]
+    return table[[*leading, "rows", *(name for name in expressions if selected or table[name].notna().any())]]
 
 
-def all_seconds(rows: Rows) -> float:
-    """Return the time of all iterations of all ranks; NaN if none was timed."""
+def sum_seconds(rows: Rows) -> float:
+    """Return the time of all iterations on all ranks, in seconds; NaN if none was timed."""
     return float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0]) if "step_s" in rows.columns else np.nan
 
 
@@ -107,18 +109,22 @@ def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.Dat
     middle = rows.quantiles(spans, [0.5, 0.95])
     table = pd.DataFrame({"seconds": sums[[*spans]]}, index=[*spans], dtype=float)
     table["share"] = table["seconds"] / sums.get("step_s", np.nan)
-    table["median_s"], table["p95_s"], table["worst_rank"] = middle.loc[0.5], middle.loc[0.95], _worst_rank(rows, spans)
+    table["median_s"], table["p95_s"], table["worst_rank"] = (
+        middle.loc[0.5],
+        middle.loc[0.95],
+        _find_worst_rank(rows, spans),
+    )
     return table.rename_axis("span").sort_values("seconds", ascending=False)
 
 
-def _worst_rank(rows: Rows, columns: Mapping[str, str]) -> pd.Series:
+def _find_worst_rank(rows: Rows, columns: Mapping[str, str]) -> pd.Series:
     return rows.medians(columns, "rank").dropna(axis=1, how="all").idxmax().reindex([*columns])
 
 
 def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
     """Summarize each hook and event: calls, seconds, their share of `all_s` (all iterations), and the costliest rank.
 
-    If `costs` has each hook's `every`, `every_for_1_percent` is the `every` that would cost at most 1% of the time.
+    If `costs` has each hook's `every`, the column `every_for_1_percent` has the `every` that would cost at most 1%.
     """
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
@@ -128,16 +134,16 @@ def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
     if "every" in costs:
         every = grouped["every"].first()
         pairs = zip(table.index, table["share"], strict=True)
-        cheaper = [cheaper_every(key[1], every[key], share) for key, share in pairs]
-        table["every_for_1_percent"] = pd.Series(cheaper, table.index, dtype=object)
+        suggestions = [suggest_every(key[1], every[key], share) for key, share in pairs]
+        table["every_for_1_percent"] = pd.Series(suggestions, table.index, dtype=object)
     return table.sort_values("seconds", ascending=False)
 
 
-def cheaper_every(event: str, every: Any, share: float) -> str | None:
-    """Return the `every` with which a hook takes at most 1% of the time at an event; None if it does now.
+def suggest_every(event: str, every: Any, share: float) -> str | None:
+    """Return the `every` with which a hook takes at most 1% of the time at an event; None if it takes no more now.
 
-    `every` is the hook's current one, such as `10` or `100 steps`, and `share` its current cost. Events outside of
-    iterations and hooks without `every` give None too.
+    `every` is the current value, such as `10` or `100 steps`, and `share` the current cost. Also returns None for
+    events outside iterations, and for hooks without `every`.
     """
     match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))
     if match is None or event not in WITHIN_ITERATION or not share > 0.01 or not int(match[1]):

@@ -1,7 +1,7 @@
-"""A sweep's index: a file with a line for each trial that ended, so that a table need not open thousands of folders.
+"""A sweep's index: a file with one line per finished trial, so that a table need not open thousands of folders.
 
-Only the driver writes it. A resume first removes the trials that will run again, so that a line never changes. Trials
-without a line are read from their folders; so the index may be incomplete or missing.
+Only the driver writes it. A resume first removes the trials that will run again, so a line never changes. Trials
+without a line are read from their folders, so the index may be incomplete or missing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from orchestrator.records.lease import check_lease
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import drop_superseded
 from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.stats.aggregate.best_report import best_report, divergence
-from orchestrator.stats.aggregate.usage import stored_usage, usage
+from orchestrator.stats.aggregate.best_report import find_best_report, find_divergence
+from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED, warn_lost_rows
 from orchestrator.stats.read.valid_rows import open_valid_rows
@@ -30,12 +30,12 @@ from orchestrator.storage.stored_data import parse_lines, seal
 
 INDEX = "trials.jsonl"
 _BATCH, _SHARE = 16, 20
-"""The driver rewrites the index once this many more trials have ended, or a twentieth of its trials if more."""
+"""The driver rewrites the index once _BATCH more trials have ended, or one _SHARE-th of its trials if that is more."""
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial, as its files describe it."""
+    """Summary of a trial's files."""
 
     name: str
     status: str
@@ -43,28 +43,28 @@ class TrialRecord:
     ended: str | None
     wall_s: float | None
     values: Mapping[str, Any]
-    """Dotted path -> value."""
+    """Values by dotted path."""
     configuration: int | None
     leader: str | None
-    """The trial whose training it shared in its last attempt."""
+    """Trial whose training it shared in its last attempt."""
     stopped: Sequence[str]
     error: str | None
     best: Mapping[str, Any]
-    """Metrics and epoch of the best report by the sweep's first metric; empty without one."""
+    """Metrics and epoch of the best report by the sweep's first metric; empty if there is none."""
     diverged: str
-    """Description of a divergence, or empty."""
+    """Description of a divergence; empty if there is none."""
     last: Mapping[str, Any]
     """Last reported value of each metric."""
     reports: int
-    """Number of reports that count."""
+    """Number of reports, without superseded ones."""
     compared: Mapping[str, Sequence[Any]]
-    """The reports with all of the sweep's metrics, as columns: these metrics and `samples`."""
+    """Columns of the reports that have all of the sweep's metrics: these metrics and `samples`."""
     reported: Sequence[str]
     """Time of each attempt's last report."""
     compacted: bool
     """True once its rows are compacted."""
     usage: Mapping[str, float]
-    """Time and memory, as `usage` returns."""
+    """Time and memory, as `compute_usage` returns them."""
 
     @property
     def is_over(self) -> bool:
@@ -84,7 +84,7 @@ class TrialRecord:
         reports = drop_superseded(lines, attempts)
         metrics = [metric for metric, _ in objectives]
         compared = [report for report in reports if all(metric in report for metric in metrics)]
-        best = best_report(reports, *objectives[0]) or {}
+        best = find_best_report(reports, *objectives[0]) or {}
         if metadata.status in COMPLETE:
             warn_lost_rows(folder.storage, attempts)
         return cls(
@@ -99,7 +99,7 @@ class TrialRecord:
             stopped=metadata.stopped,
             error=metadata.error,
             best={name: value for name, value in best.items() if "/" in name or name in (metrics[0], "epoch")},
-            diverged=str(divergence(reports, metrics[0]) or ""),
+            diverged=str(find_divergence(reports, metrics[0]) or ""),
             last={
                 name: value for report in reports for name, value in report.items() if "/" in name or name in metrics
             },
@@ -107,21 +107,21 @@ class TrialRecord:
             compared={name: [report.get(name, 0) for report in compared] for name in (*metrics, "samples")},
             reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
             compacted=is_compacted(folder.storage),
-            usage=_usage(folder.storage, attempts),
+            usage=_load_usage(folder.storage, attempts),
         )
 
 
-def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
-    """Return what a trial took without its leader's training, from its joined file or its rows. Raises DamagedFile."""
+def _load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
+    """Return a trial's own usage, without its leader's training. Raises DamagedFile."""
     with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
-        if kept := stored_usage(file, attempts):
+        if kept := read_stored_usage(file, attempts):
             return kept
     without_leader = [replace(attempt, leader=None) for attempt in attempts]
-    return usage(Rows(open_valid_rows(trial, without_leader)))
+    return compute_usage(Rows(open_valid_rows(trial, without_leader)))
 
 
 class TrialIndex:
-    """The trials of a sweep, from the index or their folders. `objectives` pairs its metrics with `max` or `min`."""
+    """Trials of a sweep, from the index or their folders. `objectives` are pairs of a metric and `max` or `min`."""
 
     def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
         self._sweep, self._trials = sweep.storage, sweep.storage / "trials"
@@ -138,7 +138,7 @@ class TrialIndex:
         return {name: record for name in names if (record := stored.get(name) or read.get(name))}
 
     def stored(self) -> dict[str, TrialRecord]:
-        """Return the trials in the index by name; none if it is of other metrics. Opens no trial's folder."""
+        """Return the trials in the index by name; none if it is for other metrics. Does not open trial folders."""
         try:
             header, _, lines = self._sweep.read(INDEX).partition(b"\n")
         except FileNotFoundError:
@@ -149,7 +149,7 @@ class TrialIndex:
         return {record.name: record for record in records}
 
     def keep(self, trial: str) -> None:
-        """Add a trial that ended. Runs in the driver. If the storage fails, its folder still has everything."""
+        """Add a trial that has ended. Called in the driver. If the storage fails, the trial's folder has everything."""
         self._ended.append(trial)
         if len(self._ended) < max(_BATCH, self._count // _SHARE):
             return
@@ -159,7 +159,7 @@ class TrialIndex:
         self._ended = []
 
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:
-        """Write the index anew, with those trials that ended. Runs in the driver."""
+        """Rewrite the index with the trials that have ended. Called in the driver."""
         check_lease(self._sweep.path)
         records = [record for record in trials if isinstance(record, TrialRecord) and record.is_over]
         lines = [self._header, *(seal(json.dumps(vars(record))) for record in records)]
@@ -167,7 +167,7 @@ class TrialIndex:
         self._count = len(records)
 
     def _read(self, name: str) -> TrialRecord | DamagedFile | None:
-        """Read a trial from its folder; None if it has not begun."""
+        """Read a trial from its folder; None if it has not started."""
         folder = RunFolder(self._trials, name)
         if not folder.exists():
             return folder.make_lost_metadata_error() if folder.has_lost_metadata() else None

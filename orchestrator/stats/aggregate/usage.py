@@ -1,4 +1,4 @@
-"""Usage: the time and memory that a run took."""
+"""Resource usage: the time and memory that a run took."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PEAKS = {
     "cuda_peak_reserved_bytes": "peak_reserved_bytes",
 }
 _MEANS = ("gpu_utilization_percent", "gpu_power_w")
-_KEY = b"hookyard.usage"
+_METADATA_KEY = b"hookyard.usage"
 
 
-def usage(rows: Rows) -> dict[str, float]:
+def compute_usage(rows: Rows) -> dict[str, float]:
     """Return the time and memory of a run; a number that no row has is missing.
 
     `ranks`; over the training iterations `step_s` (median), `train_s`, `data_wait_share` (of the time of all ranks) and
@@ -43,7 +43,7 @@ def usage(rows: Rows) -> dict[str, float]:
             name: f"sum({name})" for name in ("step_s", "data_wait_s", "batch_size") if name in known
         }
         by_rank = rows.aggregate(sums, ["rank"], TRAINING)
-        values["train_s"] = train_s(rows)
+        values["train_s"] = compute_train_s(rows)
         if "data_wait_s" in known and values["train_s"] > 0:
             values["data_wait_share"] = by_rank["data_wait_s"].sum() / by_rank["step_s"].sum()
         if "batch_size" in known and values["train_s"] > 0:
@@ -51,26 +51,26 @@ def usage(rows: Rows) -> dict[str, float]:
     return {name: int(value) if name == "ranks" else float(value) for name, value in values.items() if value == value}
 
 
-def train_s(rows: Rows) -> float:
-    """Return the training time: the slowest rank's sum; NaN if nothing was timed."""
+def compute_train_s(rows: Rows) -> float:
+    """Return the training time of the slowest rank, in seconds; NaN if nothing was timed."""
     if "step_s" not in rows.columns:
         return math.nan
     return float(rows.aggregate({"s": "sum(step_s)"}, ["rank"], TRAINING)["s"].max())
 
 
-def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
-    """Return marked rows with the usage of those that count in the metadata, so that a sweep's table reads no row."""
-    counted = Rows.of(rows.filter(pc.invert(rows["superseded"])))
-    kept = json.dumps({"attempts": len(attempts), "usage": usage(counted)})
-    return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _KEY: kept})
+def add_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
+    """Add the usage of the valid rows to the table's metadata, so that a sweep's table need not read the rows."""
+    valid_rows = Rows.of(rows.filter(pc.invert(rows["superseded"])))
+    stored = json.dumps({"attempts": len(attempts), "usage": compute_usage(valid_rows)})
+    return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _METADATA_KEY: stored})
 
 
-def stored_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
-    """Return what `with_usage` kept in an open Parquet file; None if nothing, or if an attempt has begun since.
+def read_stored_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
+    """Return the usage that `add_usage` stored in a Parquet file; None if there is none, or if an attempt began since.
 
     Raises ArrowException, OSError or ValueError for a damaged file.
     """
     check_footer(file)
-    text = (pq.read_schema(file).metadata or {}).get(_KEY)
-    kept = json.loads(text) if text else None
-    return kept["usage"] if kept and kept["attempts"] == len(attempts) else None
+    text = (pq.read_schema(file).metadata or {}).get(_METADATA_KEY)
+    stored = json.loads(text) if text else None
+    return stored["usage"] if stored and stored["attempts"] == len(attempts) else None

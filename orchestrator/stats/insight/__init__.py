@@ -1,6 +1,6 @@
-"""Insight: what the tables say of a run, in sentences with their numbers. Asks the rows, and knows pandas beside."""
+"""Insight: findings on a run, computed from its tables, in sentences with their numbers."""
 
-from orchestrator.stats.insight.diagnosis import Diagnosis, diagnose, failure
+from orchestrator.stats.insight.diagnosis import Diagnosis, diagnose, make_failure_finding
 from orchestrator.stats.insight.finding import Finding
 
-__all__ = ["Diagnosis", "Finding", "diagnose", "failure"]
+__all__ = ["Diagnosis", "Finding", "diagnose", "make_failure_finding"]

@@ -1,4 +1,4 @@
-"""The training iterations in which ranks are compared: all of them, or a sample of a long run."""
+"""The training iterations in which ranks are compared: all of them, or in a long run a sample."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pandas as pd
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.read.query import TRAINING, Rows
 
-MOST_ROWS, MOST_ITERATIONS = 2**20, 20_000
-"""A run with at most these is taken whole."""
-STRETCHES = 20
-"""Number of stretches of a longer run, evenly over it."""
+MAX_ROWS, MAX_ITERATIONS = 2**20, 20_000
+"""A run with more rows or iterations is sampled."""
+N_STRETCHES = 20
+"""Number of evenly spaced stretches that a sample consists of."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class IterationSample:
 
     @cached_property
     def share(self) -> float:
-        """Share of the run's iterations."""
+        """Share of the run's iterations that the sample has."""
         return int(self.rows["iteration"].nunique()) / max(1, self.iterations)
 
     @cached_property
@@ -52,14 +52,14 @@ def sample_iterations(rows: Rows) -> IterationSample:
     first, last = int(ranks["first"].min()), int(ranks["last"].max())
     iterations = last - first + 1
     if ranks["rows"].max() < iterations:
-        # No rank has them all, so that they are counted one by one.
+        # No rank has all of them, so they must be counted.
         iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
-    wanted = min(MOST_ITERATIONS, max(STRETCHES, MOST_ROWS // len(ranks)))
+    max_iterations = min(MAX_ITERATIONS, max(N_STRETCHES, MAX_ROWS // len(ranks)))
     where = TRAINING
-    if iterations > wanted:
-        length = wanted // STRETCHES
-        begins = np.linspace(first, last + 1 - length, STRETCHES).astype(int)
-        stretches = [f"iteration between {begin} and {begin + length - 1}" for begin in begins]
+    if iterations > max_iterations:
+        length = max_iterations // N_STRETCHES
+        starts = np.linspace(first, last + 1 - length, N_STRETCHES).astype(int)
+        stretches = [f"iteration between {start} and {start + length - 1}" for start in starts]
         where = f"{TRAINING} and ({' or '.join(stretches)})"
     sample = rows.ask(f"select {', '.join(columns)} from rows where {where} order by iteration, rank")
     return IterationSample(sample, iterations, len(ranks))

@@ -6,46 +6,46 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from orchestrator.stats.aggregate.row_blocks import known
-from orchestrator.stats.insight.finding import Finding, rank_names
+from orchestrator.stats.aggregate.row_blocks import select_known
+from orchestrator.stats.insight.finding import Finding, format_ranks
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.read.query import TRAINING, Rows
 
-WINDOW = 51
-"""Most iterations at each end whose medians are compared."""
-LEAST_MOVED = 20
-"""Fewest iterations in which an unchanged loss is a finding."""
-STILL = 1e-6
-"""Largest range of an unchanged loss, as a share of it."""
-MOST_ITERATIONS = 2**21
-"""Neighbours are averaged if there are more."""
+MAX_WINDOW = 51
+"""Maximum number of iterations at each end whose medians are compared."""
+MIN_ITERATIONS = 20
+"""Smallest number of iterations for which an unchanged loss is a finding."""
+UNCHANGED_RANGE = 1e-6
+"""Largest range of an unchanged loss, relative to the loss."""
+MAX_ITERATIONS = 2**21
+"""If there are more, neighboring iterations are averaged."""
 NOT_FINITE = "loss is null or isinf(loss)"
-DIVERGED = 2.0
-"""Ratio of the last loss to the first, from which training counts as diverged."""
+DIVERGENCE_RATIO = 2.0
+"""Ratio of the last loss to the first above which training has diverged."""
 
 
-def losses(rows: Rows) -> Iterator[Finding]:
+def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
     """Yield findings on the training loss, with the ranks that caused them."""
     if "loss" not in rows.columns:
         return
-    seen = rows.aggregate(
-        {"last": "max(iteration)", "bad": f"sum(rows) - {known('loss')}"}, ["rank"], TRAINING, rows.blocks
+    by_rank = rows.aggregate(
+        {"last": "max(iteration)", "bad": f"sum(rows) - {select_known('loss')}"}, ["rank"], TRAINING, rows.blocks
     )
-    if not len(seen):
+    if not len(by_rank):
         return
-    if seen["bad"].any():
-        yield from _not_finite(rows, len(seen))
-    together = -(-int(seen["last"].max()) // MOST_ITERATIONS)
+    if by_rank["bad"].any():
+        yield from _find_non_finite(rows, len(by_rank))
+    group_size = -(-int(by_rank["last"].max()) // MAX_ITERATIONS)
     means = rows.ask(
-        f"select iteration // {together} * {together} as first, avg(loss) as loss, count(*) as rows, count(*) filter"
-        f" ({NOT_FINITE}) as bad from rows where {TRAINING} group by first order by first"
+        f"select iteration // {group_size} * {group_size} as first, avg(loss) as loss, count(*) as rows,"
+        f" count(*) filter ({NOT_FINITE}) as bad from rows where {TRAINING} group by first order by first"
     ).set_index("first")
-    finite = means["loss"][(means["rows"] >= len(seen)) & (means["bad"] == 0)]
-    if len(finite) >= LEAST_MOVED:
-        yield from _trend(finite.to_numpy(dtype=float))
+    finite = means["loss"][(means["rows"] >= len(by_rank)) & (means["bad"] == 0)]
+    if len(finite) >= MIN_ITERATIONS:
+        yield from _find_trend(finite.to_numpy(dtype=float))
 
 
-def _not_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
+def _find_non_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
     bad_rows = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")[
         "ranks"
     ]
@@ -54,33 +54,33 @@ def _not_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
     yield Finding(
         "loss",
         f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on"
-        f" {rank_names(bad, ranks)}",
+        f" {format_ranks(bad, ranks)}",
         {"problem": "not finite", "iteration": first, "ranks": bad, "iterations": count},
         "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
-        f"{_samples(first, bad, ranks)}; nan_guard skips such steps; anomaly_detection finds the operation; a"
-        " lower learning rate or bf16 may avoid it",
+        f"{_format_sample_commands(first, bad, ranks)}; nan_guard skips such steps; anomaly_detection finds the"
+        " operation; a lower learning rate or bf16 may avoid it",
         1.0,
     )
 
 
-def _trend(means: Floats) -> Iterator[Finding]:
-    part = min(WINDOW, len(means) // 4)
-    began, ended = float(np.median(means[:part])), float(np.median(means[-part:]))
-    numbers = {"began": began, "ended": ended, "iterations": len(means)}
+def _find_trend(means: Floats) -> Iterator[Finding]:
+    window = min(MAX_WINDOW, len(means) // 4)
+    first_loss, last_loss = float(np.median(means[:window])), float(np.median(means[-window:]))
+    numbers = {"began": first_loss, "ended": last_loss, "iterations": len(means)}
     query = "stats.query(\"phase == 'train'\").groupby('iteration')['loss'].mean()"
-    if means.max() - means.min() <= STILL * max(abs(began), STILL):
+    if means.max() - means.min() <= UNCHANGED_RANGE * max(abs(first_loss), UNCHANGED_RANGE):
         yield Finding(
             "loss",
-            f"the loss never changed: it was {began:.4g} in all {len(means)} iterations",
+            f"the loss never changed: it was {first_loss:.4g} in all {len(means)} iterations",
             {"problem": "unchanged", **numbers},
             query,
             "look for a learning rate of 0, frozen parameters, and an output or a loss that does not depend on them",
             1.0,
         )
-    elif ended - began > (DIVERGED - 1) * abs(began) and ended >= np.quantile(means, 0.75):
+    elif last_loss - first_loss > (DIVERGENCE_RATIO - 1) * abs(first_loss) and last_loss >= np.quantile(means, 0.75):
         yield Finding(
             "loss",
-            f"the loss diverged: from {began:.4g} in the first {part} iterations to {ended:.4g} in the last",
+            f"the loss diverged: from {first_loss:.4g} in the first {window} iterations to {last_loss:.4g} in the last",
             {"problem": "diverged", **numbers},
             query,
             "a lower learning rate, a longer warm-up or gradient_clip; checkpoint's best is from before",
@@ -88,7 +88,7 @@ def _trend(means: Floats) -> Iterator[Finding]:
         )
 
 
-def _samples(iteration: int, ranks: list[int], of: int) -> str:
+def _format_sample_commands(iteration: int, ranks: list[int], of: int) -> str:
     """Return the commands that list the samples of an iteration and replay it."""
     alone = f" --rank {ranks[0]}" if len(ranks) == 1 < of else ""
     return (

@@ -1,4 +1,4 @@
-"""Rank status: the present speed of training, and each rank compared with the others."""
+"""Rank status: the current training speed, and each rank compared with the others."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.insight.gradient_syncs import gradient_syncs
-from orchestrator.stats.insight.robust_statistics import beyond_others
-from orchestrator.stats.insight.stragglers import LEAST_SHARE, LEAST_SYNCS
+from orchestrator.stats.insight.gradient_syncs import extract_gradient_syncs
+from orchestrator.stats.insight.robust_statistics import subtract_median_of_others
+from orchestrator.stats.insight.stragglers import MIN_SHARE, MIN_SYNCS
 
-LAST = 50
-"""Iterations that loss and speed are computed from."""
+N_ITERATIONS = 50
+"""Number of last iterations from which loss and speed are computed."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Training over its last iterations; None if not recorded."""
+    """Loss and speed over the last iterations; None if not recorded."""
 
     loss: float | None = None
     """Mean across all ranks."""
     step_s: float | None = None
-    """Median of an iteration."""
+    """Median time of an iteration."""
     samples_per_s: float | None = None
-    """All ranks together, by the slowest rank's time."""
+    """Samples of all ranks together, by the slowest rank's time."""
 
 
 @dataclass(frozen=True)
 class RankStatus:
-    """A rank compared with the others: medians of an iteration, or of a step of several iterations."""
+    """A rank compared with the others: median times per iteration, or per step of several iterations."""
 
     work_s: float
     """Own work, without waiting for others."""
@@ -37,16 +37,16 @@ class RankStatus:
     behind_s: float
     """Own work minus the median of the others' work."""
     span: str
-    """The span in which it was behind most."""
-    slowest: bool
+    """Span in which it is furthest behind."""
+    is_slowest: bool
     """True if it is behind by 2% or more, and more than any other rank."""
 
 
-def speed(rows: pd.DataFrame) -> Speed:
-    """Return the present speed from training rows, any number of them for each rank."""
+def compute_speed(rows: pd.DataFrame) -> Speed:
+    """Return the current speed from training rows, any number for each rank."""
     if not len(rows):
         return Speed()
-    newest = rows.groupby("rank").tail(LAST)
+    newest = rows.groupby("rank").tail(N_ITERATIONS)
     values: dict[str, float] = {"loss": newest["loss"].mean()} if "loss" in newest else {}
     if "step_s" in newest:
         values["step_s"] = newest["step_s"].median()
@@ -55,23 +55,23 @@ def speed(rows: pd.DataFrame) -> Speed:
     return Speed(**{name: float(value) for name, value in values.items() if np.isfinite(value)})
 
 
-def rank_statuses(rows: pd.DataFrame) -> dict[int, RankStatus]:
+def compare_ranks(rows: pd.DataFrame) -> dict[int, RankStatus]:
     """Return the status of each rank from training rows; empty for one rank or too few rows."""
-    exchanges = gradient_syncs(rows) if len(rows) and rows["rank"].nunique() > 1 else None
-    if exchanges is None or len(exchanges.iterations) < LEAST_SYNCS:
+    syncs = extract_gradient_syncs(rows) if len(rows) and rows["rank"].nunique() > 1 else None
+    if syncs is None or len(syncs.iterations) < MIN_SYNCS:
         return {}
-    work, wait = np.median([exchanges.work, exchanges.wait], axis=1)
-    spans = list(exchanges.local)
-    behind = beyond_others(work[np.newaxis])[0]
-    behind_in = beyond_others(np.median([exchanges.local[span] for span in spans], axis=1))
-    last = int(np.argmax(behind))
+    work, wait = np.median([syncs.work, syncs.wait], axis=1)
+    spans = list(syncs.local)
+    behind = subtract_median_of_others(work[np.newaxis])[0]
+    behind_in = subtract_median_of_others(np.median([syncs.local[span] for span in spans], axis=1))
+    slowest = int(np.argmax(behind))
     return {
         rank: RankStatus(
             float(work[column]),
             float(wait[column]),
             float(behind[column]),
             spans[int(np.argmax(behind_in[:, column]))],
-            slowest=column == last and bool(behind[column] >= LEAST_SHARE * exchanges.step_s),
+            is_slowest=column == slowest and bool(behind[column] >= MIN_SHARE * syncs.step_s),
         )
-        for column, rank in enumerate(exchanges.ranks)
+        for column, rank in enumerate(syncs.ranks)
     }

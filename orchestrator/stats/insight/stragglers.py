@@ -16,26 +16,26 @@ from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs
 from orchestrator.stats.insight.robust_statistics import (
     Floats,
-    beyond_others,
-    block_medians,
-    lower_spread,
-    median_error,
-    significant_errors,
-    step_error,
+    compute_block_medians,
+    compute_significance_threshold,
+    estimate_change_error,
+    estimate_lower_spread,
+    estimate_median_error,
+    subtract_median_of_others,
 )
 
-LEAST_SHARE = 0.02
-"""Smallest delay that is a finding, as a share of an iteration; over the whole run, half of it."""
-LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
-"""Smallest single stall in iterations, and the smallest share of the run's time of all stalls."""
-LEAST_STALLS = 5
-"""Fewest stalls that are a finding though each is short."""
-LEAST_OF_OTHERS = 4.0
-"""Every rank stalls at times. A straggler's longest stall, or all of its stalls, are this many times any other's."""
-LEAST_SYNCS = 16
-"""Fewest exchanges of gradients for a finding."""
-SETTLING = 2
-"""First exchanges, which load libraries and allocate buffers, and so never count as stalls."""
+MIN_SHARE = 0.02
+"""Smallest delay that is a finding, as a share of an iteration. The mean over the run may be half of it."""
+MIN_STALL, MIN_STALLED_SHARE = 3.0, 0.005
+"""Smallest length of a long stall, in iterations, and the smallest share of the run's time that all stalls take."""
+MIN_STALLS = 5
+"""Number of short stalls from which they are a finding."""
+MIN_RATIO_TO_OTHERS = 4.0
+"""Ratio of a straggler's stalls to those of any other rank, because every rank stalls at times."""
+MIN_SYNCS = 16
+"""Smallest number of syncs for a finding."""
+N_WARM_UP_SYNCS = 2
+"""Number of first syncs that are never stalls: they load libraries and allocate buffers."""
 
 _ADVICE = {
     "data_wait_s": "give the loader more workers or faster storage on this rank; look at the sizes of its samples",
@@ -53,213 +53,232 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
-class _Slow:
-    """A slow rank and the span of its delay."""
+class _SlowRank:
+    """A slow rank, and the span in which it is delayed most."""
 
     pattern: str
     column: int
     span: str
-    lost_s: float
-    """Mean delay per exchange."""
+    delay_s: float
+    """Mean delay per sync."""
     numbers: dict[str, Any]
     """Numbers of the pattern."""
 
 
-def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
+def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
     """Return a finding for each rank that delays the others: always, increasingly, or by stalls.
 
-    The own work of ranks is compared within an iteration, so a slowdown of all ranks does not count. `costs`, those of
-    hooks, tell which hook is slow.
+    Each rank's own work is compared with that of the others in the same iteration, so a slowdown of all ranks is no
+    finding. The hook `costs` show which hook is slow.
     """
-    if len(exchanges.ranks) < 2 or len(exchanges.iterations) < LEAST_SYNCS:
+    if len(syncs.ranks) < 2 or len(syncs.iterations) < MIN_SYNCS:
         return []
-    excess = {span: beyond_others(seconds) for span, seconds in exchanges.local.items()}
-    trusted = _trusted(exchanges)
-    slow_ranks = [*_sustained(exchanges, excess, trusted), *_stalls(exchanges, excess, trusted)]
+    delays = {span: subtract_median_of_others(seconds) for span, seconds in syncs.local.items()}
+    certain_delays = _compute_certain_delays(syncs)
+    slow_ranks = [*_find_sustained(syncs, delays, certain_delays), *_find_stalls(syncs, delays, certain_delays)]
     if not slow_ranks:
         return []
-    scores = _scores(exchanges)
-    more = (
-        _more_than_others(costs) if costs is not None and any(slow.span == "hooks_s" for slow in slow_ranks) else None
+    scores = _compute_scores(syncs)
+    hook_delays = (
+        _compare_hook_costs(costs)
+        if costs is not None and any(slow_rank.span == "hooks_s" for slow_rank in slow_ranks)
+        else None
     )
     return [
-        _finding(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more)
-        for slow in slow_ranks
+        _make_finding(
+            syncs, slow_rank, {name: float(values[slow_rank.column]) for name, values in scores.items()}, hook_delays
+        )
+        for slow_rank in slow_ranks
     ]
 
 
-def _trusted(exchanges: GradientSyncs) -> dict[str, Floats]:
-    """Return by span each rank's delay in that span and in those which are at least as certainly own work.
+def _compute_certain_delays(syncs: GradientSyncs) -> dict[str, Floats]:
+    """Return each rank's delay by span, summed over that span and all spans that more certainly are own work.
 
     A rank that waits in one span for a rank that is slow in another is behind in the first and ahead in the second. So
-    its lead in certain own work counts against a delay that may be waiting.
+    its lead in certain work is subtracted from a delay that may be waiting.
     """
-    own_work = [span for span in exchanges.local if span not in MAY_WAIT]
-    surely = exchanges.sum_spans(own_work)
-    excess = dict.fromkeys(own_work, beyond_others(surely))
-    for span in (span for span in MAY_WAIT if span in exchanges.local):
-        surely = surely + exchanges.local[span]
-        excess[span] = beyond_others(surely)
-    return excess
+    own_spans = [span for span in syncs.local if span not in MAY_WAIT]
+    certain_work = syncs.sum_spans(own_spans)
+    delays = dict.fromkeys(own_spans, subtract_median_of_others(certain_work))
+    for span in (span for span in MAY_WAIT if span in syncs.local):
+        certain_work = certain_work + syncs.local[span]
+        delays[span] = subtract_median_of_others(certain_work)
+    return delays
 
 
-def _sustained(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
-    """Yield each rank that is slow for long, in one span or a little in all own work, with its slowest span."""
-    limits = _Limits(exchanges, len(excess) + 1)
-    levels = {span: np.median(seconds, axis=0) for span, seconds in excess.items()}
-    own_work = [span for span in excess if span not in MAY_WAIT]
+def _find_sustained(
+    syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
+) -> Iterator[_SlowRank]:
+    """Yield each rank that is slow for long, either in one span or slightly in all of its own work."""
+    limits = _Limits(syncs, len(delays) + 1)
+    levels = {span: np.median(seconds, axis=0) for span, seconds in delays.items()}
+    own_spans = [span for span in delays if span not in MAY_WAIT]
     trusted_blocks = {
-        span: block_medians(trusted[span]) for span in (*own_work[:1], *(span for span in MAY_WAIT if span in excess))
+        span: compute_block_medians(certain_delays[span])
+        for span in (*own_spans[:1], *(span for span in MAY_WAIT if span in delays))
     }
-    slow_ranks: dict[int, _Slow] = {}
-    for spans in [[span] for span in excess] + [own_work] * (len(own_work) > 1):
-        # Times have long tails, so the median of a sum is more than the sum of medians.
-        blocks = block_medians(excess[spans[0]] if len(spans) == 1 else beyond_others(exchanges.sum_spans(spans)))
-        surely = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_work[0]]
-        for column, pattern in limits.slow(blocks, surely):
+    slow_ranks: dict[int, _SlowRank] = {}
+    for spans in [[span] for span in delays] + [own_spans] * (len(own_spans) > 1):
+        # Times have long tails, so the median of a sum exceeds the sum of the medians.
+        blocks = compute_block_medians(
+            delays[spans[0]] if len(spans) == 1 else subtract_median_of_others(syncs.sum_spans(spans))
+        )
+        certain_work = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_spans[0]]
+        for column, pattern in limits.find_slow_ranks(blocks, certain_work):
             span = max(spans, key=lambda name: float(levels[name][column]))
-            slow = _Slow(pattern, column, span, float(np.mean(blocks[:, column])), {})
-            if slow.lost_s >= LEAST_SHARE / 2 * exchanges.step_s and (
-                column not in slow_ranks or slow.lost_s > slow_ranks[column].lost_s
+            slow_rank = _SlowRank(pattern, column, span, float(np.mean(blocks[:, column])), {})
+            if slow_rank.delay_s >= MIN_SHARE / 2 * syncs.step_s and (
+                column not in slow_ranks or slow_rank.delay_s > slow_ranks[column].delay_s
             ):
-                slow_ranks[column] = slow
+                slow_ranks[column] = slow_rank
     yield from slow_ranks.values()
 
 
 class _Limits:
-    """Thresholds of a delay: worth a finding, and not by chance."""
+    """Thresholds above which a delay is large enough for a finding, and significant."""
 
-    def __init__(self, exchanges: GradientSyncs, spans: int) -> None:
-        self._least_s = LEAST_SHARE * exchanges.step_s
-        self._errors = significant_errors(2 * len(exchanges.ranks) * spans, len(block_medians(exchanges.step)))
-        self._few = len(exchanges.ranks) < 4
+    def __init__(self, syncs: GradientSyncs, spans: int) -> None:
+        self._least_s = MIN_SHARE * syncs.step_s
+        self._errors = compute_significance_threshold(
+            2 * len(syncs.ranks) * spans, len(compute_block_medians(syncs.step))
+        )
+        self._few = len(syncs.ranks) < 4
 
-    def slow(self, blocks: Floats, trusted: Floats) -> Iterator[tuple[int, str]]:
-        """Yield the column and the pattern of ranks that are slow for long; arguments are delays by block."""
+    def find_slow_ranks(self, blocks: Floats, certain_delays: Floats) -> Iterator[tuple[int, str]]:
+        """Yield the column and the pattern of each rank that is slow for long. The arguments are delays per block."""
         level = np.median(blocks, axis=0)
         quarter = max(1, len(blocks) // 4)
         last = np.median(blocks[-quarter:], axis=0)
         change = last - np.median(blocks[:quarter], axis=0)
-        spread = lower_spread(level)
-        chronic = self._passed(level, median_error(blocks), spread)
-        # From neighbouring blocks, since the change itself is not noise.
-        changed = self._passed(change, 1.25 * step_error(blocks) * np.sqrt(2 / quarter), spread) & (
-            last >= self._least_s
+        spread = estimate_lower_spread(level)
+        is_chronic = self._is_significant(level, estimate_median_error(blocks), spread)
+        # The error comes from neighboring blocks, because the change itself is not noise.
+        has_changed = self._is_significant(
+            change, 1.25 * estimate_change_error(blocks) * np.sqrt(2 / quarter), spread
+        ) & (last >= self._least_s)
+        certain_delay = np.where(
+            has_changed, np.median(certain_delays[-quarter:], axis=0), np.median(certain_delays, axis=0)
         )
-        own = np.where(changed, np.median(trusted[-quarter:], axis=0), np.median(trusted, axis=0))
-        now = np.where(changed, last, level)
-        drifts = changed & (change > np.maximum(level, now / 2))
-        for column in np.flatnonzero((chronic | changed) & (own >= now / 2)):
-            yield int(column), "drifting" if drifts[column] else "chronic"
+        current_delay = np.where(has_changed, last, level)
+        is_drifting = has_changed & (change > np.maximum(level, current_delay / 2))
+        for column in np.flatnonzero((is_chronic | has_changed) & (certain_delay >= current_delay / 2)):
+            yield int(column), "drifting" if is_drifting[column] else "chronic"
 
-    def _passed(self, seconds: Floats, error: Floats, spread: float) -> NDArray[np.bool_]:
-        """Return where a delay is large, significant, and more than the differences among other ranks."""
+    def _is_significant(self, seconds: Floats, error: Floats, spread: float) -> NDArray[np.bool_]:
+        """Return True where a delay is large, significant, and larger than the differences between other ranks."""
         return (seconds >= self._least_s) & (seconds > self._errors * error) & (self._few | (seconds > 4 * spread))
 
 
-def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
-    """Yield the rank that stalls most beyond its usual delay, if it does so much more than the others."""
-    over = {}
-    for span, seconds in excess.items():
-        beyond = _beyond_level(seconds)
-        usual = 1.48 * np.median(np.abs(beyond), axis=0)
-        is_stall = beyond > np.maximum(6 * usual, LEAST_SHARE * exchanges.step_s)
-        is_stall &= _beyond_level(trusted[span]) >= beyond / 2
-        is_stall[:SETTLING] = False
-        over[span] = np.where(is_stall, beyond, 0)
-    stalls: Floats = sum(over.values(), start=np.zeros_like(exchanges.step))
+def _find_stalls(
+    syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
+) -> Iterator[_SlowRank]:
+    """Yield the rank with the most stalls beyond its usual delay, if it has far more than the others."""
+    stalls_by_span = {}
+    for span, seconds in delays.items():
+        excess = _subtract_level(seconds)
+        typical = 1.48 * np.median(np.abs(excess), axis=0)
+        is_stall = excess > np.maximum(6 * typical, MIN_SHARE * syncs.step_s)
+        is_stall &= _subtract_level(certain_delays[span]) >= excess / 2
+        is_stall[:N_WARM_UP_SYNCS] = False
+        stalls_by_span[span] = np.where(is_stall, excess, 0)
+    stalls: Floats = sum(stalls_by_span.values(), start=np.zeros_like(syncs.step))
     lost, longest = stalls.mean(axis=0), stalls.max(axis=0)
     column = int(lost.argmax())
     count = int(np.count_nonzero(stalls[:, column]))
-    others_lost, others_longest = (LEAST_OF_OTHERS * np.delete(values, column).max() for values in (lost, longest))
-    is_long = longest[column] > max(others_longest, LEAST_STALL * exchanges.step_s)
-    is_frequent = count >= LEAST_STALLS and lost[column] > max(others_lost, LEAST_SHARE / 2 * exchanges.step_s)
-    if lost[column] < LEAST_STALLED_SHARE * exchanges.step_s or not (is_long or is_frequent):
+    others_lost, others_longest = (MIN_RATIO_TO_OTHERS * np.delete(values, column).max() for values in (lost, longest))
+    is_long = longest[column] > max(others_longest, MIN_STALL * syncs.step_s)
+    is_frequent = count >= MIN_STALLS and lost[column] > max(others_lost, MIN_SHARE / 2 * syncs.step_s)
+    if lost[column] < MIN_STALLED_SHARE * syncs.step_s or not (is_long or is_frequent):
         return
-    span = max(over, key=lambda name: float(over[name][:, column].sum()))
-    iteration = int(exchanges.iterations[stalls[:, column].argmax()])
+    span = max(stalls_by_span, key=lambda name: float(stalls_by_span[name][:, column].sum()))
+    iteration = int(syncs.iterations[stalls[:, column].argmax()])
     numbers = {"stalls": count, "iteration": iteration, "longest_s": float(longest[column])}
-    yield _Slow("stalls", column, span, float(lost[column]), numbers)
+    yield _SlowRank("stalls", column, span, float(lost[column]), numbers)
 
 
-def _beyond_level(seconds: Floats) -> Floats:
-    blocks = block_medians(seconds)
+def _subtract_level(seconds: Floats) -> Floats:
+    blocks = compute_block_medians(seconds)
     levels = [
         np.broadcast_to(level, part.shape)
         for level, part in zip(blocks, np.array_split(seconds, len(blocks)), strict=True)
     ]
-    beyond: Floats = seconds - np.concatenate(levels)
-    return beyond
+    excess: Floats = seconds - np.concatenate(levels)
+    return excess
 
 
-def _finding(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Finding:
-    rank, node = exchanges.ranks[slow.column], exchanges.nodes[slow.column]
-    share = slow.lost_s / exchanges.step_s
+def _make_finding(
+    syncs: GradientSyncs, slow_rank: _SlowRank, scores: dict[str, float], hook_delays: pd.DataFrame | None
+) -> Finding:
+    rank, node = syncs.ranks[slow_rank.column], syncs.nodes[slow_rank.column]
+    share = slow_rank.delay_s / syncs.step_s
     hook: Any = (
-        more.index[int(more[rank].to_numpy().argmax())]
-        if slow.span == "hooks_s" and more is not None and rank in more
+        hook_delays.index[int(hook_delays[rank].to_numpy().argmax())]
+        if slow_rank.span == "hooks_s" and hook_delays is not None and rank in hook_delays
         else None
     )
     numbers = {
         "rank": rank,
         "node": node,
-        "span": slow.span,
-        "pattern": slow.pattern,
-        "lost_s": slow.lost_s,
+        "span": slow_rank.span,
+        "pattern": slow_rank.pattern,
+        "lost_s": slow_rank.delay_s,
         "lost_share": share,
         **scores,
-        **slow.numbers,
+        **slow_rank.numbers,
         **({"hook": hook[0], "event": hook[1]} if hook else {}),
     }
     where = f"rank {rank} ({node})" if node else f"rank {rank}"
-    what = f"{slow.span} (hook {hook[0]} at {hook[1]})" if hook else slow.span
+    what = f"{slow_rank.span} (hook {hook[0]} at {hook[1]})" if hook else slow_rank.span
     return Finding(
         "straggler",
-        _sentence(exchanges, slow, f"{where} {{}} in {what}", share, scores),
+        _describe(syncs, slow_rank, f"{where} {{}} in {what}", share, scores),
         numbers,
-        f"stats.query(\"phase == 'train'\").pivot(index='iteration', columns='rank', values='{slow.span}')",
-        _ADVICE[slow.span],
+        f"stats.query(\"phase == 'train'\").pivot(index='iteration', columns='rank', values='{slow_rank.span}')",
+        _ADVICE[slow_rank.span],
         share,
     )
 
 
-def _sentence(exchanges: GradientSyncs, slow: _Slow, where: str, share: float, scores: dict[str, float]) -> str:
-    per = "step" if exchanges.steps_apart else "iteration"
-    if slow.pattern == "stalls":
-        count, iteration, longest_s = (slow.numbers[name] for name in ("stalls", "iteration", "longest_s"))
+def _describe(syncs: GradientSyncs, slow_rank: _SlowRank, where: str, share: float, scores: dict[str, float]) -> str:
+    per = "step" if syncs.has_several_iterations else "iteration"
+    if slow_rank.pattern == "stalls":
+        count, iteration, longest_s = (slow_rank.numbers[name] for name in ("stalls", "iteration", "longest_s"))
         times = "once" if count == 1 else f"{count} times"
-        does = f"stalled {times}, for up to {quantities.seconds(longest_s)} (at iteration {iteration})"
+        does = f"stalled {times}, for up to {quantities.format_seconds(longest_s)} (at iteration {iteration})"
         return f"{where.format(does)}; it cost {share:.1%} of the time"
-    does = "is slow" if slow.pattern == "chronic" else "grows slower"
+    does = "is slow" if slow_rank.pattern == "chronic" else "grows slower"
     return (
-        f"{where.format(does)}: {quantities.seconds(slow.lost_s)} per {per} more than the others, {share:.1%} of the"
-        f" time; it was the slowest in {scores['slowest_share']:.0%} of the {per}s (score"
+        f"{where.format(does)}: {quantities.format_seconds(slow_rank.delay_s)} per {per} more than the others,"
+        f" {share:.1%} of the time; it was the slowest in {scores['slowest_share']:.0%} of the {per}s (score"
         f" {scores['relative_score']:.2f} to the best rank, {scores['individual_score']:.2f} to its own best), and the"
-        f" others waited {quantities.seconds(scores['others_wait_s'])} longer than it"
+        f" others waited {quantities.format_seconds(scores['others_wait_s'])} longer than it"
     )
 
 
-def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
-    """Return scores of each rank, 1 at best, as NVIDIA's Resiliency Extension has them.
+def _compute_scores(syncs: GradientSyncs) -> dict[str, Floats]:
+    """Compute each rank's scores as in NVIDIA's Resiliency Extension; 1 is best.
 
-    Relative: the best rank's work over this one's. Individual: its own best block over its last.
+    The relative score compares the rank with the fastest rank, the individual score with its own fastest block.
     """
-    work = exchanges.work
-    medians, own = np.median(work, axis=0), block_medians(work)
+    work = syncs.work
+    medians, certain_delay = np.median(work, axis=0), compute_block_medians(work)
     slowest = np.bincount(work.argmax(axis=1), minlength=work.shape[1])
     return {
         "relative_score": np.divide(medians.min(), medians, out=np.ones_like(medians), where=medians > 0),
-        "individual_score": np.divide(own.min(axis=0), own[-1], out=np.ones_like(medians), where=own[-1] > 0),
+        "individual_score": np.divide(
+            certain_delay.min(axis=0), certain_delay[-1], out=np.ones_like(medians), where=certain_delay[-1] > 0
+        ),
         "slowest_share": slowest / len(work),
-        "others_wait_s": np.median(-beyond_others(exchanges.wait), axis=0),
+        "others_wait_s": np.median(-subtract_median_of_others(syncs.wait), axis=0),
     }
 
 
-def _more_than_others(costs: pd.DataFrame) -> pd.DataFrame | None:
-    """Return the cost of hooks within iterations beyond the median of other ranks; a column for each rank."""
+def _compare_hook_costs(costs: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the cost of hooks within iterations minus the median of the other ranks; one column per rank."""
     inner = costs[costs["event"].isin(WITHIN_ITERATION)]
     table = inner.pivot_table(index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum").fillna(0.0)
     if table.shape[1] < 2:
         return None
-    paid = table.to_numpy(dtype=float)
-    return pd.DataFrame(beyond_others(paid), table.index, table.columns)
+    seconds = table.to_numpy(dtype=float)
+    return pd.DataFrame(subtract_median_of_others(seconds), table.index, table.columns)

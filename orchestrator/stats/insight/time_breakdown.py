@@ -1,4 +1,4 @@
-"""Time breakdown: time for data, hooks and checkpoints, and time in no span."""
+"""Time breakdown: time for data, hooks and checkpoints, and outside all spans."""
 
 from __future__ import annotations
 
@@ -8,61 +8,61 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.row_blocks import total
+from orchestrator.stats.aggregate.row_blocks import select_total
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.aggregate.summaries import cheaper_every
+from orchestrator.stats.aggregate.summaries import suggest_every
 from orchestrator.stats.insight.finding import Finding
-from orchestrator.stats.insight.gradient_syncs import rank_of_most
+from orchestrator.stats.insight.gradient_syncs import find_rank_with_max
 from orchestrator.stats.read.query import TRAINING, Rows
 
-DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
-"""Smallest shares of the time that are findings."""
+DATA_SHARE, HOOK_SHARE, SAVING_SHARE, OTHER_SHARE = 0.1, 0.03, 0.05, 0.1
+"""Smallest shares of time that are findings."""
 _ONCE = ("on_load", "on_start", "on_end", "on_exception")
 """Events that fire once in an attempt."""
 
 
-def times(rows: Rows) -> pd.DataFrame:
-    """Return seconds of each rank: `all_s` in all phases; in training `step_s` and spans."""
+def sum_times(rows: Rows) -> pd.DataFrame:
+    """Return seconds per rank: `all_s` in all phases, and in training `step_s` and the spans."""
     spans = [name for name in SPANS if name in rows.columns]
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
-    sums = {name: f"{total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
-    return rows.aggregate({"all_s": total("step_s"), **sums}, ["rank"], of=rows.blocks)
+    sums = {name: f"{select_total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
+    return rows.aggregate({"all_s": select_total("step_s"), **sums}, ["rank"], of=rows.blocks)
 
 
-def _shares(seconds: pd.DataFrame, span: str) -> pd.Series[Any]:
-    """Return the share of each rank's time in a span; empty if nothing was timed."""
+def _compute_shares(seconds: pd.DataFrame, span: str) -> pd.Series[Any]:
+    """Return the share of a span in each rank's time; empty if nothing was timed."""
     if not {span, "step_s"} <= set(seconds.columns) or not seconds["step_s"].sum() > 0:
         return pd.Series(dtype=float)
     trained = seconds[seconds["step_s"].notna()]
     return trained[span].fillna(0.0) / trained["step_s"]
 
 
-def data_bound(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Finding]:
-    """Yield a finding if every rank waits for its loader. `seconds`, here and below, comes from `times`."""
-    shares = _shares(seconds, "data_wait_s")
+def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a finding if every rank waits for its loader. `seconds`, here and below, comes from `sum_times`."""
+    shares = _compute_shares(seconds, "data_wait_s")
     if not len(shares):
         return
     # The lower median: if one of two ranks waits, it is a straggler.
     share = float(shares.sort_values().iloc[(len(shares) - 1) // 2])
     if share < DATA_SHARE:
         return
-    usual = float(typical["data_wait_s"].median())
-    median = f"median {quantities.seconds(usual)} per iteration"
+    typical_s = float(typical["data_wait_s"].median())
+    median = f"median {quantities.format_seconds(typical_s)} per iteration"
     ranks = (
         f" on every rank ({shares.min():.0%} to {shares.max():.0%}; {median})" if len(shares) > 1 else f" ({median})"
     )
     yield Finding(
         "data",
         f"training waits for data {share:.0%} of the time{ranks}",
-        {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": usual},
+        {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": typical_s},
         "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
         "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
         share,
     )
 
 
-def hook_costs(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
+def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
     """Yield findings on costly hooks, and on saving at the end of phases."""
     if "step_s" not in seconds or not len(costs):
         return
@@ -73,15 +73,16 @@ def hook_costs(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
         worst: Any = (
             rows.sort_values("share").dropna(subset=["share"]).iloc[-1] if rows["share"].notna().any() else None
         )
-        saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
-        if worst is None or worst["share"] < (SAVING_SHARE if saving else HOOK_SHARE):
+        is_saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
+        if worst is None or worst["share"] < (SAVING_SHARE if is_saving else HOOK_SHARE):
             continue
-        each = float(worst["seconds"] / max(worst["calls"], 1))
+        seconds_per_call = float(worst["seconds"] / max(worst["calls"], 1))
         name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
         yield Finding(
-            "checkpoint" if saving else "hook",
+            "checkpoint" if is_saving else "hook",
             f"{name} took {worst['seconds']:.3g} s on rank {worst['rank']}, {worst['share']:.1%} of its iterations'"
-            f" time ({worst['calls']} call{'' if worst['calls'] == 1 else 's'}, {quantities.seconds(each)} each)",
+            f" time ({worst['calls']} call{'' if worst['calls'] == 1 else 's'},"
+            f" {quantities.format_seconds(seconds_per_call)} each)",
             {
                 "hook": str(hook),
                 "event": str(event),
@@ -94,17 +95,17 @@ def hook_costs(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
             "hookyard stats RUN --by hook",
             (
                 "save less often, or to faster storage"
-                if saving
-                else _less_of(
-                    str(hook), str(event), cheaper_every(str(event), worst.get("every"), float(worst["share"]))
+                if is_saving
+                else _advise_on_hook(
+                    str(hook), str(event), suggest_every(str(event), worst.get("every"), float(worst["share"]))
                 )
             ),
             float(worst["share"]),
         )
 
 
-def _less_of(hook: str, event: str, every: str | None) -> str:
-    """Return the advice for a hook that costs much; `every` is the one that would bring it to 1% of the time."""
+def _advise_on_hook(hook: str, event: str, every: str | None) -> str:
+    """Return the advice for a costly hook. With `every` it would take 1% of the time."""
     if event in _ONCE:
         return "leave it out, or train for longer: it does this once"
     return (
@@ -114,36 +115,43 @@ def _less_of(hook: str, event: str, every: str | None) -> str:
     )
 
 
-def saving_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Finding]:
+def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Finding]:
     """Yield a finding if training often waits for checkpoints within phases."""
-    shares = _shares(seconds, "checkpoint_s")
+    shares = _compute_shares(seconds, "checkpoint_s")
     if not len(shares) or shares.max() < SAVING_SHARE:
         return
-    rank, share = rank_of_most(shares), float(shares.max())
-    own = rows.ask(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")[
+    rank, share = find_rank_with_max(shares), float(shares.max())
+    stalls = rows.ask(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")[
         "checkpoint_s"
     ]
     yield Finding(
         "checkpoint",
-        f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(own)} times, "
-        f"{quantities.seconds(float(own.median()))} typically and {quantities.seconds(float(own.max()))} at most",
-        {"rank": rank, "share": share, "times": len(own), "median_s": float(own.median()), "max_s": float(own.max())},
+        f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(stalls)} times, "
+        f"{quantities.format_seconds(float(stalls.median()))} typically and"
+        f" {quantities.format_seconds(float(stalls.max()))} at most",
+        {
+            "rank": rank,
+            "share": share,
+            "times": len(stalls),
+            "median_s": float(stalls.median()),
+            "max_s": float(stalls.max()),
+        },
         "stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",
         "save less often (hooks.checkpoint.every), or to faster storage",
         share,
     )
 
 
-def unnamed(seconds: pd.DataFrame) -> Iterator[Finding]:
-    """Yield a finding if much of the time is in no named span."""
-    shares = _shares(seconds, "other_s")
+def find_time_outside_spans(seconds: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a finding if much of the time is outside the named spans."""
+    shares = _compute_shares(seconds, "other_s")
     share = float(shares.median()) if len(shares) else 0.0
-    if share > UNNAMED_SHARE:
+    if share > OTHER_SHARE:
         yield Finding(
             "spans",
             f"{share:.0%} of the time is between the spans (other_s): counting, recording, and other work of the"
             " machine",
-            {"share": share, "worst_rank": rank_of_most(shares)},
+            {"share": share, "worst_rank": find_rank_with_max(shares)},
             "stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
             "such short iterations are mostly bookkeeping: use larger batches, or look for other work on the machine",
             share,

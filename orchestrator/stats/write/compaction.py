@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.stats.aggregate.usage import with_usage
+from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.dataset import make_source, narrow_counters, read_schema
 from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFile, RecordedFiles, list_recorded_files
 from orchestrator.stats.read.tables import sort_rows
@@ -62,7 +62,7 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
     if len(rows):
         rows = sort_rows(rows)
         if table == "rows":
-            rows = with_usage(add_superseded_column(rows, attempts), attempts)
+            rows = add_usage(add_superseded_column(rows, attempts), attempts)
         with storage.create(COMPACTED[table]) as file:
             write_parquet([rows], file)
     return True

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
+from orchestrator.stats.aggregate.configurations import Configuration, Repeat, rank_configurations
 
 CONFIG = "config/"
 """Prefix of the columns of parameters."""
@@ -58,7 +58,7 @@ def configurations_of(trials: pd.DataFrame, metric: str, mode: str, aggregate: s
     """Return the configurations of a sweep with repeats, the best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
     rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
-    return configurations(
+    return rank_configurations(
         (Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode, aggregate
     )
 
@@ -73,7 +73,7 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate
             "configuration": configuration.number,
             **values.get(configuration.number, {}),
             **{name: getattr(configuration, name) for name in ("n", "mean", "std", "low", "high")},
-            **({"lower_bound": configuration.merit} if aggregate == "lower_bound" else {}),
+            **({"lower_bound": configuration.score} if aggregate == "lower_bound" else {}),
             **{name: getattr(configuration, name) for name in ("failed", "stopped")},
             "best": configuration.trials[0] if configuration.trials else None,
         }
@@ -88,8 +88,8 @@ def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: s
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
-    merits = {group.number: group.merit for group in configurations_of(known, metric, mode, aggregate)}
-    return first.assign(**{metric: first["configuration"].map(merits)})
+    scores = {group.number: group.score for group in configurations_of(known, metric, mode, aggregate)}
+    return first.assign(**{metric: first["configuration"].map(scores)})
 
 
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:

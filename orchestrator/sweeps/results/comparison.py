@@ -14,15 +14,15 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate.compare import (
-    LEVEL,
+    SIGNIFICANCE_LEVEL,
     Series,
-    beyond_chance,
-    comparison,
-    config_differences,
-    direction_of,
+    compare_series,
+    describe_direction,
+    find_config_differences,
+    is_significant,
 )
 from orchestrator.stats.aggregate.configurations import Configuration
-from orchestrator.stats.aggregate.student_t import tail
+from orchestrator.stats.aggregate.student_t import compute_tail_probability
 from orchestrator.sweeps.results.analysis import CONFIG, SEED, aggregate_repeats, best_first, configurations_of
 from orchestrator.sweeps.results.result import Sweep
 
@@ -43,7 +43,7 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     return {
         "sweeps": [sweep.name for sweep in sweeps],
         "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
-        "config": config_differences([sweep.config for sweep in sweeps]),
+        "config": find_config_differences([sweep.config for sweep in sweeps]),
         "chosen": _chosen(tables, [sweep.objective[0] for sweep in sweeps]),
         "metrics": _metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
         "same_values": _same_values(tables, objectives),
@@ -76,8 +76,8 @@ def _metrics(
             ]
             compared[f"{metric} best configuration"] = _compare_configurations(leaders)
         else:
-            compared[f"{metric} best"] = comparison(series, best, series, _permute_trials(best))
-        compared[f"{metric} median"] = comparison(series, np.median, series, _permute_trials(np.median))
+            compared[f"{metric} best"] = compare_series(series, best, series, _permute_trials(best))
+        compared[f"{metric} median"] = compare_series(series, np.median, series, _permute_trials(np.median))
     return compared
 
 
@@ -93,14 +93,16 @@ def _welch(first: Configuration | None, other: Configuration | None) -> str:
         return "unknown"
     parts = [group.std**2 / group.n for group in (first, other)]
     if not sum(parts):
-        return direction_of(other.mean - first.mean)
+        return describe_direction(other.mean - first.mean)
     freedom = int(sum(parts) ** 2 / (parts[0] ** 2 / (first.n - 1) + parts[1] ** 2 / (other.n - 1)))
     return _t_test(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
 
 
 def _t_test(difference: float, error: float, freedom: int) -> str:
-    rare = difference != 0 and (error == 0 or 2 * tail(abs(difference) / error, freedom) < LEVEL)
-    return direction_of(difference) if rare else "noise"
+    rare = difference != 0 and (
+        error == 0 or 2 * compute_tail_probability(abs(difference) / error, freedom) < SIGNIFICANCE_LEVEL
+    )
+    return describe_direction(difference) if rare else "noise"
 
 
 def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
@@ -111,16 +113,16 @@ def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
     ]
     compare = _permute_trials(np.median)
     columns = {name: [_numbers(table, name) for table in tables] for name in names}
-    costs = {name: comparison(series, np.median, series, compare) for name, series in columns.items()}
+    costs = {name: compare_series(series, np.median, series, compare) for name, series in columns.items()}
     return {name: entry for name, entry in costs.items() if any(value is not None for value in entry["values"])}
 
 
 def _permute_trials(summary: Any) -> Any:
     def compare(difference: float, first: Series, other: Series) -> str:
         # Two, because the test is two-sided.
-        if 2 / comb(len(first) + len(other), len(first)) >= LEVEL:
+        if 2 / comb(len(first) + len(other), len(first)) >= SIGNIFICANCE_LEVEL:
             return "unknown"
-        return direction_of(difference) if beyond_chance(first, other, summary) else "noise"
+        return describe_direction(difference) if is_significant(first, other, summary) else "noise"
 
     return compare
 

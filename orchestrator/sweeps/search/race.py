@@ -21,7 +21,7 @@ import numpy as np
 from orchestrator.config.checks.space import count_trials
 from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.stats.aggregate.student_t import tail
+from orchestrator.stats.aggregate.student_t import compute_tail_probability
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import draw_trials
 from orchestrator.sweeps.search.search import Search, TrialConfig, trial_config
@@ -218,4 +218,4 @@ def _probability(lead: float, variance: float, freedom: int) -> float:
         return 1.0
     if not variance:
         return 0.0 if freedom >= _MIN_FREEDOM else 1.0
-    return tail(lead / math.sqrt(variance), freedom)
+    return compute_tail_probability(lead / math.sqrt(variance), freedom)

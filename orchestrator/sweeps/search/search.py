@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.config.checks.shared_training import SharedPaths
 from orchestrator.config.checks.space import count_trainings, count_trials, fan_out_points
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.stats.aggregate.configurations import group_merit
+from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import as_optuna, draw_trials, repeated, suggested
 
@@ -157,9 +157,9 @@ class OptunaTrials(Search):
         for number, last in results.items():
             if last and metric in last:
                 configurations[number // repeats].append(last)
-        merits = [
-            [group_merit([trial[name] for trial in trials], mode, aggregate) for name, mode in objectives]
+        scores = [
+            [compute_score([trial[name] for trial in trials], mode, aggregate) for name, mode in objectives]
             for trials in configurations.values()
         ]
         sign = 1 if mode == "max" else -1
-        return max(merits, key=lambda merit: -math.inf if math.isnan(merit[0]) else sign * merit[0], default=None)
+        return max(scores, key=lambda score: -math.inf if math.isnan(score[0]) else sign * score[0], default=None)

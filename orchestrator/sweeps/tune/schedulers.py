@@ -17,7 +17,7 @@ from orchestrator.config.sections import sweep as settings_of
 from orchestrator.config.sections.sweep import PB2, PBT, Sweep
 from orchestrator.private_api.ray_tune import Bands, Exploiting, Halving, Median, call_before_next_step
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.aggregate.configurations import group_merit
+from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
@@ -185,7 +185,7 @@ class _SweepScheduler(FIFOScheduler):
         number = trial.config[TRIAL]["number"]
         values = self._repeated[number // repeats, result[TRAINING_ITERATION]]
         values[number] = result[metric]
-        return {**result, metric: group_merit([*values.values()], mode, self._settings.aggregate)}
+        return {**result, metric: compute_score([*values.values()], mode, self._settings.aggregate)}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Give a trial's earlier reports to a rule that compares trials.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.report.binning import envelope, group_neighbours, worst_of_bins
+from orchestrator.report.binning import compute_envelope, compute_max_per_bin, group_neighbors
 from orchestrator.stats.aggregate import row_blocks
 from orchestrator.stats.read.query import Rows
 
@@ -21,7 +21,7 @@ def rows_of(**columns: Any) -> Rows:
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(-1e6, 1e6)), min_size=1, max_size=80), st.integers(1, 10))
 def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: int) -> None:
     at, values = (np.array(part, dtype=float) for part in zip(*points, strict=True))
-    found = envelope(rows_of(step=at.astype(int), value=values), "step", "value", bins)
+    found = compute_envelope(rows_of(step=at.astype(int), value=values), "step", "value", bins)
     assert len(found.at) <= bins
     assert (found.low.min(), found.high.max()) == (values.min(), values.max())
     bin_of = np.searchsorted(found.at, at)
@@ -32,32 +32,32 @@ def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: 
 
 
 def test_envelope_ignores_values_that_are_not_finite() -> None:
-    found = envelope(rows_of(step=[1, 2, 3], value=[1.0, float("nan"), float("inf")]), "step", "value", 10)
+    found = compute_envelope(rows_of(step=[1, 2, 3], value=[1.0, float("nan"), float("inf")]), "step", "value", 10)
     assert (found.at.tolist(), found.count) == ([1], 1)
-    nothing = envelope(rows_of(step=[1], value=[float("nan")]), "step", "value", 10)
+    nothing = compute_envelope(rows_of(step=[1], value=[float("nan")]), "step", "value", 10)
     assert (len(nothing.at), nothing.count) == (0, 0)
 
 
 def test_envelope_of_a_long_run_uses_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight places of which two are a block each, in two bins."""
-    monkeypatch.setattr(row_blocks, "ROWS", 0)
-    monkeypatch.setattr(row_blocks, "NUMBERS", 16)
+    monkeypatch.setattr(row_blocks, "MAX_ROWS_AS_BLOCKS", 0)
+    monkeypatch.setattr(row_blocks, "MAX_STORED_NUMBERS", 16)
     rows = rows_of(rank=[0] * 8, iteration=range(8), value=np.arange(8.0))
-    found = envelope(rows, "iteration", "value", 2)
+    found = compute_envelope(rows, "iteration", "value", 2)
     assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == (
         [3, 7],
         [0, 4],
         [1.5, 5.5],
         [3, 7],
     )
-    grid = worst_of_bins(rows, ["value"], 9, 2)["value"]
+    grid = compute_max_per_bin(rows, ["value"], 9, 2)["value"]
     assert (grid.values.tolist(), grid.columns.tolist()) == ([[3, 7]], [[0, 3], [4, 7]])
 
 
 def test_groups_have_nearly_equal_sizes() -> None:
-    assert group_neighbours(5, 2).tolist() == [0, 0, 0, 1, 1]
-    assert group_neighbours(2, 5).tolist() == [0, 1]
-    assert set(np.bincount(group_neighbours(1000, 96))) == {10, 11}
+    assert group_neighbors(5, 2).tolist() == [0, 0, 0, 1, 1]
+    assert group_neighbors(2, 5).tolist() == [0, 1]
+    assert set(np.bincount(group_neighbors(1000, 96))) == {10, 11}
 
 
 @settings(deadline=None, max_examples=30)
@@ -72,7 +72,7 @@ def test_heat_map_cell_is_the_maximum_of_its_group(
             "value": np.random.default_rng(seed).random(ranks * iterations),
         }
     )
-    grid = worst_of_bins(Rows.of(table), ["value"], down, across)["value"]
+    grid = compute_max_per_bin(Rows.of(table), ["value"], down, across)["value"]
     assert grid.values.shape == (min(ranks, down), min(iterations, across))
     for groups, name in ((grid.rows, "rank"), (grid.columns, "iteration")):
         assert sorted(position for first, last in groups for position in range(first, last + 1)) == [
@@ -86,5 +86,5 @@ def test_heat_map_cell_is_the_maximum_of_its_group(
 
 
 def test_a_cell_without_a_value_is_empty() -> None:
-    grid = worst_of_bins(rows_of(rank=[0, 1], iteration=[1, 2], value=[1.0, 2.0]), ["value"], 9, 9)["value"]
+    grid = compute_max_per_bin(rows_of(rank=[0, 1], iteration=[1, 2], value=[1.0, 2.0]), ["value"], 9, 9)["value"]
     assert np.isnan(grid.values).tolist() == [[False, True], [True, False]]

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from orchestrator.stats.aggregate.best_report import best_report, divergence
+from orchestrator.stats.aggregate.best_report import find_best_report, find_divergence
 
 VALUES = (math.nan, math.inf, -math.inf, 0.5, 0.7)
 
@@ -15,7 +15,7 @@ VALUES = (math.nan, math.inf, -math.inf, 0.5, 0.7)
 @pytest.mark.parametrize("mode", ["max", "min"])
 def test_best_value_is_finite(mode: str) -> None:
     for values in product(VALUES, repeat=3):
-        best = best_report([{"val/score": value} for value in values], "val/score", mode)
+        best = find_best_report([{"val/score": value} for value in values], "val/score", mode)
         finite = [value for value in values if math.isfinite(value)]
         assert (best and best["val/score"]) == ((max if mode == "max" else min)(finite) if finite else None)
 
@@ -25,7 +25,7 @@ def test_training_diverged_if_the_last_value_is_not_finite(name: str) -> None:
     """Since the first of the last values that are not; what was before and came back does not count."""
     for values in product(VALUES, repeat=3):
         reports = [{name: value, "val/loss": 0.1, "step": step} for step, value in enumerate(values)]
-        diverged = divergence([*reports, {"test/accuracy": math.nan, "step": 9}], "val/score")
+        diverged = find_divergence([*reports, {"test/accuracy": math.nan, "step": 9}], "val/score")
         if math.isfinite(values[-1]):
             assert diverged is None
             continue
@@ -34,5 +34,5 @@ def test_training_diverged_if_the_last_value_is_not_finite(name: str) -> None:
 
 
 def test_other_metrics_do_not_count() -> None:
-    assert divergence([{"val/other": math.nan, "train/accuracy": math.nan, "step": 1}], "val/score") is None
-    assert divergence([], None) is None
+    assert find_divergence([{"val/other": math.nan, "train/accuracy": math.nan, "step": 1}], "val/score") is None
+    assert find_divergence([], None) is None

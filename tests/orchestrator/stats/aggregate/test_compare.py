@@ -10,13 +10,13 @@ import pytest
 
 from orchestrator.stats.aggregate.compare import (
     Side,
-    blocks,
+    classify_cost_difference,
+    classify_metric_difference,
     compare,
-    compare_costs,
-    compare_metrics,
-    config_differences,
+    find_config_differences,
+    summarize_blocks,
 )
-from orchestrator.stats.aggregate.usage import usage
+from orchestrator.stats.aggregate.usage import compute_usage
 from orchestrator.stats.read.query import Rows
 
 MIB = 2.0**20
@@ -116,7 +116,7 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
     rows = pd.DataFrame({"rank": [0, 1] * 50, "phase": "train", "epoch": 0, "iteration": np.repeat(np.arange(50), 2)})
     rows["step_s"] = np.where((rows["rank"] + rows["iteration"]) % 2, 1.0, 2.0)
     found = compare([Side("a", {}, [], Rows.of(rows))])
-    assert found["costs"]["train_s"]["values"] == [75.0] == [usage(Rows.of(rows))["train_s"]]
+    assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.of(rows))["train_s"]]
 
 
 def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
@@ -145,23 +145,28 @@ def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
 def test_noise_is_rarely_reported_as_a_difference(kept: float) -> None:
     """200 pairs of runs of 1,000 iterations that are alike, whose noise remembers 1, 9 or 19 iterations: one alarm in a
     hundred is allowed, and more than six in 200 would come about less than once in a hundred times."""
-    pairs = [(blocks(noise(2 * n, 1000, kept)), blocks(noise(2 * n + 1, 1000, kept))) for n in range(200)]
-    alarms = sum(compare_costs(1.0, first, other) != "noise" for first, other in pairs)
+    pairs = [
+        (summarize_blocks(noise(2 * n, 1000, kept)), summarize_blocks(noise(2 * n + 1, 1000, kept))) for n in range(200)
+    ]
+    alarms = sum(classify_cost_difference(1.0, first, other) != "noise" for first, other in pairs)
     assert alarms <= 6
 
 
 def test_a_difference_of_half_the_noise_is_found() -> None:
     """Of 100 pairs, at least nine in ten."""
-    pairs = [(blocks(noise(2 * n, 1000, 0.0)), blocks(noise(2 * n + 1, 1000, 0.0) + 0.5)) for n in range(100)]
-    assert sum(compare_costs(0.5, first, other) == "more" for first, other in pairs) >= 90
+    pairs = [
+        (summarize_blocks(noise(2 * n, 1000, 0.0)), summarize_blocks(noise(2 * n + 1, 1000, 0.0) + 0.5))
+        for n in range(100)
+    ]
+    assert sum(classify_cost_difference(0.5, first, other) == "more" for first, other in pairs) >= 90
 
 
 def test_fluctuating_metrics_rarely_differ() -> None:
     """400 pairs of ten reports around one value: the last reports are told apart in at most two of a hundred."""
     curves = np.random.default_rng(0).normal(size=(400, 2, 10))
-    alarms = sum(compare_metrics(other[-1] - first[-1], first, other) != "noise" for first, other in curves)
+    alarms = sum(classify_metric_difference(other[-1] - first[-1], first, other) != "noise" for first, other in curves)
     assert alarms <= 8
-    assert compare_metrics(20.0, *curves[0]) == "more"
+    assert classify_metric_difference(20.0, *curves[0]) == "more"
 
 
 def test_configs_differ_by_dotted_path() -> None:
@@ -172,9 +177,9 @@ def test_configs_differ_by_dotted_path() -> None:
         "tags": [1, 2],
     }
     two = {"name": "b", "optimizer": {"type": "SGD", "lr": 0.2}, "hooks": {"ema": None, "clip": None}, "tags": [1, 3]}
-    assert config_differences([one, two]) == {
+    assert find_config_differences([one, two]) == {
         "optimizer.lr": [0.1, 0.2],
         "hooks.ema.decay": [0.9, None],
         "tags": [[1, 2], [1, 3]],
     }
-    assert config_differences([one, one]) == {}
+    assert find_config_differences([one, one]) == {}

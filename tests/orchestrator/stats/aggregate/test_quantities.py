@@ -10,19 +10,19 @@ from orchestrator.stats.aggregate import quantities
 @pytest.mark.parametrize(
     ("format_number", "value", "expected"),
     [
-        (quantities.seconds, 0.0123, "12.3 ms"),
-        (quantities.seconds, 0.99, "990 ms"),
-        (quantities.seconds, 1.0, "1 s"),
-        (quantities.seconds, -0.25, "-250 ms"),
-        (quantities.size, 2**19, "0.5 MiB"),
-        (quantities.size, 1010 * 2**20, "0.986 GiB"),
-        (quantities.size, 1.5 * 2**30, "1.5 GiB"),
-        (quantities.size, -(2**20), "-1 MiB"),
-        (quantities.duration, 89.4, "89 s"),
-        (quantities.duration, 90, "2 min"),
-        (quantities.duration, 89.4 * 60, "89 min"),
-        (quantities.duration, 90 * 60, "1 h 30 min"),
-        (quantities.duration, 125 * 60, "2 h 05 min"),
+        (quantities.format_seconds, 0.0123, "12.3 ms"),
+        (quantities.format_seconds, 0.99, "990 ms"),
+        (quantities.format_seconds, 1.0, "1 s"),
+        (quantities.format_seconds, -0.25, "-250 ms"),
+        (quantities.format_bytes, 2**19, "0.5 MiB"),
+        (quantities.format_bytes, 1010 * 2**20, "0.986 GiB"),
+        (quantities.format_bytes, 1.5 * 2**30, "1.5 GiB"),
+        (quantities.format_bytes, -(2**20), "-1 MiB"),
+        (quantities.format_duration, 89.4, "89 s"),
+        (quantities.format_duration, 90, "2 min"),
+        (quantities.format_duration, 89.4 * 60, "89 min"),
+        (quantities.format_duration, 90 * 60, "1 h 30 min"),
+        (quantities.format_duration, 125 * 60, "2 h 05 min"),
     ],
 )
 def test_numbers_have_a_unit_that_suits_their_size(format_number: Any, value: float, expected: str) -> None:
@@ -52,4 +52,4 @@ def test_numbers_have_a_unit_that_suits_their_size(format_number: Any, value: fl
     ],
 )
 def test_values_have_the_unit_of_their_name(name: str, value: Any, words: str) -> None:
-    assert quantities.text(name, value) == words
+    assert quantities.format_value(name, value) == words

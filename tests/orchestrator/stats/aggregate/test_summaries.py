@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.stats.aggregate.summaries import (
-    all_seconds,
+    sum_seconds,
     summarize,
     summarize_by,
     summarize_hooks,
@@ -91,7 +91,7 @@ def test_the_table_by_hook_is_the_costliest_first() -> None:
             "seconds": [0.75, 0.125, 2.0],
         }
     )
-    hooks = summarize_hooks(costs, all_seconds(Rows.of(two_ranks())))
+    hooks = summarize_hooks(costs, sum_seconds(Rows.of(two_ranks())))
     assert list(hooks.index) == [("ema", "on_update"), ("clip", "on_update")]
     # 14 calls in 2.75 s of 21 s in all
     assert hooks.loc[("ema", "on_update")].to_dict() == {

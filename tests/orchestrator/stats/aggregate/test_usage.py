@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.checkpoint.position import Position
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.aggregate.usage import stored_usage, usage
+from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.stats.read.valid_rows import open_valid_rows
@@ -35,7 +35,7 @@ ROWS = pd.DataFrame(
 
 def test_usage_matches_a_hand_calculation() -> None:
     """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory counts."""
-    assert usage(Rows.of(ROWS)) == {
+    assert compute_usage(Rows.of(ROWS)) == {
         "ranks": 2,
         "step_s": 2.5,
         "train_s": 6.0,
@@ -48,9 +48,9 @@ def test_usage_matches_a_hand_calculation() -> None:
 
 
 def test_missing_columns_give_no_numbers() -> None:
-    assert usage(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
-    assert usage(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
-    assert usage(Rows.of(ROWS[:0])) == {"ranks": 0}
+    assert compute_usage(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
+    assert compute_usage(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
+    assert compute_usage(Rows.of(ROWS[:0])) == {"ranks": 0}
 
 
 def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> None:
@@ -64,13 +64,13 @@ def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> Non
     begun = [Attempt(0), Attempt(1, position=Position(iteration=1, samples=1))]
     compact(storage, begun)
     with storage.open(COMPACTED["rows"]) as file:
-        kept = stored_usage(file, begun)
-        assert stored_usage(file, [*begun, Attempt(2)]) is None
-    assert kept == usage(Rows(open_valid_rows(storage, begun)))
+        kept = read_stored_usage(file, begun)
+        assert read_stored_usage(file, [*begun, Attempt(2)]) is None
+    assert kept == compute_usage(Rows(open_valid_rows(storage, begun)))
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
 
 
 def test_file_without_stored_usage_gives_none(tmp_path: Path) -> None:
     pq.write_table(pa.table({"rank": [0]}), tmp_path / "stats.parquet")
     with Storage(tmp_path).open("stats.parquet") as file:
-        assert stored_usage(file, []) is None
+        assert read_stored_usage(file, []) is None

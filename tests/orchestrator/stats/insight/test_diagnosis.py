@@ -8,25 +8,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight import diagnose, failure
+from orchestrator.stats.insight import diagnose, make_failure_finding
 from tests.orchestrator.stats.insight.runs import FALLING, costs, slower, training
 
 
 def test_a_healthy_run_says_so_with_its_numbers() -> None:
     diagnosis = diagnose(training(3, loss=FALLING), costs((0, "ema", "on_update", 200, 0.1)))
-    assert diagnosis.healthy
-    assert diagnosis.signs["iterations"] == 200
-    assert diagnosis.signs["step_s"] == pytest.approx(0.1, rel=0.01)
-    assert diagnosis.signs["data_wait_share"] == pytest.approx(0.02, rel=0.02)
+    assert diagnosis.is_healthy
+    assert diagnosis.figures["iterations"] == 200
+    assert diagnosis.figures["step_s"] == pytest.approx(0.1, rel=0.01)
+    assert diagnosis.figures["data_wait_share"] == pytest.approx(0.02, rel=0.02)
     assert "200 training iterations of 3 ranks" in str(diagnosis)
     assert "2.0% waiting for data, 0.2% for other ranks, 4.0% in hooks" in str(diagnosis)
 
 
 def test_the_wait_for_other_ranks_is_a_share_of_all_ranks_time() -> None:
     """Rank 0 waits 20 ms of 120 for rank 1, which waits for nobody; a rank alone has no such share."""
-    signs = diagnose(training(2, change=slower("forward_s", 1, 0.02))).signs
+    signs = diagnose(training(2, change=slower("forward_s", 1, 0.02))).figures
     assert signs["all_reduce_wait_share"] == pytest.approx(0.5 * 20 / 120, rel=0.02)
-    assert "all_reduce_wait_share" not in diagnose(training(1)).signs
+    assert "all_reduce_wait_share" not in diagnose(training(1)).figures
 
 
 def test_most_serious_finding_comes_first() -> None:
@@ -89,7 +89,7 @@ def test_a_table_without_times_or_rows_says_too_little() -> None:
 )
 def test_a_run_that_does_not_learn_is_not_healthy(loss: Any, problem: str) -> None:
     diagnosis = diagnose(training(2, loss=loss))
-    assert not diagnosis.healthy
+    assert not diagnosis.is_healthy
     assert (diagnosis.findings[0].kind, diagnosis.findings[0].numbers["problem"]) == ("loss", problem)
 
 
@@ -97,19 +97,19 @@ def test_a_run_that_does_not_learn_is_not_healthy(loss: Any, problem: str) -> No
     "loss", [-np.linspace(1, 30, 200)[:, None], np.random.default_rng(0).lognormal(0, 1, (200, 2)), FALLING]
 )
 def test_a_loss_that_falls_or_is_noisy_is_none_of_these(loss: Any) -> None:
-    assert diagnose(training(2, loss=loss)).healthy
+    assert diagnose(training(2, loss=loss)).is_healthy
 
 
 @pytest.mark.parametrize("stats", [training(2, loss=FALLING), training(2, loss=FALLING).iloc[:0]])
 @pytest.mark.parametrize("status", ["failed", "lost"])
 def test_a_failure_is_the_first_finding(stats: pd.DataFrame, status: str) -> None:
-    ending = failure(status, "rank 1: ValueError: broken\nand more")
-    diagnosis = diagnose(stats, ending=ending)
+    ending = make_failure_finding(status, "rank 1: ValueError: broken\nand more")
+    diagnosis = diagnose(stats, failure_finding=ending)
     first = diagnosis.findings[0]
     assert (first.kind, first.sentence) == ("failure", ending.sentence if ending else "")
     assert ("hookyard replay RUN --iteration 201 repeats it" in first.advice) == (status == "failed" and len(stats) > 0)
-    assert not diagnosis.healthy
-    assert failure("finished", None) is None
+    assert not diagnosis.is_healthy
+    assert make_failure_finding("finished", None) is None
 
 
 def test_categories_are_taken_as_the_tables_have_them() -> None:

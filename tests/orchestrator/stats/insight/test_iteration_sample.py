@@ -22,7 +22,7 @@ FAULTS = {
 
 @pytest.fixture
 def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iteration_sample, "MOST_ITERATIONS", 1000)
+    monkeypatch.setattr(iteration_sample, "MAX_ITERATIONS", 1000)
 
 
 @pytest.mark.parametrize("pattern", FAULTS)
@@ -30,10 +30,10 @@ def test_a_straggler_is_found_in_stretches_as_in_all(pattern: str, monkeypatch: 
     span, seconds = FAULTS[pattern]
     stats = training(4, ITERATIONS, change=slower(span, 2, seconds))
     (whole,) = diagnose(stats).findings
-    monkeypatch.setattr(iteration_sample, "MOST_ITERATIONS", 1000)
+    monkeypatch.setattr(iteration_sample, "MAX_ITERATIONS", 1000)
     found = diagnose(stats)
     (part,) = found.findings
-    assert 0.25 <= found.signs["compared_share"] < 0.26
+    assert 0.25 <= found.figures["compared_share"] < 0.26
     assert "in their own work (seen in 25." in str(found)
     for name in ("rank", "span", "pattern"):
         assert part.numbers[name] == whole.numbers[name]
@@ -46,7 +46,7 @@ def test_steps_of_several_iterations_are_whole_where_a_stretch_begins() -> None:
     stats = training(4, ITERATIONS, change=slower("forward_s", 2, 0.01))
     stats["step"] = stats["iteration"] // 4
     found = diagnose(stats)
-    assert found.signs["compared_share"] < 0.27
+    assert found.figures["compared_share"] < 0.27
     (finding,) = found.findings
     assert (finding.numbers["rank"], finding.numbers["span"]) == (2, "forward_s")
     assert finding.numbers["lost_s"] == pytest.approx(0.04, rel=0.05)

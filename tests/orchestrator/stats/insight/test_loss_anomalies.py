@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.stats.insight.loss_anomalies import losses
+from orchestrator.stats.insight.loss_anomalies import find_loss_anomalies
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import training
 
@@ -18,7 +18,7 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     values = loss()
     values[120:, 1] = value
     values[121:] = value
-    (finding,) = losses(Rows.of(training(3, loss=values)))
+    (finding,) = find_loss_anomalies(Rows.of(training(3, loss=values)))
     assert (finding.numbers["iteration"], finding.numbers["ranks"], finding.numbers["iterations"]) == (121, [1], 80)
     assert finding.weight == 1
     assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.stats.insight.finding import Finding
-from orchestrator.stats.insight.memory import memory
+from orchestrator.stats.insight.memory import find_memory_problems
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import training
 
@@ -23,7 +23,7 @@ def held(ranks: int) -> np.ndarray:
 
 
 def seen(stats: pd.DataFrame) -> Iterator[Finding]:
-    return memory(Rows.of(stats))
+    return find_memory_problems(Rows.of(stats))
 
 
 def test_leak_is_found_with_slope_and_rank() -> None:

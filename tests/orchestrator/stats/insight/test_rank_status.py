@@ -4,15 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight.rank_status import LAST, Speed, rank_statuses, speed
-from orchestrator.stats.insight.stragglers import LEAST_SYNCS
+from orchestrator.stats.insight.rank_status import N_ITERATIONS, Speed, compare_ranks, compute_speed
+from orchestrator.stats.insight.stragglers import MIN_SYNCS
 from tests.orchestrator.stats.insight.runs import OWN_S, slower, training
 
 
 def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_long() -> None:
     rows = training(4, change=slower("forward_s", 2, 0.02))
-    found = rank_statuses(rows)
-    assert [rank for rank, standing in found.items() if standing.slowest] == [2]
+    found = compare_ranks(rows)
+    assert [rank for rank, standing in found.items() if standing.is_slowest] == [2]
     assert found[2].span == "forward_s"
     assert found[2].behind_s == pytest.approx(0.02, abs=0.001)
     # Each rank adds up to 1% of noise to its spans.
@@ -23,14 +23,14 @@ def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_lon
 
 
 def test_ranks_that_are_alike_have_no_slowest() -> None:
-    assert not any(standing.slowest for standing in rank_statuses(training(4)).values())
+    assert not any(standing.is_slowest for standing in compare_ranks(training(4)).values())
 
 
 def test_nothing_is_said_of_one_rank_or_of_few_iterations() -> None:
-    assert rank_statuses(training(1)) == {}
-    assert rank_statuses(training(2, iterations=LEAST_SYNCS)) == {}, "the first is left out"
-    assert set(rank_statuses(training(2, iterations=LEAST_SYNCS + 1))) == {0, 1}
-    assert rank_statuses(pd.DataFrame()) == {}
+    assert compare_ranks(training(1)) == {}
+    assert compare_ranks(training(2, iterations=MIN_SYNCS)) == {}, "the first is left out"
+    assert set(compare_ranks(training(2, iterations=MIN_SYNCS + 1))) == {0, 1}
+    assert compare_ranks(pd.DataFrame()) == {}
 
 
 def test_speed_is_of_the_last_iterations() -> None:
@@ -48,14 +48,14 @@ def test_speed_is_of_the_last_iterations() -> None:
         )
         for rank in (0, 1)
     )
-    last = iterations[-LAST:]
-    assert speed(rows) == Speed(
+    last = iterations[-N_ITERATIONS:]
+    assert compute_speed(rows) == Speed(
         loss=pytest.approx(np.mean(1.0 / last) + 0.5),
         step_s=pytest.approx(np.median(np.concatenate([last, 1.5 * last]))),
-        samples_per_s=pytest.approx(2 * 32 * LAST / (1.5 * last.sum())),
+        samples_per_s=pytest.approx(2 * 32 * N_ITERATIONS / (1.5 * last.sum())),
     )
 
 
 def test_speed_of_missing_columns_is_unknown() -> None:
-    assert speed(pd.DataFrame()) == Speed()
-    assert speed(pd.DataFrame({"rank": [0], "iteration": [1], "loss": [float("nan")]})) == Speed()
+    assert compute_speed(pd.DataFrame()) == Speed()
+    assert compute_speed(pd.DataFrame({"rank": [0], "iteration": [1], "loss": [float("nan")]})) == Speed()

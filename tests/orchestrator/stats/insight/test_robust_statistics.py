@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from orchestrator.stats.insight.robust_statistics import (
-    beyond_others,
-    lower_spread,
-    median_error,
-    step_error,
+    estimate_change_error,
+    estimate_lower_spread,
+    estimate_median_error,
+    subtract_median_of_others,
 )
 
 
@@ -15,19 +15,19 @@ from orchestrator.stats.insight.robust_statistics import (
 def test_beyond_others_subtracts_the_median_of_other_columns(columns: int) -> None:
     values = np.random.default_rng(0).integers(0, 5, (30, columns)).astype(float)
     others = [np.median(np.delete(values, column, axis=1), axis=1) for column in range(columns)]
-    assert beyond_others(values).tolist() == (values - np.array(others).T).tolist()
+    assert subtract_median_of_others(values).tolist() == (values - np.array(others).T).tolist()
 
 
 def test_the_error_of_a_median_is_that_of_repeated_draws() -> None:
     """For 16 blocks that are normal with standard deviation 2 the median's error is 2 sqrt(pi / 2) / 4 = 0.63."""
     draw = np.random.default_rng(0)
     blocks = draw.normal(0, 2, (16, 4000))
-    assert np.median(median_error(blocks)) == pytest.approx(0.63, rel=0.1)
+    assert np.median(estimate_median_error(blocks)) == pytest.approx(0.63, rel=0.1)
     assert np.median(blocks, axis=0).std() == pytest.approx(0.63, rel=0.1)
-    assert np.median(step_error(blocks + np.arange(16)[:, None] * 0.1)) == pytest.approx(2, rel=0.1)
+    assert np.median(estimate_change_error(blocks + np.arange(16)[:, None] * 0.1)) == pytest.approx(2, rel=0.1)
 
 
 def test_lower_spread_ignores_high_outliers() -> None:
     alike = [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert lower_spread(np.array(alike)) == pytest.approx(1.4826, rel=1e-4)
-    assert lower_spread(np.array([*alike[:3], 90.0, 95.0])) == pytest.approx(1.4826, rel=1e-4)
+    assert estimate_lower_spread(np.array(alike)) == pytest.approx(1.4826, rel=1e-4)
+    assert estimate_lower_spread(np.array([*alike[:3], 90.0, 95.0])) == pytest.approx(1.4826, rel=1e-4)

@@ -14,15 +14,15 @@ from hooks.hook import WITHIN_ITERATION
 from orchestrator.loop.step import iterations
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.insight.finding import Finding
-from orchestrator.stats.insight.gradient_syncs import WAIT, gradient_syncs
-from orchestrator.stats.insight.stragglers import stragglers
+from orchestrator.stats.insight.gradient_syncs import WAIT, extract_gradient_syncs
+from orchestrator.stats.insight.stragglers import find_stragglers
 from tests.orchestrator.stats.insight.runs import costs, slower, training, unmeasured
 
 
 def found(stats: pd.DataFrame, ledger: pd.DataFrame | None = None) -> list[Finding]:
-    exchanges = gradient_syncs(stats)
+    exchanges = extract_gradient_syncs(stats)
     assert exchanges is not None
-    return stragglers(exchanges, ledger)
+    return find_stragglers(exchanges, ledger)
 
 
 def named(findings: list[Finding]) -> list[tuple[Any, ...]]:
@@ -72,11 +72,11 @@ def test_micro_batches_of_a_step_count_together() -> None:
     """Ranks meet once in four iterations."""
     stats = training(2, iterations=400, change=slower("data_wait_s", 1, 0.01))
     stats["step"] = stats["iteration"] // 4
-    exchanges = gradient_syncs(stats)
+    exchanges = extract_gradient_syncs(stats)
     assert exchanges is not None
     assert exchanges.iterations[:3].tolist() == [8, 12, 16]
     assert exchanges.local["forward_s"][0] == pytest.approx([0.12, 0.12], rel=0.01)
-    (finding,) = stragglers(exchanges)
+    (finding,) = find_stragglers(exchanges)
     assert finding.numbers["lost_s"] == pytest.approx(0.04, rel=0.01)
     assert "per step more than the others" in finding.sentence
 

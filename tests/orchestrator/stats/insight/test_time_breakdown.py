@@ -8,14 +8,20 @@ import pandas as pd
 import pytest
 
 from orchestrator.stats.insight.iteration_sample import sample_iterations
-from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
+from orchestrator.stats.insight.time_breakdown import (
+    find_checkpoint_stalls,
+    find_costly_hooks,
+    find_data_waits,
+    find_time_outside_spans,
+    sum_times,
+)
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 
 def asked(stats: pd.DataFrame) -> tuple[Rows, pd.DataFrame]:
     rows = Rows.of(stats)
-    return rows, times(rows)
+    return rows, sum_times(rows)
 
 
 def seen(stats: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -29,16 +35,16 @@ def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
     def change(own: dict[str, Any]) -> None:
         own["data_wait_s"] += 0.02
 
-    (finding,) = data_bound(*seen(training(4, change=change)))
+    (finding,) = find_data_waits(*seen(training(4, change=change)))
     assert finding.weight == pytest.approx(0.022 / 0.12, rel=0.02)
     assert "18% of the time on every rank" in finding.sentence
-    (of_one,) = data_bound(*seen(training(1, change=change)))
+    (of_one,) = find_data_waits(*seen(training(1, change=change)))
     assert "% of the time (median 22 ms per iteration)" in of_one.sentence
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_one_rank_that_waits_for_data_makes_no_run_short_of_it(ranks: int) -> None:
-    assert list(data_bound(*seen(training(ranks, change=slower("data_wait_s", 1, 0.05))))) == []
+    assert list(find_data_waits(*seen(training(ranks, change=slower("data_wait_s", 1, 0.05))))) == []
 
 
 def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
@@ -46,7 +52,7 @@ def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
     ledger = costs(
         (0, "plots", "on_step", 200, 1.0), (1, "plots", "on_step", 200, 2.0), (1, "ema", "on_update", 200, 0.1)
     )
-    (finding,) = hook_costs(asked(training(2))[1], ledger)
+    (finding,) = find_costly_hooks(asked(training(2))[1], ledger)
     assert (finding.kind, finding.numbers["hook"], finding.numbers["event"], finding.numbers["rank"]) == (
         "hook",
         "plots",
@@ -63,24 +69,24 @@ def test_the_every_that_takes_one_percent_is_proposed() -> None:
     ledger = costs(
         (0, "layers", "on_forward", 20, 2.0), (0, "ends", "on_phase_end", 2, 2.0), (0, "bare", "on_step", 9, 2.0)
     ).assign(every=["100 steps", "1 epochs", None])
-    advice = {finding.numbers["hook"]: finding.advice for finding in hook_costs(asked(training(1))[1], ledger)}
+    advice = {finding.numbers["hook"]: finding.advice for finding in find_costly_hooks(asked(training(1))[1], ledger)}
     number = int(re.search(r"hooks.layers.every=(\d+) steps", advice["layers"])[1])  # type: ignore[index]  # the test
     assert number == pytest.approx(1000, rel=0.02)
     assert all("every" not in advice[hook] for hook in ("ends", "bare"))
 
 
 def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
-    (finding,) = hook_costs(asked(training(1))[1], costs((0, "(loop)", "save", 4, 6.0)))
+    (finding,) = find_costly_hooks(asked(training(1))[1], costs((0, "(loop)", "save", 4, 6.0)))
     assert finding.kind == "checkpoint"
     assert finding.sentence.startswith("saving checkpoints between phases took 6 s on rank 0")
 
 
 def test_a_ledger_of_a_table_without_times_says_nothing() -> None:
     stats = training(1).drop(columns="step_s")
-    assert list(hook_costs(asked(stats)[1], costs((0, "a", "on_step", 1, 99.0)))) == []
-    assert list(data_bound(*seen(stats))) == []
-    assert list(saving_stalls(*asked(stats))) == []
-    assert list(unnamed(asked(stats)[1])) == []
+    assert list(find_costly_hooks(asked(stats)[1], costs((0, "a", "on_step", 1, 99.0)))) == []
+    assert list(find_data_waits(*seen(stats))) == []
+    assert list(find_checkpoint_stalls(*asked(stats))) == []
+    assert list(find_time_outside_spans(asked(stats)[1])) == []
 
 
 def test_checkpoints_for_which_training_stands_still() -> None:
@@ -88,7 +94,7 @@ def test_checkpoints_for_which_training_stands_still() -> None:
     stats = training(2)
     stats["checkpoint_s"] = np.where(stats["iteration"].isin([50, 100, 150, 200]), 1.0, 0.0)
     stats["step_s"] += stats["checkpoint_s"]
-    (finding,) = saving_stalls(*asked(stats))
+    (finding,) = find_checkpoint_stalls(*asked(stats))
     assert (finding.numbers["times"], finding.numbers["median_s"], finding.numbers["max_s"]) == (4, 1.0, 1.0)
     assert finding.weight == pytest.approx(4 / 24, rel=0.02)
 
@@ -97,5 +103,5 @@ def test_much_time_between_the_spans() -> None:
     def change(own: dict[str, Any]) -> None:
         own["other_s"] += 0.05
 
-    (finding,) = unnamed(asked(training(2, change=change))[1])
+    (finding,) = find_time_outside_spans(asked(training(2, change=change))[1])
     assert finding.weight == pytest.approx(0.051 / 0.15, rel=0.02)
