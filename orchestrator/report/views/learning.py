@@ -17,6 +17,7 @@ from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import find_best_report
 from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.stats.aggregate.row_blocks import select_high, select_known
 from orchestrator.stats.read.query import TRAINING, Rows
 
 BINS = 240

@@ -51,7 +51,7 @@ def get_unit(name: str) -> str:
 
 
 def format_value(name: str, value: Any) -> str:
-    """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42%`; empty for None and NaN."""
+    """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42 %`; empty for None and NaN."""
     if value is None or value != value:
         return ""
     if not is_number(value):
