@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,17 +171,18 @@ class Ray:
             "job_config": DriversImportPath(on_this_machine=not self.address),
         }
         try:
-            if self.address:
-                ray.init(address=self.address, **common, **self._environment)
-            else:
-                with with_few_processes():
-                    ray.init(
-                        address="local",
-                        include_dashboard=False,
-                        object_store_memory=200 * 2**20,
-                        **common,
-                        **self._options,
-                    )
+            with _same_sigterm_handler():
+                if self.address:
+                    ray.init(address=self.address, **common, **self._environment)
+                else:
+                    with with_few_processes():
+                        ray.init(
+                            address="local",
+                            include_dashboard=False,
+                            object_store_memory=200 * 2**20,
+                            **common,
+                            **self._options,
+                        )
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
             raise RunError(f"could not {where}: {error}") from error
@@ -190,3 +194,12 @@ class Ray:
         import ray
 
         ray.shutdown()
+
+
+@contextmanager
+def _same_sigterm_handler() -> Iterator[None]:
+    """Restore this process's handler of SIGTERM, if it has one; `ray.init` replaces it with `sys.exit`."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
