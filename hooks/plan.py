@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from hooks.error_text import describe_error
+from hooks.errors import HookError, describe_error
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.interval import Interval, is_due_now
 from hooks.state import State
@@ -18,17 +18,6 @@ logger = logging.getLogger("hookyard")
 
 EXPENSIVE_S = 5e-6
 """Host time above which a call may use the device: launching one operation takes about as long."""
-
-
-class HookError(RuntimeError):
-    """Failure of a hook, with its name, the event and the cause."""
-
-    def __init__(self, hook: str, event: str, rank: int, cause: str) -> None:
-        super().__init__(f"hook '{hook}' failed in {event} on rank {rank}: {cause}")
-        self.hook, self.event, self.rank, self.cause = hook, event, rank, cause
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.hook, self.event, self.rank, self.cause)
 
 
 @dataclass
@@ -72,7 +61,7 @@ class Plan:
     def __init__(
         self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, mark_time: Callable[[], Any] | None = None
     ) -> None:
-        self.rank, self._mark_time = rank, mark_time
+        self._mark_time = mark_time
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
         for name, hook in sort_by_priority(hooks):
@@ -168,7 +157,7 @@ class Plan:
 
     def _handle_failure(self, call: Call, error: BaseException) -> None:
         if not call.best_effort and call.event != "on_exception":
-            raise HookError(call.name, call.event, self.rank, describe_error(error)) from error
+            raise HookError.from_error(call.name, call.event, error) from error
         logger.warning("hook '%s' failed in %s (the run continues): %s", call.name, call.event, describe_error(error))
 
     def stop_device_timing(self) -> None:

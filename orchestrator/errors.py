@@ -2,12 +2,13 @@
 
 HookyardError
 ├── UsageError          a wrong call: a name that exists, a flag that does not fit (exit code 2)
-│   └── ConfigError     a wrong YAML file or override: every problem, with its place (exit code 2)
+│   ├── ConfigError     a wrong YAML file or override: every problem, with its place (exit code 2)
+│   ├── TaskError       a method of the task returns what the loop cannot use (exit code 2)
+│   └── MetricMissing   a trial's reports lack the sweep's metric (exit code 2)
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
 ├── StorageError        a storage is unreachable or refuses access (exit code 1; 2 if nothing was started)
 │   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
 └── RunError            a run failed (exit code 1)
-    ├── MetricMissing   a trial's reports lack the sweep's metric
     ├── RankMismatch    the ranks do not run the same plan
     └── LeaseLost       another driver has the run by now
 """
@@ -38,7 +39,7 @@ class HookyardError(Exception):
 
 
 class UsageError(HookyardError):
-    """The call is wrong; nothing was started."""
+    """The call, the experiment or the task is wrong."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,14 @@ class ConfigError(UsageError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
+
+
+class TaskError(UsageError):
+    """A method of the task returns what the loop cannot use."""
+
+
+class MetricMissing(UsageError):
+    """A trial's reports lack the sweep's metric, as will those of all trials."""
 
 
 def collect_problems(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -131,10 +140,6 @@ class DamagedFile(StorageError):
 
 class RunError(HookyardError):
     """A run failed."""
-
-
-class MetricMissing(RunError):
-    """A trial's reports lack the sweep's metric, as will those of all trials."""
 
 
 class RankMismatch(RunError):

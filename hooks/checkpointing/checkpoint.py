@@ -10,10 +10,11 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, MinLen
 
+from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import Mode, choose_main_metric, declared_modes, directions, val_metrics
-from hooks.metrics.names import kind_of, list_known, phase_of, phases_of
+from hooks.metrics.names import explain_missing, kind_of, list_known, phase_of, phases_of
 from hooks.needs import Needs
 from hooks.state import State
 
@@ -282,16 +283,13 @@ class Checkpoint(Hook):
 def _get_value(best: _Best, state: State) -> float:
     """Return the metric's value if this phase computes it, else NaN.
 
-    Raises ValueError if the first such phase does not have it.
+    Raises SettingError if the first such phase does not have it.
     """
     val_phase = (phases_of("val", state.loaders) or ["val"])[-1]
     if not (state.computes(best.metric) if phase_of(best.metric) else state.phase == val_phase):
         return math.nan
     if best.metric not in state.metrics and best.score is None and state.metrics:
-        raise ValueError(
-            f"best: there is no metric '{best.metric}' after the {state.phase} phase;"
-            f" {list_known(state.metrics, best.metric)}"
-        )
+        raise SettingError(f"best: {explain_missing(best.metric, state.metrics)}")
     return state.metrics.get(best.metric, math.nan)
 
 
@@ -299,7 +297,7 @@ def _find_first_val_metric(metrics: Mapping[str, float]) -> str:
     """Return the first validation metric besides the loss, or the loss if there is no other."""
     if names := val_metrics(metrics):
         return names[0]
-    raise ValueError(f"best: auto found no validation metric; {list_known(metrics)}")
+    raise SettingError(f"best: auto found no validation metric; {list_known(metrics)}")
 
 
 def _resolve_alias(key: str) -> str:

@@ -18,6 +18,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
+from hooks.errors import SettingError
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, at_interval
 from hooks.needs import Needs
@@ -185,7 +186,7 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     if weights not in averages:
         allowed = ", ".join(["evaluated", "raw", *averages])
         add = "" if averages else "; for averages, add the hook ema with evaluate: ema or both"
-        raise ValueError(f"weights must be one of {allowed}, got '{weights}'{add}")
+        raise SettingError(f"weights: must be one of {allowed}, got '{weights}'{add}")
     return averages[weights](state)
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Ranks
 from hooks.metrics.names import kind_of
 from hooks.state import State
@@ -110,7 +111,7 @@ def _entry(batch: Any, key: int | str, parameter: str) -> Any:
         return batch[key]
     except (KeyError, IndexError, TypeError) as error:
         entries = f"the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else f"{len(batch)} entries"
-        raise ValueError(f"output_csv: {parameter} is {key!r}, but a batch has {entries}") from error
+        raise SettingError(f"{parameter}: a batch has {entries}, not {key!r}") from error
 
 
 def _classes(target: Any, samples: int) -> Tensor:

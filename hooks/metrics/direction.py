@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 Mode = Literal["max", "min"]
@@ -52,8 +53,17 @@ def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> M
     """Return the direction; raises ValueError if it is unknown."""
     mode = direction(metric, declared)
     if mode is None:
+        if near := _nearest_with_direction(metric):
+            raise ValueError(f"there may be no metric '{metric}' (did you mean '{near}'?); if there is, {SET_MODE}")
         raise ValueError(f"unknown whether higher or lower values of '{metric}' are better; {SET_MODE}")
     return mode
+
+
+def _nearest_with_direction(metric: str) -> str | None:
+    """Return a metric's name, its last part replaced by the nearest word that has a direction."""
+    phase, slash, name = metric.rpartition("/")
+    near = get_close_matches(name, sorted(_MORE | _LESS), 1, cutoff=0.8)
+    return f"{phase}{slash}{near[0]}" if near else None
 
 
 def explain_unknown_direction(metrics: Sequence[str]) -> str:

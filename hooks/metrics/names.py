@@ -39,6 +39,11 @@ def list_known(names: Iterable[str], *missing: str) -> str:
     return f"available: {', '.join(names) or 'none'}{hint}"
 
 
+def explain_missing(metric: str, reported: Iterable[str]) -> str:
+    """Return that a metric is not among the reported ones, and the nearest."""
+    return f"there is no metric '{metric}'; {list_known(reported, metric)}"
+
+
 def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the name most like a metric's, ignoring case, preferably of the same phase. A metric without a phase is
     treated as one of val."""

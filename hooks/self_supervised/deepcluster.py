@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
+from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.eval_mode import evaluating
@@ -164,8 +165,8 @@ class DeepCluster(Hook):
     def _draw(self, known: Tensor, state: State) -> list[Tensor]:
         """Return the indices of each head's first centroids: equal on all ranks, different in each epoch."""
         if max(self.clusters) > len(known):
-            raise ValueError(
-                f"clusters has {max(self.clusters)}, but the memory has {len(known)} samples; use fewer clusters"
+            raise SettingError(
+                f"clusters: {max(self.clusters)} clusters are too many for the memory's {len(known)} samples"
             )
         generator = torch.Generator().manual_seed(int(state.config.get("seed", 0)) * 1_000_003 + state.epoch)
         return [

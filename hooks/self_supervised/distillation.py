@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Setup
 from hooks.import_path import callable_at
 from hooks.state import State
@@ -75,4 +76,4 @@ def _load(module: nn.Module, path: str) -> None:
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:
-        raise ValueError(f"checkpoint: the weights in '{path}' do not fit the teacher: {error}") from error
+        raise SettingError(f"checkpoint: the weights in '{path}' do not fit the teacher: {error}") from error

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hooks.errors import SettingError
 from hooks.hook import Hook
 from hooks.parts.norm_layers import BatchNorm
 from hooks.parts.self_supervised.gather import batch_sizes, gather
@@ -112,9 +113,8 @@ class MoCo(MomentumTeacher, Hook):
         super().load_state_dict(state)
         if "queue" in state:
             if len(state["queue"]) != self.queue_length:
-                raise ValueError(
-                    f"queue_length is {self.queue_length}, but the checkpoint's queue has {len(state['queue'])} keys;"
-                    " set that number"
+                raise SettingError(
+                    f"queue_length: the checkpoint's queue has {len(state['queue'])} keys, not {self.queue_length}"
                 )
             self._queue, self._next = state["queue"], state["next"]
 

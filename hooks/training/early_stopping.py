@@ -9,9 +9,10 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt
 
+from hooks.errors import SettingError
 from hooks.hook import Hook
 from hooks.metrics.direction import Mode, directions
-from hooks.metrics.names import list_known
+from hooks.metrics.names import explain_missing
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -62,9 +63,9 @@ class EarlyStopping(Hook):
             state.request_stop(f"{self.monitor} {reason}")
 
     def _handle_missing(self, state: State) -> None:
-        message = f"monitor={self.monitor!r} is not a metric of this run; {list_known(state.metrics, self.monitor)}"
+        message = f"monitor: {explain_missing(self.monitor, state.metrics)}"
         if self.strict:
-            raise KeyError(message)
+            raise SettingError(message)
         logger.warning("early_stopping skips this %s phase: %s", state.phase, message)
 
     def _find_reason(self, value: float) -> str | None:

@@ -12,6 +12,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
+from hooks.errors import SettingError
 from hooks.hook import Hook
 from hooks.interval import Interval, Steps, at_interval
 from hooks.needs import Needs
@@ -129,7 +130,7 @@ class EMA(Hook):
             return
         label = self._label if self.evaluate == "both" else ""
         if state.evaluations.get(label, Weights()).provider:
-            raise ValueError("another hook already sets the weights for validation; set `evaluate` to both or raw")
+            raise SettingError("evaluate: another hook already sets the weights for validation; set both or raw")
         state.evaluations[label] = Weights(self.applied, self._label)
 
     def on_update(self, state: State) -> None:
@@ -195,9 +196,9 @@ class EMA(Hook):
     def _restore_power(self, record: Mapping[str, Any]) -> None:
         saved_stds = self._loaded_state["std"]
         if saved_stds != self._stds:
-            raise ValueError(
-                f"the checkpoint has averages of std {', '.join(map(str, saved_stds)) or 'none'}, but {self._label}.std"
-                f" is {', '.join(map(str, self._stds))}. Set std to the checkpoint's value; `hookyard average` can"
+            raise SettingError(
+                f"std: the checkpoint has averages of std {', '.join(map(str, saved_stds)) or 'none'}, not"
+                f" {', '.join(map(str, self._stds))}. Set std to the checkpoint's value; `hookyard average` can"
                 " compute any other std from its snapshots. To start new averages, rename this hook"
             )
         for std, average in zip(self._stds[1:], self._averages[1:], strict=False):

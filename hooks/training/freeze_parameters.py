@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from hooks.errors import SettingError
 from hooks.hook import CHANGES_GRADIENTS, Hook, Priority, Setup
 from hooks.interval import Interval
 from hooks.parameter_names import Match, Patterns, compiled, list_patterns, matched
@@ -44,7 +45,10 @@ class FreezeParameters(Hook):
 
     def on_start(self, state: State) -> None:
         named = dict(state.module.named_parameters(remove_duplicate=False))
-        frozen = matched(self.patterns, named, self.match)
+        try:
+            frozen = matched(self.patterns, named, self.match)
+        except ValueError as error:
+            raise SettingError(f"patterns: {error}") from None
         self._frozen = list({id(named[name]): named[name] for name in sorted(frozen)}.values())
 
     def on_gradients(self, state: State) -> None:

@@ -10,6 +10,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from hooks.errors import TrainingFailed
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval, Steps
 from hooks.needs import Needs
@@ -71,15 +72,15 @@ class NanGuard(Hook):
         self._act(state, loss, norm)
 
     def _act(self, state: State, loss: float, norm: float) -> None:
-        reason = f"not finite at step {state.step + 1} on rank {state.rank}: loss={loss}, gradient norm={norm}" + (
+        reason = f"step {state.step + 1} has loss={loss} and gradient norm={norm}" + (
             "" if not math.isfinite(loss) or state.world_size == 1 else " (the loss of another rank may be the cause)"
         )
         if self.action == "raise" or (self.action == "skip" and self._hits_in_a_row > self.patience):
-            raise FloatingPointError(reason)
+            raise TrainingFailed(f"{reason}. Lower the learning rate; `hookyard replay` repeats the iteration")
         if not math.isfinite(norm):  # the norm is the same on all ranks, as skipping must be
             state.skip_update(reason)
         if self.action == "stop":
-            state.request_stop(reason)
+            state.request_stop(f"{reason} on rank {state.rank}")
 
     def _dump(self, state: State, loss: float, norm: float) -> None:
         if self._dumped == self.dumps:

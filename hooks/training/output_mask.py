@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
+from hooks.errors import SettingError
 from hooks.hook import Hook, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
@@ -63,7 +64,7 @@ class OutputMask(Hook):
         labels = batch[self.target]
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
             kind = _describe(labels)
-            raise TypeError(f"the labels, batch[{self.target!r}], must be class numbers, got {kind}; set target")
+            raise SettingError(f"target: the labels, batch[{self.target!r}], must be class numbers, got {kind}")
         return labels[labels >= 0].long()
 
 

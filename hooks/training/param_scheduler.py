@@ -7,10 +7,11 @@ from typing import Annotated, Any, ClassVar
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from hooks.errors import SettingError
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import declared_modes, direction
-from hooks.metrics.names import list_known
+from hooks.metrics.names import explain_missing
 from hooks.needs import Needs
 from hooks.state import State
 
@@ -76,7 +77,7 @@ class ParamScheduler(Hook):
         if not schedulers or not state.computes(monitor):
             return
         if monitor not in state.metrics:
-            raise KeyError(f"monitor={monitor!r} is not a metric of this run; {list_known(state.metrics, monitor)}")
+            raise SettingError(f"monitor: {explain_missing(monitor, state.metrics)}")
         for scheduler in schedulers:
             scheduler.step(state.metrics[monitor])
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hooks.error_text import describe_error
+from hooks.errors import describe_error
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.engines.ray_environment import environment_values, set_environment
 from orchestrator.errors import RunError, UsageError

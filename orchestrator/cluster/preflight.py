@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.error_text import describe_error
+from hooks.errors import describe_error
 from orchestrator.cluster.checks import Finding, Node, check_nodes
 from orchestrator.cluster.probe import Facts, collect_facts, examine
 from orchestrator.config.sections.experiment import Experiment

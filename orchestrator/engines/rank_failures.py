@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hooks
-from hooks.error_text import describe_error, error_text
-from hooks.plan import HookError
+from hooks.errors import HookError, SettingError, describe_error, error_text
 from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_python
 from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt
@@ -213,6 +212,8 @@ class RankFailed(RunError):
         )
         for note in getattr(error, "__notes__", ()):
             failure.add_note(note)
+        if isinstance(error, HookError) and isinstance(error.__cause__, SettingError):
+            error = UsageError(message)
         if isinstance(error, UsageError):
             failure.usage_error, failure.trace = error, ""
         return failure

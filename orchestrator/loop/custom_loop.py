@@ -18,7 +18,7 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.custom_training import train_parameters
 from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import CheckpointError, RankMismatch, RunError
+from orchestrator.errors import CheckpointError, RankMismatch, TaskError
 from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
@@ -77,7 +77,7 @@ class CustomLoop(TrainingLoop):
             return super().save_now()
         if self.saving.last_step == self.state.step:
             return None
-        raise RunError(
+        raise TaskError(
             "a checkpoint is requested, but train() has not called session.restore(), which names what to save; call it"
             f" before training{source_location(self.task.train)}"
         )
@@ -108,14 +108,14 @@ class CustomLoop(TrainingLoop):
     def _ends_with_steps(self) -> bool:
         """Return whether the generator made steps after its last `yield`, which are a last round; collective.
 
-        Raises RunError if it has trained nothing.
+        Raises TaskError if it has trained nothing.
         """
         state = self.state
         if self.stopping.is_asked():
             self.stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not self.stopping.reasons:
-            raise RunError(
+            raise TaskError(
                 f"train() ended without a report or a row, so nothing was trained{source_location(self.task.train)}"
             )
         if not unreported or self.stopping.interrupted:
@@ -138,7 +138,7 @@ class CustomLoop(TrainingLoop):
         if self._has_begun:
             return
         if self.parts.waiting is not None:
-            raise RunError(
+            raise TaskError(
                 f"this run continues from checkpoint '{self.parts.waiting}', but train() has not called"
                 f" session.restore(), which restores it; call it before training{source_location(self.task.train)}"
             )
@@ -169,18 +169,18 @@ class CustomLoop(TrainingLoop):
         return {name: mean(metrics[name] for metrics in ranks) for name in ranks[0]}
 
     def _checked(self, report: Any) -> dict[str, float]:
-        """Return a report as plain numbers; raises RunError if it is not one."""
+        """Return a report as plain numbers; raises TaskError if it is not one."""
         where = source_location(self.task.train)
         if not isinstance(report, Mapping) or not report:
-            raise RunError(f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where}")
+            raise TaskError(f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where}")
         for name, value in report.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
-                raise RunError(
+                raise TaskError(
                     f"train() yields a metric {name!r}; its name must begin with train/, val/ or test/, such as"
                     f" 'train/{name}'{where}"
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
-                raise RunError(f"train() yields {describe(value)} for '{name}'; expected a number{where}")
+                raise TaskError(f"train() yields {describe(value)} for '{name}'; expected a number{where}")
         return {name: float(value) for name, value in report.items()}
 
     def _validate(self) -> None:
@@ -225,11 +225,11 @@ class CustomLoop(TrainingLoop):
         self._begin_round()
         taken = _ROW_COLUMNS.intersection(columns)
         if taken:
-            raise RunError(
+            raise TaskError(
                 f"session.record() got the column {', '.join(sorted(taken))}, which every row already has; rename it"
             )
         if type(batch_size) is not int or batch_size < 0:
-            raise RunError(
+            raise TaskError(
                 f"session.record() got batch_size={batch_size!r}; expected the number of samples, a non-negative int"
             )
         state.batch_size, state.stepped = batch_size, True
@@ -303,9 +303,9 @@ class KeptParts:
         for name, part in (*shared.items(), *per_rank.items()):
             _check_part(name, part)
         if "hooks" in shared:
-            raise RunError("session.restore() got a part 'hooks', the name of the hooks' own file; rename the part")
+            raise TaskError("session.restore() got a part 'hooks', the name of the hooks' own file; rename the part")
         if self._shared is not None:
-            raise RunError("session.restore() is called twice; name all parts at once, when they are built")
+            raise TaskError("session.restore() is called twice; name all parts at once, when they are built")
         self._shared, self._per_rank = dict(shared), dict(per_rank)
         stored, self._stored = self._stored, None
         if stored is None:
@@ -344,7 +344,7 @@ def _check_part(name: str, part: Any) -> None:
     if not isinstance(part, MutableMapping) and not all(
         callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")
     ):
-        raise RunError(
+        raise TaskError(
             f"session.restore() got a {type(part).__name__} as '{name}'; expected an object with state_dict() and"
             " load_state_dict(), or a dict. Put values that change into a dict, and update it before each checkpoint"
         )

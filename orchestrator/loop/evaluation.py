@@ -10,7 +10,7 @@ import torch
 from hooks.metrics.names import kind_of
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.state.cursor import RunCursor
@@ -38,12 +38,12 @@ class Evaluation:
         self._cursor, self._data, self._world = cursor, data, world
 
     def check_names(self) -> None:
-        """Raise RunError if a phase has the name of weights, as both would give `val/NAME/loss`."""
+        """Raise TaskError if a phase has the name of weights, as both would give `val/NAME/loss`."""
         for phase in self._data.phases:
             name = phase.partition("/")[2]
             if name and name in self._state.evaluations:
                 provider = self._state.evaluations[name].provider
-                raise RunError(
+                raise TaskError(
                     f"data() has a phase '{phase}', and the hook '{provider}' validates as {phase} too: rename one of"
                     " them"
                 )
@@ -79,9 +79,9 @@ class Evaluation:
                 self._check_each_rank_has_samples(phase, before)
             values = self._iterations.reduce_metrics(f"{phase}/{label}" if label else phase, self._world, meters)
             if not values:
-                raise RunError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
+                raise TaskError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
             if clash := values.keys() & state.metrics.keys():
-                raise RunError(
+                raise TaskError(
                     f"{', '.join(sorted(clash))} would be metrics of {phase} and of another phase: rename the phase or"
                     " the metric"
                 )
@@ -94,10 +94,10 @@ class Evaluation:
         state.phase_iteration, state.phase_length = trained, cursor.epoch.length
 
     def _check_each_rank_has_samples(self, phase: str, before: int) -> None:
-        """Raise RunError on all ranks if the meters of one have seen nothing, and would wait or fail."""
+        """Raise TaskError on all ranks if the meters of one have seen nothing, and would wait or fail."""
         counts = self._world.gather(self._state.phase_iteration - before)
         if 0 in counts:
-            raise RunError(
+            raise TaskError(
                 f"the task has meters, which need a {phase} sample on each rank, and the stream has none for rank"
                 f" {counts.index(0)}"
             )

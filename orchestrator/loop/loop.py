@@ -15,7 +15,7 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.metrics import phase_problems
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
-from orchestrator.errors import ConfigError, Problem, RunError
+from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.loop.data.phases import DataOf, data_from_task
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.model.torch_settings import torch_settings
@@ -174,7 +174,7 @@ class EvaluationLoop(Loop):
     def _rounds(self) -> Iterator[Report]:
         data = self.training.data
         if not data.phase_names(self._kind):
-            raise RunError(
+            raise TaskError(
                 f"data() of {type(self.task).__name__} gives {', '.join(data.phases)}, and no {self._kind} to evaluate"
             )
         self.state.metrics, self.cursor.eval_iterations, self.cursor.stage = {}, {}, Stage.VALIDATED

@@ -15,7 +15,7 @@ from orchestrator.config.optim.optimizer import build_optimizers, closure_proble
 from orchestrator.config.optim.schedule import Schedule, Timeline
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.clock.span_clock import clock_for
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
 from orchestrator.loop.model import initial_weights, weight_sources
@@ -231,7 +231,7 @@ class Training:
         """End training, because a rank has no batch left; drop the gradients of an incomplete step."""
         state = self.state
         if state.step == 0:
-            raise RunError(
+            raise TaskError(
                 f"the training data is used up before the first step: the train stream gave {state.iteration} batches,"
                 f" and a step takes {state.accumulate} on each rank"
             )

@@ -10,6 +10,7 @@ from torch import nn
 from hooks.import_path import extend_import_path
 from orchestrator.config.components import make_task
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
+from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.randomness import seeded
 from orchestrator.runs.continuation import open_checkpoints
 
@@ -38,9 +39,11 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
+        here = model.state_dict()
+        mismatches = "; ".join(describe_mismatches(weights, here, here)) or error
         raise CheckpointError(
             f"{store.path(store.resolve(label))} does not fit the model that {config['task']} now"
-            f" makes{_commit(folder)}: {error}. {weights_only}"
+            f" makes{_commit(folder)}: {mismatches}. {weights_only}"
         ) from None
     unsaved = {name: buffer for name, buffer in model.named_buffers() if name not in weights}
     if unsaved:

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from hooks.error_text import describe_error
+from hooks.errors import HookError, describe_error
 from hooks.hook import Hook, Ranks
-from hooks.plan import HookError
 from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import has_own_method

@@ -130,7 +130,7 @@ def test_first_interrupt_saves_and_prints_the_resume_command(
 @pytest.mark.parametrize("engine", ["train", "gang"])
 def test_failing_hook_ends_the_run_with_its_own_message(ray_cluster: Any, outside: Path, engine: EngineName) -> None:
     fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
-    with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 0: ValueError: 2\.0 is too much"):
+    with pytest.raises(RunError, match=r"hook 'fails' failed in on_update: ValueError: 2\.0 is too much"):
         run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)
     assert status_of("runs/points") == "failed"
     assert len(open_run("runs/points").folder.read_attempts()) == 1

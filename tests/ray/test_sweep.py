@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import RunError, load_experiment, open_run, open_sweep, sweep
+from orchestrator import UsageError, load_experiment, open_run, open_sweep, sweep
 from orchestrator.sweeps.driver import count_failed_trials
 from tests.ray.conftest import WHOAMI
 
@@ -76,7 +76,7 @@ def test_misspelled_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, ou
     file = written(outside, ranks=1, metric="val/shfit")
     ended = []
     for local in (True, False):
-        with pytest.raises(RunError, match=r"\(did you mean 'val/shift'\?\)") as caught:
+        with pytest.raises(UsageError, match=r"\(did you mean 'val/shift'\?\)") as caught:
             sweep(load_experiment(file), "runs", f"local-{local}", local=local)
         done = open_sweep(f"runs/local-{local}")
         ended.append(

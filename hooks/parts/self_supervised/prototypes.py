@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hooks.errors import SettingError
 from hooks.hook import Priority, Setup
 from hooks.interval import Interval
 from hooks.needs import Needs
@@ -28,12 +29,12 @@ class SwappedViews:
 
 
 def find_layer(module: nn.Module, name: str) -> nn.Linear:
-    """Return the model's prototypes; raises ValueError if `name` is not a linear layer without bias."""
+    """Return the model's prototypes; raises SettingError if `name` is not a linear layer without bias."""
     layer = dict(module.named_modules()).get(name)
     has_bias = layer is not None and "bias" in dict(layer.named_parameters())
     if not isinstance(layer, nn.Linear) or has_bias:
         kind = "missing" if layer is None else f"a {type(layer).__name__}{' with bias' if has_bias else ''}"
-        raise ValueError(f"prototypes: '{name}' of {type(module).__name__} is {kind}; expected a Linear without bias")
+        raise SettingError(f"prototypes: '{name}' of {type(module).__name__} is {kind}; expected a Linear without bias")
     return layer
 
 

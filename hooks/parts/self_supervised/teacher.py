@@ -16,6 +16,7 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
+from hooks.errors import SettingError
 from hooks.hook import Priority, Setup
 from hooks.needs import Needs
 from hooks.parts.norm_layers import RunningNorm
@@ -143,11 +144,11 @@ def check_outputs(outputs: Sized, views: Sized, method: str) -> None:
 
 
 def find_part(module: nn.Module, name: str) -> nn.Module:
-    """Return a part of a model by name, or the model for an empty name; raises ValueError if there is none."""
+    """Return a part of a model by name, or the model for an empty name; raises SettingError if there is none."""
     part: nn.Module | None = dict(module.named_modules()).get(name)
     if part is None:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
-        raise ValueError(
+        raise SettingError(
             f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name a part, or '' for the whole"
             " model"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hooks import hook
-from hooks.error_text import error_text
+from hooks.errors import error_text
 from orchestrator.errors import ConfigError, raised_in_python
 
 R = TypeVar("R")

@@ -25,7 +25,7 @@ DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
 
 
 def data_from_task(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
-    """Return the task's own data; raises RunError unless it is a mapping."""
+    """Return the task's own data; raises TaskError unless it is a mapping."""
     data: Mapping[str, Any] = check_type(task.data, task.data(), Mapping, PHASES_OF_DATA)
     return data
 

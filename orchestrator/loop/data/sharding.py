@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, Sampler
 
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.randomness import seed_host
 
 Order = Callable[[int], list[int]]
@@ -61,7 +61,7 @@ class ShardedSampler(Sampler[int]):
                 f"the sampler gives {len(order)} samples in epoch {self.epoch}, and {self.length} in the first; give as"
                 " many in each"
             )
-            raise RunError(message)
+            raise TaskError(message)
         rest = order[self.offset :]
         if self.even and rest:
             missing = -len(rest) % self.world_size

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.config.checks.data import length_of
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError
+from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, TaskError
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.stream_shard import Share, has_state, refuse_unclear
 from orchestrator.loop.world import World
@@ -177,13 +177,13 @@ class Stream(PhaseData):
             restore_random_state(before)
 
     def _all_passes(self, has_batch: bool) -> Iterator[Any]:
-        """Yield the rest of a pass and all that follow; raises RunError for a pass without a batch."""
+        """Yield the rest of a pass and all that follow; raises TaskError for a pass without a batch."""
         while True:
             for batch in self._pass:
                 has_batch = True
                 yield batch
             if not has_batch:
-                raise RunError(
+                raise TaskError(
                     f"the train stream has no batch for rank {self._world.rank} in pass {self._passes + 1}: it needs at"
                     " least one for each rank, and __iter__ must start over in each pass"
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,23 +43,27 @@ def _match(
     if not selected:
         excluded = ", ".join(init.excluded)
         raise ConfigError([Problem("init.except", f"excludes everything that init.only selects, got {excluded}")])
-    tensors = {name: source[source_names[name]] for name in selected if name in source_names}
-    misshapen = [name for name, tensor in tensors.items() if tensor.shape != model[name].shape]
+    renamed = {name: source[source_name] for name, source_name in source_names.items()}
+    tensors = {name: renamed[name] for name in selected if name in renamed}
+    matching = {name: tensor for name, tensor in tensors.items() if tensor.shape == model[name].shape}
+    return matching, describe_mismatches(renamed, model, selected)
+
+
+def describe_mismatches(source: Mapping[str, Any], model: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """Return lines about the tensors of a source that do not fit a model; `names` are the model's that should."""
+    shapes = {name: (_shape(source[name]), _shape(model[name])) for name in names if name in source}
+    different = [f"{name} ({old}, here {new})" for name, (old, new) in shapes.items() if old != new]
     mismatches = (
-        ("missing", [name for name in selected if name not in source_names]),
-        ("unused", [name for name in source_names if name not in model]),
-        (
-            "with a different shape",
-            [f"{name} ({_shape(tensors[name])}, here {_shape(model[name])})" for name in misshapen],
-        ),
+        ("missing", [name for name in names if name not in source]),
+        ("unused", [name for name in source if name not in model]),
+        ("with a different shape", different),
     )
-    lines = [f"{len(names)} {kind}: {listed(names)}" for kind, names in mismatches if names]
-    return {name: tensor for name, tensor in tensors.items() if name not in misshapen}, lines
+    return [f"{len(names)} {kind}: {listed(names)}" for kind, names in mismatches if names]
 
 
 def _tensors_in(state: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"
+def _shape(value: Any) -> str:
+    return "x".join(map(str, getattr(value, "shape", ()))) or "a number"

@@ -11,7 +11,7 @@ from torch import nn
 
 from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
@@ -22,14 +22,14 @@ INITIALIZERS = ("reset_parameters", "init_weights", "_reset_parameters")
 
 
 def build_model(task: Task, on_meta: bool) -> nn.Module:
-    """Return the task's model. Raises RunError if a part of it on the meta device could not be initialized."""
+    """Return the task's model. Raises TaskError if a part of it on the meta device could not be initialized."""
     with torch.device("meta") if on_meta else nullcontext():
         module = check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
     own_tensors = {name: [*part.parameters(False), *part.buffers(False)] for name, part in module.named_modules()}
     parts = [name for name, tensors in own_tensors.items() if tensors and not _initializer(module.get_submodule(name))]
     if on_meta and parts:
         names = listed([f"'{name}' ({type(module.get_submodule(name)).__name__})" for name in parts], 4)
-        raise RunError(
+        raise TaskError(
             f"workers.meta_device: {len(parts)} parts of the model have parameters or buffers and no"
             f" reset_parameters(): {names}. Write that method, which sets their values, or remove workers.meta_device"
         )

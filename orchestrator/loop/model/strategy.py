@@ -17,7 +17,7 @@ from hooks.parts import sharded_tensors as shards
 from hooks.parts.norm_layers import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import ConfigError, Problem, RunError
+from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.loop.model.torch_settings import compile_mode
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_turns
@@ -132,7 +132,7 @@ def set_gradient_sync(model: nn.Module, now: bool) -> None:
 
 
 def check_gradients_synced(model: DistributedDataParallel) -> None:
-    """Raise RunError if the last backward pass has not exchanged all gradients: the loss does not depend on some."""
+    """Raise TaskError if the last backward pass has not exchanged all gradients: the loss does not depend on some."""
     indices = gradients_never_exchanged(model)
     if indices is None:
         return
@@ -145,7 +145,7 @@ def check_gradients_synced(model: DistributedDataParallel) -> None:
         else "Use them in every forward(), call requires_grad_(False) for them in model(), or set workers: {ddp:"
         " {find_unused_parameters: true}}, without static_graph"
     )
-    raise RunError(f"the loss does not depend on {unused}, so ranks cannot exchange their gradients. {advice}")
+    raise TaskError(f"the loss does not depend on {unused}, so ranks cannot exchange their gradients. {advice}")
 
 
 def mesh_of(module: nn.Module) -> Any:

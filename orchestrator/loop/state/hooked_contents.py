@@ -9,8 +9,9 @@ from hooks.state import State
 from orchestrator.checkpoint.manifest import position_in
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.optim.schedule import Schedule
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.data.phases import Data
+from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_optimizer
 from orchestrator.loop.state.optimizer_state import load_state, with_settings_of
 from orchestrator.loop.state.saving import LoadedCheckpoint
@@ -142,9 +143,14 @@ class HookedContents:
             for key in state.optimizers if saved else ():
                 self._restore_optimizer(key, saved[key] if key else saved, rescheduled.get(key))
         except (RuntimeError, ValueError, KeyError) as error:
-            missing = f"its optimizer's state has no {error}, so it is of another optimizer"
-            reason = missing if isinstance(error, KeyError) else error
-            raise CheckpointError(f"checkpoint '{loaded.name}' does not fit this experiment: {reason}") from error
+            model = state.module.state_dict()
+            reasons = describe_mismatches(loaded.shared["model"], model, model) or [
+                f"its optimizer's state has no {error}" if isinstance(error, KeyError) else str(error)
+            ]
+            raise UsageError(
+                f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change"
+                " of task or experiment, or start another run with init.from, which loads the tensors that fit"
+            ) from error
 
     def _restore_optimizer(self, name: str, saved: Mapping[str, Any], rescheduled: Position | None) -> None:
         """Restore an optimizer, its scheduler and its scaler.

@@ -240,7 +240,7 @@ class CheckpointSaver:
         return files, details
 
     def restore(self, name: str) -> None:
-        """Restore checkpoint `name` on this rank and fire `on_load`; raises CheckpointError if it does not fit."""
+        """Restore checkpoint `name` on this rank and fire `on_load`; raises UsageError if it does not fit."""
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
         state, world, contents, load = self._state, self._world, self._contents, partial(self.store.load, name)

@@ -12,7 +12,7 @@ from torch import Tensor
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.norm_layers import BatchNorm
 from orchestrator.config.python.user_code import source_location
-from orchestrator.errors import RunError
+from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 
@@ -93,7 +93,7 @@ class MicrobatchRunner(IterationRunner):
         return None
 
     def _pieces(self, batch: Any, samples: int) -> list[tuple[Any, int]]:
-        """Return the pieces and their numbers of samples; raises RunError if the batch cannot be cut by samples."""
+        """Return the pieces and their numbers of samples; raises TaskError if the batch cannot be cut by samples."""
         size_of = self.task.batch_size
         if self.microbatches == 1:
             return [(batch, samples)]
@@ -101,9 +101,9 @@ class MicrobatchRunner(IterationRunner):
         try:
             pieces = [(piece, size_of(piece)) for piece in microbatches_of(batch, self.microbatches)]
         except ValueError as error:
-            raise RunError(f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}") from None
+            raise TaskError(f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}") from None
         if sum(size for _, size in pieces) != samples:
-            raise RunError(
+            raise TaskError(
                 f"memory ran out, and the batch of {samples} samples is cut into pieces of"
                 f" {', '.join(str(size) for _, size in pieces)}: its samples are not along the first dimension of its"
                 f" tensors. {advice}{source_location(size_of)}"

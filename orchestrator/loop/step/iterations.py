@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.config.python.user_code import source_location
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock, Column
 from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
@@ -304,7 +304,7 @@ class IterationRunner:
         metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
         for name, values in checked_metrics(self.task.metrics, metrics, samples).items():
             if name == "loss" or name in self._loss_terms:
-                raise RunError(
+                raise TaskError(
                     f"metrics() and loss() both return '{name}', so both would be reported as"
                     f" {self.state.phase}/{name}; rename one of them{source_location(self.task.metrics)}"
                 )

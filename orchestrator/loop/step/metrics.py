@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 from torch import Tensor
 
 from orchestrator.config.python.user_code import source_location
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -60,7 +60,7 @@ class Means:
 def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World) -> dict[str, float]:
     """Return the means and the meters' values across all ranks, as `<prefix>/<name>`; collective.
 
-    Raises RunError for a meter whose values differ between ranks, are not numbers, or have the name of a mean.
+    Raises TaskError for a meter whose values differ between ranks, are not numbers, or have the name of a mean.
     """
     computed_here = {name: _flatten(name, meter.compute()) for name, meter in meters.items()}
     states, computed = zip(*world.gather((means.state_dict(), computed_here)), strict=True)
@@ -68,7 +68,7 @@ def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, An
     for name, numbers in computed[0].items():
         refuse_different(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
         if duplicates := numbers.keys() & values.keys():
-            raise RunError(
+            raise TaskError(
                 f"meters() returns '{name}', but {prefix}/{min(duplicates)} is already a value of loss(), metrics() or"
                 " another meter: rename one of them"
             )
@@ -89,19 +89,19 @@ def _flatten(name: str, value: Any) -> dict[str, float]:
     if len(shape) == 1:
         return {f"{name}/{index}": float(number) for index, number in enumerate(value)}
     returned = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
-    raise RunError(
+    raise TaskError(
         f"compute() of the meter '{name}' returns {returned}; expected one number, a vector of numbers, or a mapping of"
         " these by name. Average over the rest (torchmetrics: average='macro'), or use a meter for each value"
     )
 
 
 def refuse_different(task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]) -> None:
-    """Raise RunError if ranks have computed different values of a meter, apart from rounding."""
+    """Raise TaskError if ranks have computed different values of a meter, apart from rounding."""
     for name in dict.fromkeys(name for values in ranks for name in values):
         first = ranks[0].get(name)
         for rank, value in enumerate(values.get(name) for values in ranks):
             if not _are_close(value, first):
-                raise RunError(
+                raise TaskError(
                     f"the meter '{meter}' differs between ranks: {prefix}/{name} is {first} on rank 0 and {value} on"
                     f" rank {rank}. Each rank's meter sees its own samples, so compute() must combine its state over"
                     " all ranks (torchmetrics: add_state with dist_reduce_fx, and sync_on_compute=True). A mean over"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hooks.private_torch import tree_leaves
 from orchestrator.config.python.user_code import source_location
-from orchestrator.errors import RunError
+from orchestrator.errors import RunError, TaskError
 from orchestrator.stats.aggregate.spans import TIMES
 
 R = TypeVar("R")
@@ -21,14 +21,14 @@ ROW_COLUMNS = frozenset({"loss", "lr", "microbatches", "evaluations", *COLUMNS})
 
 
 def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: str) -> R:
-    """Return what a method of the task has returned; raises RunError if it is of another type."""
+    """Return what a method of the task has returned; raises TaskError if it is of another type."""
     if isinstance(value, kind):
         return value
     raise unexpected(method, "", value, expected)
 
 
 def loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
-    """Return the terms of a loss that is not a scalar; raises RunError if it has none."""
+    """Return the terms of a loss that is not a scalar; raises TaskError if it has none."""
     number = "one number, the mean over the batch's samples, as a tensor without dimensions"
     if not isinstance(loss, Mapping) or not loss:
         expected = f"{number} (end it with .mean()), or a mapping of such numbers, whose sum is trained"
@@ -38,12 +38,12 @@ def loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
             raise unexpected(method, f" for its term '{name}'", term, number)
         if not isinstance(name, str) or not name or name in ROW_COLUMNS:
             reason = "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
-            raise RunError(f"{method.__name__}() names a term {name!r}: {reason}{source_location(method)}")
+            raise TaskError(f"{method.__name__}() names a term {name!r}: {reason}{source_location(method)}")
     return loss
 
 
 def checked_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
-    """Return the metrics of a batch; raises RunError if there is not one value for each sample."""
+    """Return the metrics of a batch; raises TaskError if there is not one value for each sample."""
     if type(metrics) is not dict:
         check_type(method, metrics, Mapping, "a mapping of names to one value for each sample")
     for name, values in metrics.items():
@@ -57,11 +57,11 @@ def checked_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> M
     return metrics  # type: ignore[no-any-return]  # checked above
 
 
-def wrong_batch_size(method: Callable[..., Any], size: Any) -> RunError:
+def wrong_batch_size(method: Callable[..., Any], size: Any) -> TaskError:
     return unexpected(method, "", size, "the number of the batch's samples, a non-negative int")
 
 
-def missing_batch(collate: Callable[..., Any]) -> RunError:
+def missing_batch(collate: Callable[..., Any]) -> TaskError:
     """Return the error for a collate function without a result."""
     return unexpected(collate, "", None, "a batch made from the samples")
 
@@ -91,10 +91,10 @@ def describe(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
-def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> RunError:
+def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> TaskError:
     """Return the error for a value that the task's method must not return."""
     name = getattr(method, "__name__", "collate")
-    return RunError(f"{name}() returns {describe(value)}{place}; expected {expected}{source_location(method)}")
+    return TaskError(f"{name}() returns {describe(value)}{place}; expected {expected}{source_location(method)}")
 
 
 def _shapes(sample: Any) -> str:

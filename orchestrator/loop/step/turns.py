@@ -11,7 +11,7 @@ from torch import Tensor
 from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
 from orchestrator.config.python.user_code import source_location
-from orchestrator.errors import RunError, did_you_mean
+from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import check_type, describe
@@ -76,7 +76,7 @@ class TurnRunner(IterationRunner):
                     waiting.pop(player.name, None)
                 state.take_turn(first, None)
             if not timestamps:
-                raise RunError(f"turns() yields nothing for a batch; expected {EXPECTED}{source_location(task.turns)}")
+                raise TaskError(f"turns() yields nothing for a batch; expected {EXPECTED}{source_location(task.turns)}")
             while position == group and waiting:
                 player = players[next(iter(waiting))]
                 state.take_turn(player.name, player.parameters)
@@ -130,21 +130,21 @@ class TurnRunner(IterationRunner):
         return *[began] * 6, t_backward, t_backward, *player.update(), self.clock.mark()
 
     def _player(self, turn: Any, players: dict[str, Player]) -> Player:
-        """Return the player of a turn; raises RunError if there is none."""
+        """Return the player of a turn; raises TaskError if there is none."""
         where = source_location(self.task.turns)
         if not isinstance(turn, tuple) or len(turn) != 2:
-            raise RunError(f"turns() yields {describe(turn)}; expected {EXPECTED}{where}")
+            raise TaskError(f"turns() yields {describe(turn)}; expected {EXPECTED}{where}")
         name = turn[0]
         if name in players:
             return players[name]
         hint = did_you_mean(str(name), players)
         suggestion = f" ({hint})" if hint else ""
-        raise RunError(f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}{where}")
+        raise TaskError(f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}{where}")
 
     def _exchange(self, player: Player) -> None:
         """Average the gradients of a turn across all ranks; collective.
 
-        Raises RunError if ranks differ in which parameters have one.
+        Raises TaskError if ranks differ in which parameters have one.
         """
         existing = tuple(parameter.grad is not None for parameter in player.parameters)
         if existing != player.exchanged:
@@ -152,7 +152,7 @@ class TurnRunner(IterationRunner):
             for parameter, has in zip(player.parameters, zip(*ranks, strict=True), strict=True):
                 if len(set(has)) > 1:
                     names = [name for name, other in self.state.module.named_parameters() if other is parameter]
-                    raise RunError(
+                    raise TaskError(
                         f"the loss of turn '{player.name}' depends on {listed(names)} only in some iterations or on"
                         " some ranks, so ranks cannot exchange its gradients; it must always depend on the same"
                         f" parameters{source_location(self.task.turns)}"

@@ -201,11 +201,11 @@ def test_the_evaluated_weights_are_exported(
 @pytest.mark.parametrize(
     ("hooks", "message"),
     [
-        ({}, "weights must be one of evaluated, raw, got 'ema'; for averages, add the hook ema with evaluate"),
+        ({}, "weights: must be one of evaluated, raw, got 'ema'; for averages, add the hook ema with evaluate"),
         ({"ema": EMA(evaluate="raw")}, "got 'ema'; for averages, add the hook ema with evaluate: ema or both"),
         (
             {"fast": EMA(evaluate="both"), "slow": EMA(evaluate="both")},
-            "weights must be one of evaluated, raw, fast, slow, got 'ema'$",
+            "weights: must be one of evaluated, raw, fast, slow, got 'ema'$",
         ),
     ],
 )

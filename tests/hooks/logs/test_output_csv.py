@@ -76,12 +76,12 @@ def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
         (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3), r"two classes or more; the task's are \(3,\)"),
         (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3, 1), r"the task's are \(3, 1\)"),
         (OutputCSV(), (None, torch.zeros(3)), {"logits": OUTPUT}, "the task's are dict"),
-        (OutputCSV(), (None,), OUTPUT, "target_key is 1, but a batch has 1 entries"),
+        (OutputCSV(), (None,), OUTPUT, "target_key: a batch has 1 entries, not 1"),
         (
             OutputCSV(id_key="name"),
             {"id": [1], "label": [2]},
             OUTPUT,
-            "id_key is 'name', but a batch has the keys 'id', 'label'",
+            "id_key: a batch has the keys 'id', 'label', not 'name'",
         ),
         (
             OutputCSV(),

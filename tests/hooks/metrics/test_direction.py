@@ -55,6 +55,13 @@ def test_one_mode_for_all_or_one_for_each() -> None:
         directions(["a"], ["max", "min", "max"])
 
 
+def test_misspelled_metric_gets_a_suggestion_before_advice_on_its_mode() -> None:
+    with pytest.raises(ValueError, match=r"no metric 'val/acuracy' \(did you mean 'val/accuracy'\?\); if there is"):
+        directions(["val/acuracy"], None)
+    with pytest.raises(ValueError, match="unknown whether higher or lower values of 'val/score' are better"):
+        directions(["val/score"], None)
+
+
 def test_monitored_metrics_are_named_by_the_path_of_their_section() -> None:
     found = find_monitored_metrics(
         {"hooks": {"slow": {"type": "checkpoint", "best": "val/f1"}}, "sweep": {"metric": "val/loss"}}

@@ -134,7 +134,7 @@ def test_samples_missing_from_the_first_pass_join_when_they_are_seen() -> None:
 
 
 def test_more_clusters_than_samples_are_refused() -> None:
-    with pytest.raises(HookError, match="clusters has 49, but the memory has 48 samples"):
+    with pytest.raises(HookError, match="clusters: 49 clusters are too many for the memory's 48 samples"):
         train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4, 49])})
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from experiments.losses.distillation import DistillationLoss
 from hooks import Hook, State
-from hooks.plan import HookError, Plan
+from hooks.errors import HookError
+from hooks.plan import Plan
 from hooks.self_supervised.distillation import Distillation, DistillationOutput
 from orchestrator.loop.loop import Loop
 from tests.tasks import Points, experiment

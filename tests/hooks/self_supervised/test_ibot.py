@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.plan import HookError
+from hooks.errors import HookError
 from hooks.self_supervised.ibot import IBOT
 from tests.hooks.self_supervised.views import Batch, Miniature
 

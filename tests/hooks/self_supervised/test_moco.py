@@ -100,5 +100,5 @@ def test_batch_norm_sees_shuffled_images_and_keys_come_back_in_order() -> None:
 def test_a_queue_of_another_length_is_refused() -> None:
     mine = Miniature(MoCo(queue_length=20), "moco")
     mine.train(pairs(1))
-    with pytest.raises(ValueError, match="queue_length is 30, but the checkpoint's queue has 20 keys"):
+    with pytest.raises(ValueError, match="queue_length: the checkpoint's queue has 20 keys, not 30"):
         MoCo(queue_length=30).load_state_dict(mine.hook.state_dict())

@@ -70,9 +70,7 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
     hook = a_hook(monitor="val/top1")
     hook.on_phase_end(state)
     state.phase, state.metrics = "val", {"train/loss": 1.0, "val/accuracy": 0.5}
-    with pytest.raises(
-        KeyError, match="monitor='val/top1' is not a metric of this run; available: train/loss, val/accuracy"
-    ):
+    with pytest.raises(ValueError, match="monitor: there is no metric 'val/top1'; available: train/loss, val/accuracy"):
         hook.on_phase_end(state)
 
 

@@ -200,7 +200,7 @@ def test_two_averages_validate_under_different_names() -> None:
     assert list(state.evaluations) == ["", "ema", "slow_ema"]
     assert state.evaluations[""] == Weights()
     EMA().on_start(state)
-    with pytest.raises(ValueError, match="already sets the weights for validation; set `evaluate` to both or raw"):
+    with pytest.raises(ValueError, match="already sets the weights for validation; set both or raw"):
         EMA().on_start(state)
 
 

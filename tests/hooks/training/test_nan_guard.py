@@ -42,9 +42,8 @@ def test_raises_before_a_nan_reaches_the_weights(value: float, tmp_path: Path) -
     state = new_state(module, artifacts=tmp_path)
     train(state, {"guard": NanGuard()}, batches(2))
     before = weights(module)
-    with pytest.raises(HookError, match=r"not finite at step 3 on rank 0: loss=nan, gradient norm=nan") as caught:
+    with pytest.raises(HookError, match="guard stopped the run: step 3 has loss=nan and gradient norm=nan"):
         train(state, {"guard": NanGuard()}, poisoned(1, 0, value=value))
-    assert isinstance(caught.value.__cause__, FloatingPointError)
     assert same(weights(module), before)
 
 
@@ -109,7 +108,7 @@ def test_counts_of_hits_and_dumps_continue_after_a_resume(tmp_path: Path) -> Non
     state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
     train(state, {"guard": guard}, poisoned(4, 2, 3))
     resumed.load_rank_state_dict(through_a_file(guard.rank_state_dict()))
-    with pytest.raises(HookError, match="FloatingPointError"):
+    with pytest.raises(HookError, match="stopped the run"):
         train(state, {"guard": resumed}, poisoned(1, 0))
     assert len(list(tmp_path.rglob("*.pt"))) == 1
 

@@ -109,7 +109,7 @@ def test_missing_metric_error_lists_the_known_metrics() -> None:
     state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer), phase="val")
     state.metrics = {"train/loss": 1.0, "val/accuracy": 0.5}
     with pytest.raises(
-        KeyError, match=r"monitor='val/lost' is not a metric of this run; available: train/loss, val/accuracy"
+        ValueError, match=r"monitor: there is no metric 'val/lost'; available: train/loss, val/accuracy"
     ):
         ParamScheduler(monitor="val/lost").on_phase_end(state)
 

@@ -117,6 +117,31 @@ def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
     assert data("show", "runs/line")["status"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "hooks.checkpoint={best: val/error}",
+            "hooks.checkpoint.best: there is no metric 'val/error'; available: train/loss, val/loss",
+        ),
+        (
+            "hooks.freeze_parameters={patterns: wieght}",
+            "hooks.freeze_parameters.patterns: pattern 'wieght' matches no parameter; did you mean weight?",
+        ),
+        ("task=wrong_loss:Line", "loss() returns 0.5; expected one number"),
+        ("task=wrong_data:Line", "data() returns a tuple; expected"),
+    ],
+)
+def test_wrong_experiment_found_in_training_exits_with_2(study: Path, override: str, message: str) -> None:
+    (study / "wrong_loss.py").write_text(TASK.replace("return nn.functional", "return 0.5 #"))
+    (study / "wrong_data.py").write_text(TASK.replace('{"train": data, "val": data}', "data, data"))
+    failed = call("run", "line.yaml", override, "--local")
+    assert failed.exit_code == 2
+    assert message in failed.stderr
+    assert "rank 0" not in failed.stderr
+    assert data("show", "runs/line")["status"] == "failed"
+
+
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to train on")
 
 

@@ -17,7 +17,7 @@ from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.preemption import is_preempted
 from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import ConfigError, Problem, RunError, StorageError, UsageError
+from orchestrator.errors import ConfigError, Problem, RunError, StorageError, TaskError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.stopping import INTERRUPTED
 from orchestrator.records.new_run import create_run
@@ -210,7 +210,12 @@ def test_failure_is_recorded_with_its_own_message(
 
 
 @pytest.mark.parametrize(
-    "wrong", [ConfigError([Problem("compile", "is read by nothing")]), UsageError("is of an earlier run")]
+    "wrong",
+    [
+        ConfigError([Problem("compile", "is read by nothing")]),
+        UsageError("is of an earlier run"),
+        TaskError("loss() returns 0.5"),
+    ],
 )
 def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong: UsageError) -> None:
     """However it came here: of any rank's process, and without a traceback, as its words say all."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hooks.plan import HookError
+from hooks.errors import HookError
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure, is_user_error, may_be_secondary
 from tests.ranks import on_ranks
 
@@ -41,8 +41,8 @@ def out_of_cpp() -> BaseException:
         (raised(ConnectionError("Connection refused by the data server")), False),
         (raised(dist.DistBackendError("all is well")), True),
         (raised(dist.DistNetworkError("all is well")), True),
-        (raised(HookError("ema", "on_step", 1, "x"), dist.DistBackendError("x")), True),
-        (raised(HookError("ema", "on_step", 1, "gloo"), raised(KeyError("NCCL"))), False),
+        (raised(HookError("ema", "on_step", "x"), dist.DistBackendError("x")), True),
+        (raised(HookError("ema", "on_step", "gloo"), raised(KeyError("NCCL"))), False),
         (raised(ValueError("while it was handled"), out_of_cpp()), True),
         (out_of_cpp(), True),
     ],
@@ -129,7 +129,7 @@ def test_failure_names_the_line_in_the_experiment() -> None:
 )
 def test_gpu_failure_is_reported_as_one(words: str, again: bool) -> None:
     cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
-    told = RankFailed.from_error(1, raised(HookError("console", "on_step", 1, "x"), cause))
+    told = RankFailed.from_error(1, raised(HookError("console", "on_step", "x"), cause))
     assert (told.is_user_error, told.may_be_secondary) == (again, False)
     assert told.message.startswith(f"the GPU failed: {words}. It surfaced in hook 'console' (on_step), but may have")
     assert ("a label or a token ID" in told.message) is again

@@ -24,7 +24,7 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.errors import CheckpointError, RankMismatch, RunError
+from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -382,7 +382,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
     ],
 )
 def test_mistake_in_the_task_is_refused_with_advice(tmp_path: Path, train: Any, said: str) -> None:
-    with pytest.raises((RunError, RuntimeError), match=said):
+    with pytest.raises((TaskError, RunError, RuntimeError), match=said):
         list(loop_of(train, tmp_path, {"checkpoint": Checkpoint()}).run())
 
 
@@ -394,7 +394,7 @@ def test_checkpoint_of_other_parts_is_refused(tmp_path: Path) -> None:
     ):
         loop = loop_of(train, tmp_path)
         loop.restore("epoch-0001")
-        with pytest.raises((CheckpointError, RunError), match=said):
+        with pytest.raises((CheckpointError, TaskError), match=said):
             list(loop.run())
 
 
@@ -416,7 +416,7 @@ def test_loop_without_parts_says_that_it_saves_no_checkpoint(caplog: pytest.LogC
         training = loop.run()
         next(training)
     assert "no checkpoint is saved, as train() does not call session.restore()" in caplog.text
-    with pytest.raises(RunError, match=r"has not called session\.restore"):
+    with pytest.raises(TaskError, match=r"has not called session\.restore"):
         loop.save()
 
 

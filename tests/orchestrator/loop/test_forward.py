@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hooks.training.ema import EMA
 from orchestrator.config.sections.workers import Ddp, Workers
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.run_context import RunContext
@@ -99,7 +99,7 @@ def _on_two(rank: int, world_size: int) -> dict[str, Any]:
     world = World(rank, world_size, rank)
     found = {}
     for task in (OfTheBody, WithoutHeadLater):
-        with pytest.raises(RunError) as unused:
+        with pytest.raises(TaskError) as unused:
             run_loop(task(train=48), world)
         found[task.__name__] = str(unused.value)
     return {

@@ -209,7 +209,7 @@ def test_failure_reaches_on_exception_and_is_raised(event: str, tmp_path: Path) 
     next(first.run())
     first.save()
     loop = Loop(Points(), experiment(), {"bad": hook}, RunContext(store=store))
-    message = f"hook 'bad' failed in {event} on rank 0: ValueError: no"
+    message = f"hook 'bad' failed in {event}: ValueError: no"
     with pytest.raises(RuntimeError, match=message):  # noqa: PT012  # either may raise
         loop.restore("epoch-0001")
         list(loop.run())

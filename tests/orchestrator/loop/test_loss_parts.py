@@ -14,7 +14,7 @@ from torch.nn import functional
 from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -66,7 +66,7 @@ def test_sum_is_trained_and_rows_and_reports_have_the_terms(tmp_path: Path) -> N
 
 def test_metric_named_loss_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Parts, "metrics", lambda self, output, batch: {"loss": torch.ones(len(batch[1]))})
-    with pytest.raises(RunError, match=r"metrics\(\) and loss\(\) both return 'loss'"):
+    with pytest.raises(TaskError, match=r"metrics\(\) and loss\(\) both return 'loss'"):
         live(tmp_path, as_parts=False)
 
 
@@ -86,5 +86,5 @@ def test_invalid_terms_are_refused(given: Any, message: str, monkeypatch: pytest
         return given
 
     monkeypatch.setattr(Parts, "loss", loss)
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(TaskError, match=message):
         live(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import CheckpointError, ConfigError, Run, RunError, UsageError, open_run, resume, run, sweep
+from orchestrator import ConfigError, Run, UsageError, open_run, resume, run, sweep
 from orchestrator.cli import app
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.records.removal import Removal
@@ -233,7 +233,7 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
         resume(report["path"])
     with pytest.raises(UsageError, match="is an evaluation, and has no checkpoints"):
         Run(evaluation).evaluate()
-    with pytest.raises(CheckpointError, match="does not fit this experiment"):
+    with pytest.raises(UsageError, match="does not fit this experiment"):
         copy.evaluate("last", overrides=["task_args.batch_norm=false"])
     assert open_run(f"{copy.path}/evaluations/epoch-0002-val").status == "failed"
     invoke("rm", copy.path, "--yes")
@@ -254,5 +254,5 @@ def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
     assert open_run(made["path"]).folder.read_metadata().engine == "in-process"  # as the sweep's
     assert measures(made["metrics"], "val") == measures(outcome.best.reports()[-1], "val")
     assert len(outcome.trials) == 2
-    with pytest.raises(RunError, match=r"data\(\) of Points gives train, val, and no test to evaluate"):
+    with pytest.raises(UsageError, match=r"data\(\) of Points gives train, val, and no test to evaluate"):
         outcome.best.evaluate("last", "test", ["task_args.val=5"], local=True)

@@ -232,7 +232,7 @@ def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fail
 def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_it(
     tmp_path: Path, fields: dict[str, Any], message: str, reports: int
 ) -> None:
-    with pytest.raises(RunError, match=f"has the sweep's metric {message}") as caught:
+    with pytest.raises(UsageError, match=f"has the sweep's metric {message}") as caught:
         sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=4, **fields), tmp_path, local=True)
     outcome = open_sweep(tmp_path / "points")
     assert (outcome.status, outcome.folder.read_metadata().error) == ("failed", str(caught.value))

@@ -8,8 +8,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hooks import HOOKS, Hook, State
+from hooks.errors import HookError
 from hooks.parts.self_supervised.teacher import Teacher, completed_share, cosine_momentum, find_part
-from hooks.plan import HookError
 from orchestrator.testing import train
 from tests.hooks.self_supervised.views import Miniature, pairs, plain
 

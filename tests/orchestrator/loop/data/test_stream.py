@@ -14,7 +14,7 @@ from torchmetrics.classification import MulticlassF1Score
 
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.errors import CheckpointError, ConfigError, RunError
+from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -119,7 +119,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     found["seen"] = seen.indices
     try:
         list(Loop(Metered(val=1), experiment(epochs=1, epoch_steps=2), {}, RunContext(world=world)).run())
-    except RunError as error:
+    except TaskError as error:
         found["error"] = str(error)
     some, none = (Shuffled(PointSet(size, False, 0)) for size in (40, 0))
     for name, task in (
@@ -128,7 +128,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     ):
         try:
             list(Loop(task, experiment(steps=2, loader={"on_exhausted": "stop"}), {}, RunContext(world=world)).run())
-        except RunError as error:
+        except TaskError as error:
             found[name] = str(error)
     store = CheckpointStore(Storage(root), master=world.is_master)
     loop = Loop(Streams(), experiment(steps=4), {}, RunContext(world=world, store=store))
@@ -229,7 +229,7 @@ class Given(Points):
 def test_error_of_a_stream_names_phase_and_rank() -> None:
     with pytest.raises(RunError, match="the train stream fails on rank 0: OSError: no such shard"):
         list(Loop(Given(given=Failing(9)), experiment(steps=4), {}).run())
-    with pytest.raises(RunError, match="the train stream has no batch for rank 0 in pass 1"):
+    with pytest.raises(TaskError, match="the train stream has no batch for rank 0 in pass 1"):
         list(
             Loop(
                 Given(given=Placed(PointSet(5, False, 0))),

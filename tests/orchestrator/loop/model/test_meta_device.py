@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.meta_device import build_model
 from orchestrator.loop.run_context import RunContext
@@ -105,7 +105,7 @@ def test_ranks_initialize_shards_of_a_model_that_none_of_them_builds_whole(tmp_p
 
 
 def test_a_part_that_cannot_initialize_itself_is_an_error_before_training() -> None:
-    with pytest.raises(RunError, match=r"1 parts .* no reset_parameters\(\): '1' \(Scale\)\. Write that method"):
+    with pytest.raises(TaskError, match=r"1 parts .* no reset_parameters\(\): '1' \(Scale\)\. Write that method"):
         build_model(Scaled(resets=False), on_meta=True)
     build_model(Scaled(resets=False), on_meta=False)
 

@@ -13,7 +13,7 @@ from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.errors import RunError
+from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.step.auto_microbatching import microbatches_of, row_count
@@ -207,7 +207,7 @@ def test_batch_that_cannot_be_split_is_refused() -> None:
         ),
         (Ragged(), r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows"),
     ):
-        with pytest.raises(RunError, match=message):
+        with pytest.raises((RunError, TaskError), match=message):
             run_loop(task, accumulate="auto")
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.step.metrics import Means, refuse_different
@@ -63,7 +63,7 @@ def trained(rank: int, world_size: int, gives: str, over_ranks: bool) -> Any:
     )
     try:
         (report,) = loop.run()
-    except RunError as error:
+    except TaskError as error:
         return str(error)
     return {name: value for name, value in report.metrics.items() if "spread" in name}
 
@@ -92,12 +92,12 @@ def test_values_that_differ_by_rounding_are_equal(values: tuple[float, ...]) -> 
 
 @pytest.mark.parametrize("values", [(1.0, 1.001), (math.nan, 1.0), (math.inf, -math.inf), (1.0, 1.0, 2.0), (0.0, 1e-3)])
 def test_values_that_differ_more_are_refused(values: tuple[float, ...]) -> None:
-    with pytest.raises(RunError, match=f"val/m is {values[0]} on rank 0"):
+    with pytest.raises(TaskError, match=f"val/m is {values[0]} on rank 0"):
         refuse_different(Points(), "val", "m", [{"m": value} for value in values])
 
 
 def test_value_that_one_rank_lacks_is_refused() -> None:
-    with pytest.raises(RunError, match=r"val/m/b is 1\.0 on rank 0 and None on rank 1"):
+    with pytest.raises(TaskError, match=r"val/m/b is 1\.0 on rank 0 and None on rank 1"):
         refuse_different(Points(), "val", "m", [{"m/a": 1.0, "m/b": 1.0}, {"m/a": 1.0}])
 
 

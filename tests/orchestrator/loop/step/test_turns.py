@@ -26,7 +26,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import CheckpointError, ConfigError, RunError
+from orchestrator.errors import CheckpointError, ConfigError, TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -386,7 +386,7 @@ def test_patterns_that_leave_parameters_out_are_refused(params: str | None, mess
 )
 def test_unknown_turns_are_refused(order: str, message: str) -> None:
     loop, _ = loop_of(written(task_args={"order": order}))
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(TaskError, match=message):
         list(loop.run())
 
 

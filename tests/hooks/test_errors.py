@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooks.error_text import describe_error, error_text
+from hooks.errors import describe_error, error_text
 
 
 class Speechless(Exception):

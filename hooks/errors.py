@@ -1,0 +1,55 @@
+"""Errors of hooks, and texts of errors."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 2_000
+"""Most characters of an error's text."""
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Terminal colours, which Ray puts around names of tasks."""
+
+
+class HookError(RuntimeError):
+    """Failure of a hook in an event; the hook's own error is its `__cause__`."""
+
+    def __init__(self, hook: str, event: str, message: str) -> None:
+        super().__init__(message)
+        self.hook, self.event = hook, event
+
+    def __reduce__(self) -> tuple[type[HookError], tuple[str, str, str]]:
+        return type(self), (self.hook, self.event, str(self))
+
+    @classmethod
+    def from_error(cls, hook: str, event: str, error: BaseException) -> HookError:
+        """Describe what a hook has raised."""
+        if isinstance(error, SettingError):
+            return cls(hook, event, f"hooks.{hook}.{error}")
+        if isinstance(error, TrainingFailed):
+            return cls(hook, event, f"{hook} stopped the run: {error}")
+        return cls(hook, event, f"hook '{hook}' failed in {event}: {describe_error(error)}")
+
+
+class SettingError(ValueError):
+    """A hook's setting that does not fit the task, found in training; the text begins with its name: `best: ...`."""
+
+
+class TrainingFailed(ArithmeticError):
+    """A failure of the training, such as a loss that is NaN, for which a hook ends the run."""
+
+
+def error_text(error: BaseException, longest: int = LONGEST) -> str:
+    """Return the text of an error, shortened and without colours."""
+    try:
+        text = str(error)
+    except Exception as failure:  # a __str__ of the user's own may raise anything
+        return f"which has no message: its __str__ raises {type(failure).__name__}"
+    text = _COLOURS.sub("", text)
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the class of an error and its text."""
+    text = error_text(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
