@@ -52,7 +52,7 @@ def draw(seed: int) -> GangCase:
     if case.program == "custom":
         ranks = 1  # its ranks do not exchange gradients
     case.train *= ranks
-    can_shard = case.program == "denoiser" and case.optimizer not in ("LBFGS", "Adafactor")
+    can_shard = ranks > 1 and case.program == "denoiser" and case.optimizer not in ("LBFGS", "Adafactor")
     strategy = "fsdp" if can_shard and chance.random() < 0.7 else "ddp"
     for _ in range(chance.randrange(1, 4)):
         case.places.append(f"{chance.choice(ACCIDENTS)} {case.draw_moment(chance)} rank{chance.randrange(ranks)}")
