@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from ray.exceptions import RayActorError
 from ray.tune import tune
 from ray.tune.execution.tune_controller import TuneController
@@ -73,7 +74,11 @@ def forgetting_trials() -> Iterator[None]:
 
 
 class Halving(ASHAScheduler):
-    """ASHA that can replay earlier results."""
+    """ASHA that can replay earlier results, some of them infinite."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        with np.errstate(invalid="ignore"):  # its percentile may lie between an infinite value and another
+            return str(super().on_trial_result(tune_controller, trial, result))
 
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
         """Add a trial's results to their rungs."""

@@ -81,7 +81,7 @@ class StoppingRules:
         value, plateau = metrics[self._metric], self._stop.plateau or Plateau()
         gain = self._sign * (value - progress.best)
         progress.reports, progress.reports_without_gain = number, progress.reports_without_gain + 1
-        if math.isnan(progress.best) or gain > plateau.min_delta:
+        if math.isfinite(value) and (math.isnan(progress.best) or gain > plateau.min_delta):
             progress.best, progress.reports_without_gain = value, 0
         # A trial that continues another's checkpoint may have fewer samples than before.
         samples = metrics.get("samples", 0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -31,7 +29,8 @@ POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", 
 _NO_ROW: Mapping[str, Any] = {}
 _AVERAGED = re.compile(r"loss|time|_s$|grad_norm")
 _METHODS: dict[str, Callable[[Sequence[float]], Any]] = {
-    "mean": fmean,
+    # Unlike fsum, which refuses inf - inf and an overflow.
+    "mean": lambda values: sum(values) / len(values),
     "median": np.median,
     "min": np.min,
     "max": np.max,
@@ -232,7 +231,7 @@ class _Values:
         if self._kept is not None:
             self._kept.extend(values)
         elif self.method == "mean":
-            self._running += math.fsum(values)
+            self._running += sum(values)
         elif self.method == "current":
             self._running = values[-1]
         else:

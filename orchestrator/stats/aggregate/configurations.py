@@ -63,7 +63,7 @@ class Configuration:
 
 def compute_score(values: Sequence[float], mode: str, aggregate: str) -> float:
     """Return the `mean` of a configuration's repeats, or their `lower_bound`, which is a standard error worse."""
-    mean = fmean(values)
+    mean = fmean(values) if all(map(math.isfinite, values)) else sum(values)  # fmean refuses inf - inf
     if aggregate == "mean" or len(values) < 2 or not math.isfinite(mean):
         return mean
     standard_error = stdev(values) / math.sqrt(len(values))

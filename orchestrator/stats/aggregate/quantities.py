@@ -24,12 +24,12 @@ def is_number(value: Any) -> bool:
 
 def format_seconds(value: float) -> str:
     """Format seconds: `12.3 ms`, `1.5 s`."""
-    return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
+    return f"{value * 1000:.3g} ms" if abs(value) < 0.9995 else f"{value:.3g} s"
 
 
 def format_bytes(value: float) -> str:
     """Format bytes: `12.3 MiB`, `1.5 GiB`."""
-    return f"{value / 2**20:.3g} MiB" if abs(value) < 1000 * 2**20 else f"{value / 2**30:.3g} GiB"
+    return f"{value / 2**20:.3g} MiB" if abs(value) < 999.5 * 2**20 else f"{value / 2**30:.3g} GiB"
 
 
 def format_duration(value: float) -> str:

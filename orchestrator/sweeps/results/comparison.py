@@ -22,6 +22,7 @@ from orchestrator.stats.aggregate.compare import (
     is_significant,
 )
 from orchestrator.stats.aggregate.configurations import Configuration
+from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.student_t import compute_tail_probability
 from orchestrator.sweeps.results.analysis import CONFIG, SEED, aggregate_repeats, best_first, configurations_of
 from orchestrator.sweeps.results.result import Sweep
@@ -92,9 +93,8 @@ def _welch(first: Configuration | None, other: Configuration | None) -> str:
     if first is None or other is None or min(first.n, other.n) < 2:
         return "unknown"
     parts = [group.std**2 / group.n for group in (first, other)]
-    if not sum(parts):
-        return describe_direction(other.mean - first.mean)
-    freedom = int(sum(parts) ** 2 / (parts[0] ** 2 / (first.n - 1) + parts[1] ** 2 / (other.n - 1)))
+    squares = parts[0] ** 2 / (first.n - 1) + parts[1] ** 2 / (other.n - 1)
+    freedom = int(sum(parts) ** 2 / squares) if squares else 1
     return _t_test(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
 
 
@@ -157,9 +157,14 @@ def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Serie
     if metric not in first or metric not in other or paths != other_paths:
         return np.empty(0)
     means = [
-        table.groupby(table[sorted(paths)].map(str).agg("\0".join, axis=1))[metric].mean() for table in (first, other)
+        table.groupby(table[sorted(paths)].map(_key).agg("\0".join, axis=1))[metric].mean() for table in (first, other)
     ]
     return (means[1] - means[0]).dropna().to_numpy(dtype=float)
+
+
+def _key(value: Any) -> str:
+    """Return a value as text; the same for 8 and 8.0, as a column with empty cells makes floats of whole numbers."""
+    return repr(float(value)) if is_number(value) and value == float(value) else str(value)
 
 
 def _compare_pairs(differences: Series) -> str:

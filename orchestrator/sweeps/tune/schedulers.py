@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -178,14 +179,15 @@ class _SweepScheduler(FIFOScheduler):
         return [self._sharing.setdefault(number, _TrialStandIn(number)) for number in numbers]
 
     def _aggregated(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """Return a result with the aggregate of its configuration as metric."""
+        """Return a result with the aggregate of its configuration as metric; the worst value if it is not finite."""
         (metric, mode), repeats = self._settings.objectives[0], self._settings.repeats
-        if repeats == 1 or metric not in result:
+        if metric not in result:
             return result
         number = trial.config[TRIAL]["number"]
-        values = self._repeated[number // repeats, result[TRAINING_ITERATION]]
+        values = self._repeated[number // repeats, result[TRAINING_ITERATION]] if repeats > 1 else {}
         values[number] = result[metric]
-        return {**result, metric: compute_score([*values.values()], mode, self._settings.aggregate)}
+        score = compute_score([*values.values()], mode, self._settings.aggregate)
+        return {**result, metric: score if math.isfinite(score) else -math.inf if mode == "max" else math.inf}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Give a trial's earlier reports to a rule that compares trials.

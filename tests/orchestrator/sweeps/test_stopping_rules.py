@@ -30,6 +30,8 @@ def settings(**more: Any) -> Sweep:
         ([0.1, 0.2, 0.3, 0.4], "max", {"plateau": {"patience": 1, "min_delta": 0.05}}, None),
         ([0.5] * 9, "max", {"plateau": {"patience": 2, "grace_period": 6}}, 7),
         ([math.nan, 0.1, math.nan, math.nan], "max", {"plateau": {"patience": 2}}, 4),
+        ([math.nan] * 9, "max", {"plateau": {"patience": 2}}, 2),
+        ([math.inf, 0.1, 0.2, 0.3], "max", {"plateau": {"patience": 2}}, None),
         ([0.5] * 9, "max", {"plateau": {"patience": 2}, "max_reports": 2}, 2),
         ([0.1] * 9, "max", {"time": "5m"}, 3),
         ([0.5] * 99, "max", {}, None),

@@ -124,11 +124,13 @@ def test_summary_reads_all_tensors_in_one_transfer(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
 @pytest.mark.parametrize("window", [3, "epoch"])
-def test_nan_makes_the_statistic_nan(method: Any, window: Any) -> None:
-    for values in ([float("nan"), 1, 2], [2, float("nan"), 1], [2, 1, float("nan")]):
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_statistic_of_values_that_are_not_finite_is_that_of_numpy(method: Any, window: Any) -> None:
+    odd = [[np.nan, 1, 2], [2, np.nan, 1], [2, 1, np.nan], [np.inf, -np.inf, 1], [1, np.inf, 2], [1e308, 1e308, 1e308]]
+    for values in odd:
         looks = Looks(Windows("line", {"it": Statistic("loss", method, window)}), 2)
         run_phase(looks, State(), "train", _rows("loss", values))
-        assert np.isnan(looks.seen[-1]["it"])
+        assert looks.seen[-1]["it"] == pytest.approx(getattr(np, method)(values), nan_ok=True)
 
 
 def test_the_median_of_the_whole_run_is_refused() -> None:

@@ -12,10 +12,10 @@ from orchestrator.stats.aggregate import quantities
     [
         (quantities.format_seconds, 0.0123, "12.3 ms"),
         (quantities.format_seconds, 0.99, "990 ms"),
-        (quantities.format_seconds, 1.0, "1 s"),
+        (quantities.format_seconds, 0.9996, "1 s"),
         (quantities.format_seconds, -0.25, "-250 ms"),
         (quantities.format_bytes, 2**19, "0.5 MiB"),
-        (quantities.format_bytes, 1010 * 2**20, "0.986 GiB"),
+        (quantities.format_bytes, 999.9 * 2**20, "0.976 GiB"),
         (quantities.format_bytes, 1.5 * 2**30, "1.5 GiB"),
         (quantities.format_bytes, -(2**20), "-1 MiB"),
         (quantities.format_duration, 89.4, "89 s"),

@@ -99,6 +99,21 @@ def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> Non
     assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"]["findings"] == [None, "more"]
 
 
+@pytest.mark.parametrize(("value", "finding"), [(0.4, "less"), (0.5, "noise"), (0.6, "more")])
+def test_repeats_without_any_spread_differ_only_if_their_values_do(value: float, finding: str, tmp_path: Path) -> None:
+    both = [write_sweep(tmp_path, name, [own] * 3, [0.1] * 3, repeats=3) for name, own in (("a", 0.5), ("b", value))]
+    best = compare_sweeps(both)["metrics"]["val/accuracy best configuration"]
+    assert best["findings"] == [None, finding]
+
+
+def test_whole_numbers_are_the_same_values_in_a_column_with_empty_cells(tmp_path: Path) -> None:
+    """In the second sweep pandas makes floats of the widths, as a damaged trial has none."""
+    first, other = (write_sweep(tmp_path, name, [0.1] * 6, [8, 16, 24, 32, 40, 48]) for name in ("first", "other"))
+    (Path(other.path) / "trials/trial-0005/run.json").write_text("{")
+    paired = compare_sweeps([first, other])["same_values"]["val/accuracy"]
+    assert (paired["values"], paired["trials"]) == ([None, 0.0], [None, 5])
+
+
 def test_few_trials_have_no_finding(tmp_path: Path) -> None:
     compared = compare_sweeps(
         [write_sweep(tmp_path, name, values, DECAYS[:4]) for name, values in (("a", [0.1] * 4), ("b", [0.9] * 4))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +189,21 @@ def test_sequential_trials_stop_where_tune_stops_them(
         ours.remove(number, {"val/score": score}, count)
         ends.append(count)
     assert 1 < len(set(ends)) <= 12
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("scheduler", ["asha", "median"])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_diverged_trial_stops_and_the_others_continue(scheduler: str, repeats: int, value: float) -> None:
+    settings = sweep(search="grid", repeats=repeats, scheduler=scheduler, space={"a": {"grid": [*range(10)]}})
+    sequential, stopped = SequentialScheduler(settings, {}), []
+    for number in range(10 * repeats):
+        sequential.add(number)
+        score = value if number // repeats == 6 else number // repeats
+        stopped += [number] if sequential.should_stop(number, {"val/score": score}, 1) else []
+        sequential.remove(number, {"val/score": score}, 1)
+    assert {number // repeats for number in stopped} == {6}
+    assert len(stopped) == repeats
 
 
 @pytest.mark.parametrize("repeated", range(3))
