@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -71,6 +71,12 @@ class PerfStats(Hook):
                 metrics.setdefault(f"{phase}/samples_per_s", total.samples / total.seconds)
                 metrics.setdefault(f"{phase}/iteration_s", total.seconds / total.iterations)
         self._totals.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {phase: asdict(total) for phase, total in self._totals.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._totals = {phase: _Total(**total) for phase, total in state.items()}
 
     def _done(self, state: State) -> tuple[int, int]:
         """Return samples and iterations of the ending phase; evaluation has only its rows to count."""

@@ -84,6 +84,12 @@ class Throughput(Hook):
         metrics.update({f"throughput/{name}": value for name, value in self._last.items() if name != "samples_per_s"})
         self._last = {}
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"last": self._last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._last = state["last"]
+
     def _measure(self, state: State) -> dict[str, float]:
         """Measure over the last closed rows, because the time of the current one is unknown."""
         columns = state.recent.columns(self.window, phase="train", names=("step_s", "batch_size"))

@@ -19,18 +19,20 @@ class CostRecorder:
         """Add a cost of the loop: `save`, for which training waited, or `write`, which went on beside it."""
         self._charges.setdefault(event, []).append(seconds)
 
-    def flush(self) -> None:
-        """Write the rows so far, and the costs since the last flush."""
-        self._record()
+    def flush(self, *, is_saving: bool = False) -> None:
+        """Write the rows so far, and the costs since the last flush; before a checkpoint if `is_saving`."""
+        self._record(self._cursor.stage + (not is_saving))
         self._recorder.sync()
 
     def close(self) -> None:
         """Flush everything and close the files."""
-        self._record()
+        self._record(self._cursor.stage + 1)
         self._recorder.close()
 
-    def _record(self) -> None:
-        place = {"epoch": self._cursor.epoch_label, "iteration": self._state.iteration, "step": self._state.step}
+    def _record(self, stage: int) -> None:
+        """Record costs that precede a checkpoint at this iteration and `stage` or a later one."""
+        state = self._state
+        place = {"epoch": self._cursor.epoch_label, "iteration": state.iteration, "step": state.step, "stage": stage}
         charges, self._charges = self._charges, {}
         own = [
             {"hook": "(loop)", "event": event, "calls": len(costs), "seconds": sum(costs)}

@@ -123,7 +123,7 @@ class CheckpointSaver:
         checkpoint = placeholders.encode(checkpoint, shards)
         sharded = shards.tensors() if shards else {}
         # The rows that led to this checkpoint must be on disk before it is: a resume relies on that.
-        self._ledger.flush()
+        self._ledger.flush(is_saving=True)
         self._send_artifacts()
         store.discard_unfinished(name)
         world.barrier()

@@ -98,7 +98,7 @@ def _to_frame(rows: pa.Table) -> pd.DataFrame:
 def load_costs(storage: Storage, attempts: Sequence[Attempt]) -> pd.DataFrame:
     """Return the calls and seconds of each hook at each event on each rank. `storage` is the run's folder."""
     source = open_recorded(storage, "costs")
-    names = [*_COST_KEY, "attempt", "iteration", "calls", "seconds"]
+    names = [*_COST_KEY, "attempt", "iteration", "stage", "calls", "seconds"]
     batches = source.batches(names) if source.schema.names else ()
     return sum_costs((narrow_counters(pa.Table.from_batches([batch])) for batch in batches), attempts)
 

@@ -25,6 +25,8 @@ LEADING_COLUMNS = ["rank", "node", "phase", "epoch", "iteration", "step"]
 """Leading columns of a table of rows."""
 FILTER_COLUMNS = ("attempt", "rank", "phase", "iteration", "samples")
 """Columns that the filter of superseded rows reads."""
+_UNREPEATED_EVENTS = ["save", "write", "on_save", "on_saved", "on_start", "on_load", "on_end", "on_exception"]
+"""Events of hook costs that a later attempt does not repeat."""
 _log = logging.getLogger("hookyard")
 
 
@@ -110,8 +112,12 @@ def make_superseded_filter(attempts: Sequence[Attempt], names: Collection[str] =
 
 
 def make_superseded_cost_filter(attempts: Sequence[Attempt]) -> Any:
-    """Return a pyarrow filter for superseded rows of the hook costs, by their training iteration."""
+    """Return a pyarrow filter for superseded rows of the hook costs, by their training iteration and stage."""
     superseded: Any = pc.scalar(False)
     for attempt in attempts:
-        superseded |= (pc.field("attempt") < attempt.number) & (pc.field("iteration") > attempt.position.iteration)
+        start = attempt.position
+        # The later attempt repeats the validation and the report that followed its checkpoint in the same iteration.
+        is_repeated = (pc.field("iteration") == start.iteration) & (pc.field("stage") > int(start.stage))
+        is_repeated &= ~pc.field("event").isin(_UNREPEATED_EVENTS)
+        superseded |= (pc.field("attempt") < attempt.number) & ((pc.field("iteration") > start.iteration) | is_repeated)
     return superseded

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from orchestrator import UsageError, open_run, resume, run, sweep
+from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.runs.result import Run
 from tests.orchestrator.records.test_lease import elsewhere, put
@@ -101,6 +101,26 @@ def test_interrupted_run_resumes_bit_for_bit(
     pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
     told = ["epoch", "step", "iteration", "samples", "train/loss", "train/accuracy", "val/loss", "val/accuracy"]
     pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
+
+
+def test_validation_repeated_after_a_resume_counts_once_in_hook_costs(tmp_path: Path) -> None:
+    """The last checkpoint precedes a validation and its report, which also has the speed of the training before it."""
+
+    def breaking(iteration: int) -> Experiment:
+        return described(hooks={"breaks": {"type": "tests.tasks:Breaks", "iteration": iteration}, "throughput": {}})
+
+    with pytest.raises(RunError):
+        run(breaking(9), tmp_path, "cut", local=True)
+    whole = run(breaking(1000), tmp_path, "whole", local=True)
+    file = tmp_path / "cut/experiment.yaml"
+    file.write_text(file.read_text().replace("iteration: 9", "iteration: 1000"))
+    done = resume(tmp_path / "cut")
+    costs, expected = (
+        made.hook_costs.query("event in ('on_step', 'on_phase_end', 'on_report')").set_index(["hook", "event"])["calls"]
+        for made in (done, whole)
+    )
+    pd.testing.assert_series_equal(costs, expected)
+    assert done.metrics[whole.metrics.columns].notna().all(axis=None)
 
 
 def test_resume_changes_the_number_of_workers(tmp_path: Path, interrupted: Callable[..., Run]) -> None:

@@ -73,7 +73,7 @@ def plain(tree: Any) -> Any:
         return {
             key: plain(value)
             for key, value in tree.items()
-            if not any(part in str(key) for part in ("remaining", "windows", "rss", "run", "peak"))
+            if not any(part in str(key) for part in ("remaining", "windows", "rss", "run", "peak", "perf_stats"))
         }
     if isinstance(tree, torch.Tensor):
         return str(tree.dtype), tree.tolist()

@@ -276,8 +276,10 @@ def test_columns_have_the_smallest_safe_types(tmp_path: Path) -> None:
 # Costs of hooks
 
 
-def cost(attempt: int, rank: int, hook: str, step: int, calls: int, seconds: float) -> dict[str, Any]:
-    place = {"rank": rank, "node": "here", "attempt": attempt, "epoch": 0, "iteration": step, "step": step}
+def cost(
+    attempt: int, rank: int, hook: str, step: int, calls: int, seconds: float, stage: Stage = Stage.TRAIN
+) -> dict[str, Any]:
+    place = {"rank": rank, "attempt": attempt, "epoch": 0, "iteration": step, "step": step, "stage": int(stage)}
     return {**place, "hook": hook, "event": "on_update", "calls": calls, "seconds": seconds}
 
 
@@ -285,11 +287,12 @@ def test_hook_costs_exclude_superseded_rows() -> None:
     rows = [
         cost(0, 0, "ema", 5, 5, 0.5),
         cost(0, 0, "ema", 9, 4, 0.5),  # past the second attempt's start
+        cost(0, 0, "ema", 5, 7, 0.5, Stage.TRAINED),  # so is this validation
         cost(1, 0, "ema", 9, 4, 0.25),
         cost(0, 1, "ema", 5, 5, 2.0),
         cost(0, 1, "clip", 5, 5, 0.125),
     ]
-    costs = sum_costs([table(rows[:2]), table(rows[2:])], [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
+    costs = sum_costs([table(rows[:3]), table(rows[3:])], [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
     assert keys(costs, "rank", "hook", "calls", "seconds") == [
         (0, "ema", 9, 0.75),
         (1, "clip", 5, 0.125),

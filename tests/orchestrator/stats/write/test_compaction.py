@@ -22,7 +22,7 @@ from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.read.test_tables import ATTEMPTS, ROWS, attempt, keys, record, row
 
-COSTS = [{"iteration": 1, "step": 1, "hook": "ema", "event": "on_update", "calls": 2, "seconds": 0.5}]
+COSTS = [{"iteration": 1, "step": 1, "stage": 0, "hook": "ema", "event": "on_update", "calls": 2, "seconds": 0.5}]
 
 
 @pytest.fixture(params=["a run of few rows", "one of many"])
