@@ -94,26 +94,6 @@ def test_only_the_fences_use_private_names() -> None:
     assert not uses, f"move {uses} to hooks/private_torch.py or orchestrator/private_api/, and list the names in a test"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from torch.utils._pytree import tree_map",
-        "from torch.nn.modules.batchnorm import _BatchNorm",
-        "import torch._dynamo",
-        "import ray.train.v2._internal.callbacks",
-        "from ray.tune.execution.tune_controller import TuneController",
-        "torch._foreach_norm(x)",
-        "module._buffers",
-        "getattr(scheduler, '_milestones_reached', ())",
-        "class S(ASHAScheduler):\n    def f(self): self._trial_info",
-        "'torch._dynamo' in sys.modules",
-        "os.environ['RAY_raylet_start_wait_time_s'] = '120'",
-    ],
-)
-def test_private_uses_are_found(text: str) -> None:
-    assert list(private_uses(ast.parse(text)))
-
-
 @pytest.mark.parametrize("fence", sorted(FENCES))
 def test_tests_list_every_private_name_of_a_fence(fence: str) -> None:
     # tests/orchestrator/loop/data/test_share.py tries these if `datasets` is there.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from experiments.char_lm import BOUNDARY, UNKNOWN, VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
+from experiments.char_lm import VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -78,20 +78,6 @@ def test_documents_begin_at_functions_and_classes_and_are_the_whole_source() -> 
     ]
 
 
-def test_a_long_document_goes_on_in_the_next() -> None:
-    pieces = documents(SOURCE, 20)
-    assert "".join(pieces) == SOURCE
-    assert max(map(len, pieces)) == 20
-
-
-def test_every_character_has_a_token_of_its_own_and_the_rest_share_one() -> None:
-    tokens = encode("a=1\n\té€")
-    assert len(set(tokens[:5].tolist())) == 5
-    assert tokens[5:].tolist() == [UNKNOWN, UNKNOWN]
-    assert BOUNDARY not in tokens
-    assert tokens.max() < VOCABULARY
-
-
 def test_the_data_is_the_standard_library_s_first_files_split_by_file(data: dict[str, Any]) -> None:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:60])[:200_000]
@@ -126,26 +112,7 @@ def test_a_later_character_never_changes_what_was_said_before(task: CharLM, plac
     assert not torch.isclose(before[:, place:], after[:, place:]).all(dim=2).any()
 
 
-def test_no_character_is_asked_for_by_itself(task: CharLM) -> None:
-    inputs, targets, lengths = task.collate([torch.tensor([5, 6, 7]), torch.tensor([8])])
-    assert lengths == [3, 1]
-    assert inputs.tolist() == [[BOUNDARY, 5, 6], [BOUNDARY, 8, BOUNDARY]]
-    assert targets.tolist() == [[5, 6, 7], [8, BOUNDARY, BOUNDARY]]
-
-
 # Uneven lengths
-
-
-def test_padding_changes_nothing(task: CharLM) -> None:
-    torch.manual_seed(0)
-    model = task.model()
-    texts = [encode("def f(x):"), encode("class Walker(object):\n    pass"), encode("x")]
-    together = task.collate(texts)
-    alone = [task.collate([text]) for text in texts]
-    bits = torch.cat([task.metrics(model(batch[0]), batch)["bits_per_character"] for batch in alone])
-    nats = sum(task.loss(model(batch[0]), batch) * len(text) for batch, text in zip(alone, texts, strict=True))
-    torch.testing.assert_close(task.metrics(model(together[0]), together)["bits_per_character"], bits)
-    torch.testing.assert_close(task.loss(model(together[0]), together), nats / sum(map(len, texts)))
 
 
 def test_bits_per_character_by_hand(task: CharLM) -> None:
@@ -194,14 +161,6 @@ def test_counting_by_hand() -> None:
     assert ngram_bits(train, val, 2).tolist() == pytest.approx([-math.log2(first), -math.log2(second)])
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_what_is_counted_is_a_probability(order: int) -> None:
-    train = [encode(SOURCE)]
-    every = [torch.cat([encode("re"), torch.tensor([token])]) for token in range(VOCABULARY)]
-    last = ngram_bits(train, every, order).view(VOCABULARY, 3)[:, 2]
-    assert (2.0**-last).sum().item() == pytest.approx(1)
-
-
 def test_it_learns_what_pairs_of_characters_cannot_tell() -> None:
     """A random word three times: two thirds of each document follow from the first."""
     chance = random.Random(0)
@@ -218,6 +177,3 @@ def test_it_learns_what_pairs_of_characters_cannot_tell() -> None:
         loss.backward()
         optimizer.step()
     assert loss.item() / math.log(2) < ngram_bits(texts, texts, 2).mean().item() - 0.5
-
-
-# The files

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from experiments.digits import Digits
 
@@ -18,27 +18,12 @@ def samples(dataset: Any) -> list[tuple[bytes, int]]:
     return [(image.numpy().tobytes(), int(label)) for image, label in dataset]
 
 
-def test_a_batch_has_images_and_labels(data: dict[str, Any]) -> None:
-    images, labels = default_collate([data["train"][i] for i in range(7)])
-    assert images.shape == (7, 1, 8, 8)
-    assert images.dtype == torch.float32
-    assert labels.dtype == torch.int64
-    assert 0 <= images.min() < images.max() <= 1
-
-
 def test_the_split_holds_every_sample_of_the_source_once(data: dict[str, Any]) -> None:
     assert (len(data["train"]), len(data["val"])) == (1400, 397)
     source = load_digits()
     images = torch.from_numpy(source.images).float() / 16
     expected = [(image.numpy().tobytes(), int(label)) for image, label in zip(images, source.target, strict=True)]
     assert sorted(samples(data["train"]) + samples(data["val"])) == sorted(expected)
-
-
-def test_the_split_does_not_depend_on_the_global_seed(data: dict[str, Any]) -> None:
-    torch.manual_seed(123)
-    again = Digits().data()
-    assert samples(again["train"]) == samples(data["train"])
-    assert samples(again["val"]) == samples(data["val"])
 
 
 def test_the_loss_is_cross_entropy_and_accuracy_has_one_value_per_sample() -> None:

@@ -23,28 +23,6 @@ def test_a_field_that_hides_an_event_is_refused() -> None:
             on_step: int = 5
 
 
-def test_events_are_listed_in_the_order_of_the_design() -> None:
-    assert EVENTS == (
-        "on_load",
-        "on_start",
-        "on_phase_start",
-        "on_iteration_start",
-        "on_batch",
-        "on_forward",
-        "on_loss",
-        "on_backward",
-        "on_gradients",
-        "on_update",
-        "on_step",
-        "on_phase_end",
-        "on_save",
-        "on_saved",
-        "on_report",
-        "on_end",
-        "on_exception",
-    )
-
-
 @pytest.mark.parametrize("ranks", [Ranks.MASTER, Ranks.LOCAL_MASTER])
 def test_a_collective_hook_must_run_on_all_ranks(ranks: Ranks) -> None:
     with pytest.raises(TypeError, match=f"Lonely is collective, so it must run on all ranks, not on {ranks}"):

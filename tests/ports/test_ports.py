@@ -15,7 +15,7 @@ from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
-from tests.ports import gcn, imagenet, siamese_network, vae
+from tests.ports import imagenet, siamese_network, vae
 from tests.ports.harness import Fails, Port, Ranks, check
 from tests.ranks import on_ranks, until_killed
 
@@ -23,10 +23,9 @@ PORTS = {
     "imagenet": imagenet.PORT,
     "vae": vae.PORT,
     "siamese_network": siamese_network.PORT,
-    "gcn": gcn.PORT,
 }
-DRAWING = ("vae", "siamese_network", "gcn")
-"""Ports that draw random numbers in validation, as samples are fetched there, or as the data is made."""
+DRAWING = ("vae", "siamese_network")
+"""Ports that draw random numbers in validation, or as samples are fetched there."""
 
 
 @pytest.mark.parametrize("name", PORTS)

@@ -57,7 +57,11 @@ def test_points_have_the_mean_loss_since_the_last_and_every_column(start: Start,
         "activation/mean": 3.0,
     }.items():
         assert _points(tmp_path, tag) == [(2, value), (4, value)]
-    assert "train/epoch" not in _events(tmp_path).Tags()["scalars"]
+    tags = _events(tmp_path).Tags()["scalars"]
+    assert "train/epoch" not in tags
+    # TensorBoard's groups are in the order of ASCII, and it opens the first.
+    assert min(tags) == "Loss/train"
+    assert _points(tmp_path, "Loss/train") == _points(tmp_path, "train/loss")
 
 
 def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_path: Path) -> None:
@@ -164,19 +168,6 @@ def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) ->
             assert event.histogram_value.sum == pytest.approx(expected.sum())
             assert event.histogram_value.min == pytest.approx(expected.min())
             assert event.histogram_value.max == pytest.approx(expected.max())
-
-
-def test_losses_stand_in_the_group_that_tensorboard_opens_first(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(every=Interval(2, "iterations"))
-    state = start(hook)
-    run_phase(hook, state, "train", loss_rows(1, 2, 3, 5), metrics={"train/loss": 2.75})
-    run_phase(hook, state, "val", loss_rows(1), metrics={"val/loss": 0.5, "val/accuracy": 0.25})
-    hook.on_end(state)
-    assert _points(tmp_path, "Loss/train") == _points(tmp_path, "train/loss") == [(2, 1.5), (4, 4.0)]
-    assert _points(tmp_path, "Loss/val") == _points(tmp_path, "val/loss")
-    # TensorBoard's groups are in the order of ASCII.
-    groups = sorted({tag.partition("/")[0] for tag in _events(tmp_path).Tags()["scalars"]})
-    assert groups[0] == "Loss"
 
 
 class Stubborn(nn.Linear):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,6 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.saved import ended_at, save, weights
-
-
-class Breaks:
-    """Cannot be written: what a kill in the middle of a file looks like."""
-
-    def __reduce__(self) -> Any:
-        raise KeyboardInterrupt
 
 
 def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
@@ -75,21 +67,6 @@ def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
 
 
 # Interrupted saves
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["another name", "the same name"])
-@pytest.mark.parametrize("cut_in_a_file", [True, False], ids=["in a file", "before it is committed"])
-def test_a_save_cut_off_leaves_the_old_checkpoint_alone(
-    store: CheckpointStore, again: bool, cut_in_a_file: bool
-) -> None:
-    save(store, "epoch-0001", 10, 1.0)
-    name = store.find_unused_name("epoch-0001" if again else "epoch-0002")
-    store.discard_unfinished(name)
-    with pytest.raises(KeyboardInterrupt) if cut_in_a_file else nullcontext():
-        store.write_files(name, {"model.pt": weights(2.0), "hooks.pt": {"bad": Breaks()} if cut_in_a_file else {}})
-    assert store.names() == ["epoch-0001"]
-    assert store.latest() == "epoch-0001"
-    assert torch.equal(store.load("epoch-0001", "model.pt")["weight"], weights(1.0)["weight"])
 
 
 def test_what_was_cut_off_is_not_part_of_the_next_save(store: CheckpointStore) -> None:

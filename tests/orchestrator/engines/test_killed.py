@@ -35,12 +35,6 @@ HERE = __name__
 
 
 @dataclass
-class Weighted(Points):
-    def sampler(self, dataset: Any, phase: str) -> Any:
-        return [1.0 + place % 3 for place in range(len(dataset))] if phase == "train" else None
-
-
-@dataclass
 class Gan(Points):
     def model(self) -> nn.Module:
         generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
@@ -84,9 +78,7 @@ OPTIMIZERS = {
 TURNS = {"optimizer": None, "optimizers": OPTIMIZERS, "validate_every": None}
 STREAM = f"{Streams.__module__}:Streams"
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "weights": (f"{HERE}:Weighted", {}, {}),
     "turns": (f"{HERE}:Gan", {}, TURNS),
-    "background": ("tests.tasks:Points", {}, {"hooks.checkpoint.background": True}),
     "init": ("tests.tasks:Points", {}, {"init": {"from": "weights.pt", "except": ["4.*"]}}),
     "stream with places": (STREAM, {"kind": "placed", "train": 53}, {"accumulate": 2}),
     "stream in processes": (STREAM, {"train": 56}, {"epochs": None, "steps": 11, "loader": {"num_workers": 2}}),
@@ -119,8 +111,6 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
         torch.manual_seed(3)
         torch.save(Points(batch_norm=True).model().state_dict(), root / "weights.pt")
         written["init"] = {**fields["init"], "from": str(root / "weights.pt")}
-    background = written.pop("hooks.checkpoint.background", False)
-    written["hooks"]["checkpoint"]["background"] = background
     experiment = experiment_from_dict({name: value for name, value in written.items() if value is not None})
     folder = create_run(root, kind.replace(" ", "-"), to_yaml(experiment), init=describe_initial_weights(experiment))
     return Assignment(experiment.source, str(folder))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -269,54 +268,3 @@ def test_unfinished_files_of_dead_processes_are_deleted(folder: Storage) -> None
     with Lease(folder):
         there = {path.relative_to(str(folder)).as_posix() for path in Path(str(folder)).rglob("*") if path.is_file()}
         assert {name for name in there if not name.startswith(FOLDER)} == kept
-
-
-# Two processes
-
-ASKS = """
-import sys
-from orchestrator.errors import UsageError
-from orchestrator.records.lease import Lease
-from orchestrator.storage import Storage
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    with Lease(Storage(sys.argv[1])):
-        print("drives", flush=True)
-        sys.stdin.readline()
-except UsageError as error:
-    print("refused", flush=True)
-"""
-
-
-def asker(run: Storage) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", ASKS, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def test_next_process_drives_after_the_driver_is_killed(folder: Storage) -> None:
-    both = [asker(folder), asker(folder)]
-    third = asker(folder)
-    assert [said(process) for process in (*both, third)] == ["ready"] * 3
-    for process in both:
-        go(process)
-    told = {said(process): process for process in both}
-    assert set(told) == {"drives", "refused"}
-    told["drives"].kill()
-    told["drives"].wait()
-    go(third)
-    assert said(third) == "drives"
-    for process in (*both, third):
-        process.communicate("" if process.poll() else "\n")

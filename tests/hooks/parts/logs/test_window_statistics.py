@@ -34,12 +34,6 @@ class Looks(Hook):
         if self.windows.has_changed():
             self.seen.append(self.windows.summarize())
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.windows.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.windows.load_state_dict(state)
-
 
 def _rows(column: str, values: Any) -> list[dict[str, float]]:
     return [{column: float(value)} for value in values]
@@ -138,32 +132,6 @@ def test_the_median_of_the_whole_run_is_refused() -> None:
         Statistic("loss", "median", "global")
     with pytest.raises(ValueError, match="phase is a row's position, which has no statistics"):
         Statistic("phase")
-
-
-STATISTICS = {
-    f"{method}_{window}": Statistic("loss", method, window)
-    for method in ("mean", "median", "min", "max", "current")
-    for window in (5, "epoch", "global")
-    if (method, window) != ("median", "global")
-}
-
-
-def test_statistics_continue_after_a_resume_within_an_epoch(tmp_path: Any) -> None:
-    """The state is taken in mid-phase between two looks, and put into another process's windows: `recent` is empty
-    there."""
-    values = GENERATOR.normal(size=20)
-    whole = Looks(Windows("line", STATISTICS), 4, 14)
-    run_phase(whole, State(), "train", _rows("loss", values))
-    first = Looks(Windows("line", STATISTICS), 4)
-    state = State()
-    first.on_phase_end = lambda state: None
-    run_phase(first, state, "train", _rows("loss", values[:9]), length=20)
-    torch.save(first.state_dict(), tmp_path / "hooks.pt")
-    second = Looks(Windows("line", STATISTICS), 14)
-    second.load_state_dict(torch.load(tmp_path / "hooks.pt", weights_only=True))
-    resumed = State(iteration=9, step=9, samples=9, phase_iteration=9)
-    run_phase(second, resumed, "train", _rows("loss", values[9:]), length=20)
-    assert [*first.seen, *second.seen] == [pytest.approx(values, rel=1e-12) for values in whole.seen]
 
 
 def test_kept_values_are_bounded() -> None:

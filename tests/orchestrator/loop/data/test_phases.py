@@ -14,7 +14,6 @@ from torchmetrics.classification import MulticlassF1Score
 from orchestrator.errors import ConfigError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.streams import Placed
 from tests.tasks import Points, PointSet, experiment
@@ -115,23 +114,3 @@ def test_processes_of_loaders_end_with_the_run() -> None:
     assert len(set(multiprocessing.active_children()) - before) == 2
     assert list(reports) == []
     assert set(multiprocessing.active_children()) <= before
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU to wait for")
-def test_nothing_on_the_step_path_waits_for_the_gpu() -> None:
-    """torch raises at whatever makes the host wait."""
-    loop = Loop(
-        Points(batch_norm=True, val=0),
-        experiment(epochs=2, precision="bf16"),
-        {},
-        RunContext(world=World(device=torch.device("cuda"))),
-    )
-    iterations = loop.iterations.train(loop.data.train.begin(0, 0))
-    loop.state.phase, loop.state.phase_length = "train", 7
-    next(iterations)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        next(iterations)
-        next(iterations)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

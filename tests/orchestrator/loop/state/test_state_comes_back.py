@@ -32,7 +32,7 @@ from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
 
 SCHEDULERS = subclasses_in(lr_scheduler, LRScheduler) | subclasses_in(swa_utils, LRScheduler)
-STEPS = 7
+STEPS = 5
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "LambdaLR": {"lr_lambda": lambda step: 0.9**step},
     "MultiplicativeLR": {"lr_lambda": lambda step: 0.9},

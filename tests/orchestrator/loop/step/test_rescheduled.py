@@ -152,13 +152,13 @@ KINDS = [*ARGUMENTS, *OWN_SCHEDULERS]
 
 @pytest.mark.parametrize(("kind", "every"), list(product(KINDS, [OF_STEPS, OF_EPOCHS])))
 def test_new_schedule_has_torchs_rates_after_a_resume(runs: Mapping[str, Path], kind: str, every: str) -> None:
-    """After half of the old schedules, each at one of its places."""
+    """After a quarter of the old schedules, each at one of its places."""
     scheduler = {"kind": kind} if kind in OWN_SCHEDULERS else {"type": kind, **ARGUMENTS[kind]}
     fields = {"task": OWN} if kind in OWN_SCHEDULERS else {}
     length = STEPS * EPOCHS if every == OF_STEPS else EPOCHS
     expected = raw(lambda optimizer: of_torch(kind, optimizer, length), every)
     first = KINDS.index(kind)
-    for number, (old, folder) in enumerate([*runs.items()][(first + (every == OF_STEPS)) % 2 :: 2], first):
+    for number, (old, folder) in enumerate([*runs.items()][(first + 2 * (every == OF_STEPS)) % 4 :: 4], first):
         step = PLACES[number % len(PLACES)]
         loop, rates = loop_of(folder, scheduler=scheduler, every=every, **fields)
         loop.restore(checkpoint_at(folder, step))
@@ -186,13 +186,13 @@ CHANGES = [
 def test_rates_are_those_of_a_run_that_began_with_the_schedule(
     runs: Mapping[str, Path], tmp_path: Path, written: str, every: str | None, changes: list[Any]
 ) -> None:
-    """With warm-ups, lists and changes, which are made in the order of their places, wherever it goes on."""
+    """With warm-ups, lists and changes in the order of their places, after half of the old schedules."""
     new = {"scheduler": LISTS[written], "every": every, "changes": changes}
     whole, expected = loop_of(tmp_path, **new)
     list(whole.run())
-    for old, folder in runs.items():
-        for step in PLACES if old == "per step" else PLACES[2:3]:
-            loop, rates = loop_of(folder, **new)
-            loop.restore(checkpoint_at(folder, step))
-            list(loop.run())
-            assert rates.seen == [pytest.approx(numbers, rel=1e-12) for numbers in expected.seen[step:]], (old, step)
+    half = [*runs.items()][bool(changes) :: 2]
+    for step, (old, folder) in zip(PLACES, half, strict=True):
+        loop, rates = loop_of(folder, **new)
+        loop.restore(checkpoint_at(folder, step))
+        list(loop.run())
+        assert rates.seen == [pytest.approx(numbers, rel=1e-12) for numbers in expected.seen[step:]], (old, step)
