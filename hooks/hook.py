@@ -1,4 +1,4 @@
-"""The base class of hooks, and the setup that a hook is asked about."""
+"""The base class of hooks, and the setup that decides whether a hook can work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHANGES_GRADIENTS = "it changes gradients, which each further evaluation compute
 
 
 class Priority(IntEnum):
-    """Place of a hook among the hooks of one event, the lowest value first (MMEngine's nine levels)."""
+    """Order of the hooks of one event, lowest value first (MMEngine's nine levels)."""
 
     HIGHEST = 0
     VERY_HIGH = 10
@@ -62,14 +62,13 @@ class Setup:
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """`workers.strategy`; with fsdp each rank has only its shards of the model."""
     custom_loop: bool = False
-    """True if the task has a loop of its own (`Task.train`). Such a loop fires `on_step` only, of an iteration's
-    events."""
+    """True if the task has its own loop (`Task.train`), which fires only `on_step` of an iteration's events."""
     several_optimizers: bool = False
     """True if optimizers take turns within an iteration."""
     splits_batches: bool = False
-    """True with `accumulate: auto`, which may split a batch and start it again."""
+    """True with `accumulate: auto`, which may split a batch and repeat it."""
     closure: bool = False
-    """True if the optimizer evaluates the loss several times in a step, as LBFGS does. Hooks see the first of these."""
+    """True if the optimizer evaluates the loss several times a step, as LBFGS does. Hooks see the first evaluation."""
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     """All hooks of the experiment by name."""
 
@@ -125,8 +124,8 @@ def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
 class Hook:
     """A part of training that can be added and removed: every event is a no-op to override. Used in workers.
 
-    A hook is a dataclass whose fields are its parameters. It reads and changes the state. It asks the loop to save or
-    stop, and never does so itself. The events below are in the order in which they fire.
+    A hook is a dataclass whose fields are its parameters. It reads and changes the state. To save or stop, it sends a
+    request to the loop. The events below are in the order in which they fire.
     """
 
     name: str = ""
@@ -135,20 +134,20 @@ class Hook:
     priority: ClassVar[Priority | int] = Priority.NORMAL
     ranks: ClassVar[Ranks] = Ranks.ALL
     collective: ClassVar[bool] = False
-    """True if the hook calls a collective, so that every rank must run it."""
+    """True if the hook calls a collective, so every rank must run it."""
     mutable: ClassVar[frozenset[str]] = frozenset()
-    """Fields that may change during a run, because the hook reads them each time it uses them."""
+    """Fields that may change during a run: the hook keeps no copy of their values."""
     waits_for_device: ClassVar[frozenset[str]] = frozenset()
-    """Events of an iteration in which the hook waits for the device. An event with an interval need not be listed."""
+    """Events of an iteration in which the hook synchronizes. Events with an interval need not be listed."""
     observes: ClassVar[bool] = False
-    """True if training is the same, bit for bit, without the hook: weights, optimizer, random numbers and training
-    rows. It may validate, save, and end the run between two phases."""
+    """True if weights, optimizer, random numbers and training rows are the same, bit for bit, without the hook. It may
+    validate, save, and end the run between two phases."""
     best_effort: ClassVar[bool] = False
-    """True if a failure of the hook is logged and does not end the run (trackers)."""
+    """True if a failure of the hook is only logged, as for trackers; the run continues."""
     keeps_record: ClassVar[bool] = False
-    """True if the hook puts a record under its name into each checkpoint, which can then be published."""
+    """True if the hook saves data under its name in each checkpoint, which can then be published."""
     evaluates: ClassVar[bool] = True
-    """False if the hook has no part in the evaluation of a stored checkpoint."""
+    """False if the hook takes no part in the evaluation of a stored checkpoint."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -178,8 +177,7 @@ class Hook:
         """Called when the run begins: model, optimizer and data exist."""
 
     def on_phase_start(self, state: State) -> None:
-        """Called when a phase begins (`state.phase`: `train`, `val`, `val/noisy`), also when it resumes in its
-        middle."""
+        """Called when a phase (`state.phase`: `train`, `val`, `val/noisy`) begins, or resumes in its middle."""
 
     def on_iteration_start(self, state: State) -> None:
         """Called before the batch is fetched."""
@@ -194,7 +192,7 @@ class Hook:
         """
 
     def on_loss(self, state: State) -> None:
-        """Called when `state.loss` is set; in `train` the loop differentiates its value after this event."""
+        """Called when `state.loss` is set; in `train`, the backward pass follows this event."""
 
     def on_backward(self, state: State) -> None:
         """Called after each backward pass; only in `train`."""
@@ -203,10 +201,10 @@ class Hook:
         """Called with accumulated and unscaled gradients, before the optimizer steps; only in `train`."""
 
     def on_update(self, state: State) -> None:
-        """Called after the optimizer stepped, before the counters count the step; only in `train`."""
+        """Called after the optimizer stepped, before the step is counted; only in `train`."""
 
     def on_step(self, state: State) -> None:
-        """Called at the end of an iteration, which the counters now count; in every phase."""
+        """Called at the end of an iteration, after it is counted; in every phase."""
 
     def on_phase_end(self, state: State) -> None:
         """Called when `state.metrics` holds the phase's values, reduced across ranks."""
@@ -215,29 +213,26 @@ class Hook:
         """Called on every rank before a checkpoint is written; the master saves what hooks put into it."""
 
     def on_saved(self, state: State, path: str) -> None:
-        """Called when the checkpoint at `path` is written and verified. Training may have continued meanwhile."""
+        """Called when the checkpoint at `path` is written and verified; training may have continued in the meantime."""
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         """Called before `metrics` are reported to the driver."""
 
     def on_end(self, state: State) -> None:
-        """Called when the run is over, also after a requested stop."""
+        """Called when the run ends, even after a requested stop."""
 
     def on_exception(self, state: State, error: BaseException) -> None:
-        """Called when anything failed; best effort."""
+        """Called when anything has failed; errors in this event are only logged."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive a restart: tensors, numbers, strings and containers of them.
-
-        A checkpoint holds the master's copy.
-        """
+        """Return the state to save: tensors, numbers, strings and containers of them. The master's copy is saved."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, on every rank that runs the hook."""
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """Return what must survive a restart and differs between ranks; a checkpoint holds that of each."""
+        """Return the state to save that differs between ranks; the checkpoint holds one for each rank."""
         return {}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
@@ -246,7 +241,7 @@ class Hook:
     def unsuitable(self, setup: Setup) -> str:
         """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words the usual reasons.
 
-        A hook that handles an event that a custom loop does not fire is refused there without being asked.
+        The loop itself rejects a hook whose events a custom loop does not fire.
         """
         return ""
 
@@ -265,7 +260,7 @@ class Cleanup(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release it; no effect when called again."""
+        """Release the resource; further calls have no effect."""
 
     def on_end(self, state: State) -> None:
         self.close()

@@ -26,14 +26,14 @@ class Interval:
 
     @classmethod
     def parse(cls, value: Interval | int | str) -> Interval:
-        """Read `1`, `"2 epochs"` or `"100 steps"`; raise ValueError for anything else, also for iterations."""
+        """Parse `1`, `"2 epochs"` or `"100 steps"`; raise ValueError for anything else, including iterations."""
         return EPOCHS_OR_STEPS.parse(value)
 
     def due(self, state: State, begin: int = 0) -> bool:
         """Return whether this interval ends with the epoch, step or iteration that was just completed.
 
-        Ask in `on_step` for steps and iterations, and in `on_phase_end` of `train` for epochs. The first hit is at
-        `begin`, or at `count` if that is 0: begin 5 and count 2 give 5, 7, 9.
+        Call it in `on_step` for steps and iterations, and in `on_phase_end` of `train` for epochs. It is first due at
+        `begin`, or at `count` if `begin` is 0: begin 5 and count 2 give 5, 7, 9.
         """
         if self.count == 0:
             return False
@@ -42,7 +42,7 @@ class Interval:
         return fresh and done > 0 and done >= begin and (done - begin) % self.count == 0
 
     def reached(self, state: State) -> bool:
-        """Return whether this many are completed."""
+        """Return whether the run has completed this many epochs, steps or iterations."""
         return self._done(state) >= self.count
 
     def _done(self, state: State) -> int:
@@ -62,14 +62,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Units:
-    """The units that an interval may have, and the bounds of its count. A bare number has the first unit."""
+    """Allowed units of an interval, and the bounds of its count. A bare number has the first unit."""
 
     names: tuple[Unit, ...]
     ge: int = 0
     le: int | None = None
 
     def parse(self, value: Interval | int | str) -> Interval:
-        """Read `20` or `"20 steps"`; raise ValueError for anything else."""
+        """Parse `20` or `"20 steps"`; raise ValueError for anything else."""
         interval = value if isinstance(value, Interval) else self._read(value)
         if interval is None or (interval.count and interval.unit not in self.names):
             written = str(value) if isinstance(value, Interval) else value
@@ -121,11 +121,11 @@ StepsOrNever = Annotated[Interval, Units(("steps",))]
 
 
 def at_interval(field: str) -> Callable[[_Handler], _Handler]:
-    """Call a handler of an event within an iteration only at the interval in one of the hook's fields.
+    """Call the decorated handler only at the interval in a field of the hook; for events of an iteration.
 
-    The field holds an Interval in iterations or steps, or a number of iterations. All count over the whole run;
-    iterations of train, val and test count separately. All events of one iteration are due together: with 10, both
-    `on_forward` and `on_step` are called in the 10th iteration, the 20th, and so on.
+    The field holds an Interval in iterations or steps, or a number of iterations. They are counted over the whole run,
+    separately for train, val and test. All events of an iteration are due together: with 10, both `on_forward` and
+    `on_step` are called in the 10th iteration, the 20th, and so on.
     """
 
     def mark(handler: _Handler) -> _Handler:

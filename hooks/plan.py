@@ -49,7 +49,7 @@ def sort_by_priority(hooks: Mapping[str, Hook]) -> list[tuple[str, Hook]]:
 
 
 class Plan:
-    """The calls of each event on one rank, resolved once at start, with the cost of each. Runs in a worker.
+    """The calls of each event on one rank, resolved once at the start, with their costs. Used in workers.
 
     `fire` raises HookError if a hook fails. In `on_exception`, and for best-effort hooks, it logs the failure instead.
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("hookyard")
 
 
 class Checkpoints(Protocol):
-    """The run's stored checkpoints, as far as a hook may manage them; only the master's calls have an effect."""
+    """The part of the checkpoint store that hooks may use; only the master's calls have an effect."""
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Keep these checkpoints for `owner`. A checkpoint that no owner keeps is deleted."""
@@ -34,9 +34,9 @@ class Checkpoints(Protocol):
         """Return the key of a checkpoint's evaluated weights, such as `model` or `ema/model`; `label` may be a name."""
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
-        """Write `<folder>/<run>-<name>-<hash>.pt` with parts of a stored checkpoint, and return its path.
+        """Write parts of a stored checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its path.
 
-        `parts` maps the name of each to its location in the checkpoint: `optimizer`, or an entry such as `ema/model`.
+        `parts` maps the name of each part to its key in the checkpoint, such as `optimizer` or `ema/model`. The key
         `meta` is the manifest with `config`.
         """
 
@@ -51,7 +51,7 @@ class Display(Protocol):
         """Show a line of plain text and keep it in the log."""
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """Move the progress bar of a label; it disappears when `completed` reaches `total`."""
+        """Update the progress bar of a label; it disappears when `completed` reaches `total`."""
 
 
 class Clock(Protocol):
@@ -63,17 +63,17 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights to validate with: `with weights(state):` puts them into the model and takes them out again."""
+    """Weights to validate with: `with weights(state):` swaps them into the model, and restores the raw weights."""
 
     applied: Callable[[State], AbstractContextManager[Any]] = nullcontext
     provider: str = ""
-    """Name of the hook that provides them, and saves them as `model` in its record; empty for the raw weights."""
+    """Name of the hook that provides the weights, and saves them under `model`; empty for the raw weights."""
 
     def __call__(self, state: State) -> AbstractContextManager[Any]:
         return self.applied(state)
 
 
-def evaluation_of(metric: str, labels: Container[str]) -> str | None:
+def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
     """Return the label of the evaluation that computes a metric; None for training, which uses raw weights."""
     phase, *parts = metric.split("/")[:-1] or [""]
     if phase == "train":
@@ -104,7 +104,7 @@ class State:
     module: nn.Module = field(default_factory=nn.Module)
     """The task's model, unwrapped, with its own names."""
     optimizer: torch.optim.Optimizer | None = None
-    """The optimizer; of several, the current turn's, or the first between turns. Scheduler and scaler likewise."""
+    """The optimizer; of several, the one whose turn it is, or the first. Likewise scheduler and scaler."""
     scheduler: Any = None
     scaler: torch.amp.GradScaler | None = None
     several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(default_factory=dict)
@@ -114,8 +114,8 @@ class State:
     loaders: Mapping[str, Any] = field(default_factory=dict)
     """Loader of each phase, such as `train`, `val` or `val/noisy`."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
-    """`fresh_batches("train")` iterates over this rank's data once, on the device, outside the training order; with
-    `shuffled=True` in an order that is the same each time but not the dataset's."""
+    """`fresh_batches("train")` iterates once over this rank's batches, on the device, without affecting training. With
+    `shuffled=True` they are in a shuffled order, the same each time."""
     forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch[0])
     """The task's forward pass at the run's precision: `state.forward(model, batch)`."""
     samples_in: Callable[[Any], int] = lambda batch: len(batch[0])
@@ -123,7 +123,7 @@ class State:
 
     # Position
     phase: str = ""
-    """`train`, `val` or `test`, or one of several such as `val/noisy`."""
+    """`train`, `val` or `test`, or a named phase such as `val/noisy`."""
     epoch: int = 0
     iteration: int = 0
     step: int = 0
@@ -133,14 +133,14 @@ class State:
     phase_iteration: int = 0
     """Iterations completed in this phase."""
     iterations_before: int = 0
-    """Iterations of this kind of phase (train, val or test) completed before this phase."""
+    """Iterations completed in earlier phases of this kind (train, val or test)."""
     phase_length: int = 0
     """Iterations of this phase on this rank; 0 if unknown (evaluation of a stream)."""
     max_epochs: int | None = None
     max_steps: int | None = None
     accumulate: int = 1
     full_batches: bool = True
-    """True if all training batches but an epoch's last are full on every rank; those of a stream need not be."""
+    """True if every training batch, except an epoch's last, is full on every rank; not guaranteed for a stream."""
     stepped: bool = False
     """True if the current iteration made an optimizer step."""
     epoch_completed: bool = False
@@ -154,7 +154,7 @@ class State:
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
     loop_columns: frozenset[str] = frozenset()
-    """Columns that the loop records, and hooks cannot."""
+    """Columns that the loop records; hooks cannot use these names."""
     recent: Recent = field(default_factory=KeptRows)
     """The last rows of this rank in all phases, oldest first; excludes the current iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class State:
         return {name: scaler for name, (_, _, scaler) in self.several.items()} or {"": self.scaler}
 
     def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
-        """Begin the turn of an optimizer that trains these parameters, or end it without any. For the loop."""
+        """Begin the turn of an optimizer that trains `parameters`; with None, end its turn. Called by the loop."""
         self.turn, self._parameters, self._gradient_norm = name if parameters else "", parameters, None
         self.optimizer, self.scheduler, self.scaler = self.several[name]
 
@@ -213,7 +213,7 @@ class State:
 
     @property
     def is_master(self) -> bool:
-        """True on global rank 0. A hook for the master alone declares `ranks` instead of asking."""
+        """True on global rank 0. A hook that runs only there declares `ranks` instead of checking this."""
         return self.rank == 0
 
     @property
@@ -223,7 +223,7 @@ class State:
 
     def find_evaluated_weights(self, metric: str = "") -> Weights:
         """Return the weights that a metric was computed with, by default the main metric."""
-        label = evaluation_of(metric or self.main_metric, self.evaluations)
+        label = find_evaluation_label(metric or self.main_metric, self.evaluations)
         return Weights() if label is None else self.evaluations[label]
 
     @property
@@ -239,13 +239,13 @@ class State:
 
     @property
     def milestone(self) -> str:
-        """Name of a checkpoint taken now: `epoch-0003` between two epochs, else `step-00000100`."""
+        """Name for a checkpoint at this point: `epoch-0003` between two epochs, otherwise `step-00000100`."""
         return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else f"step-{self.step:08d}"
 
     def record(self, **columns: Any) -> None:
         """Add columns to this iteration's row: numbers, or tensors of one element.
 
-        Tensors are copied and stay on their device. In the turn of an optimizer, its name is added: `grad_norm_d`.
+        Tensors are copied and stay on their device. During an optimizer's turn, columns end in its name: `grad_norm_d`.
         Raises ValueError for a column that the loop records.
         """
         if taken := self.loop_columns.intersection(columns):
@@ -263,23 +263,23 @@ class State:
             self.display.line(line)
 
     def request_checkpoint(self, reason: str) -> None:
-        """Request a checkpoint, which the loop saves at its next opportunity. Every rank must request the same."""
+        """Request a checkpoint, which the loop saves as soon as it can. Every rank must make the same request."""
         self.checkpoint_reasons.append(reason)
 
     def request_stop(self, reason: str) -> None:
-        """Request the end of the run. Any rank may; the ranks agree soon, at the latest at the end of the phase."""
+        """Request the end of the run, on any rank; all ranks stop soon, at the latest at the end of the phase."""
         self.stop_reasons.append(reason)
 
     def request_pause(self, reason: str) -> None:
-        """Request that the run is saved and ends as interrupted, so that it can be resumed."""
+        """Request a checkpoint and the end of the run as `interrupted`, so that it can be resumed."""
         self.pause_reasons.append(reason)
 
     def skip_update(self, reason: str) -> None:
-        """Skip this optimizer step; in `on_gradients`. Every rank must do the same."""
+        """Skip this optimizer step; call it in `on_gradients`, on every rank."""
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """Return this rank's gradients or shards of them in the order of the parameters, those of the current turn."""
+        """Return this rank's gradients, or shards of them, of the parameters that train now, in their order."""
         if self._parameters is None:
             self._parameters = list(self.module.parameters())
             self._sharded = any(map(shards.is_sharded, self._parameters))
@@ -298,17 +298,17 @@ class State:
         gradients = self.gradients()
         if not self._sharded:
             return _norm(gradients, norm_type)
-        # A rank's shard of a small tensor may be empty, and has no largest element then.
+        # A rank's shard of a small tensor may be empty, which has no largest element.
         norm = _norm([gradient for gradient in gradients if gradient.numel()], norm_type)
         return shards.norm_of_parts(norm.to(self.device), norm_type)
 
     def clear_gradient_cache(self) -> None:
-        """Drop the computed gradient norm: call this after changing gradients."""
+        """Discard the cached gradient norm; call this after changing gradients."""
         self._gradient_norm = None
 
 
 def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:
-    """Compute torch's get_total_norm without its sorting, which costs a small model more than the norm."""
+    """Compute torch's get_total_norm without its sorting, which takes longer than the norm of a small model."""
     if not gradients or any(g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients):
         return torch.nn.utils.get_total_norm(gradients, norm_type)
     total: Tensor = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients, norm_type)), norm_type)

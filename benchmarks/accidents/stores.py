@@ -36,7 +36,7 @@ OUTAGES, OUTAGE = 0.003, 30
 """Share of the requests that begin an outage, and how many fail then."""
 TIMEOUT_S = 4.0
 """Seconds of a time-out, more than the client's three."""
-PATIENCE_S = (1.0, 20.0)
+RETRY_TIMEOUT_S = (1.0, 20.0)
 """Seconds after which a run gives a store up: shorter or longer than an outage."""
 UNREACHABLE = ("did not answer", "cannot be reached")
 
@@ -53,7 +53,7 @@ def check(seed: int, root: Path, url: str) -> Outcome:
     """Check the run of a seed on the server at a URL."""
     outcome, folder = Outcome(draw(seed)), root / f"store-{seed}"
     urlopen(f"{url}/-/faults/{seed}").read()
-    patience_s = PATIENCE_S[seed % 2]
+    patience_s = RETRY_TIMEOUT_S[seed % 2]
     for _ in range(20):
         code, log = processes.run(_run, folder, outcome.case, folder, seed, url, patience_s)
         outcome.exit_codes.append(code)
@@ -88,7 +88,7 @@ def _environment(url: str) -> dict[str, str]:
 def _run(case: Case, folder: Path, seed: int, url: str, patience_s: float) -> str:
     """Begin or resume the run, and return its status."""
     os.environ |= _environment(url)
-    remote.PATIENCE_S = patience_s
+    remote.RETRY_TIMEOUT_S = patience_s
     try:
         return resume(_location(seed)).status
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Checkpoints: when they are made, and which are kept."""
+"""The hook `checkpoint`: when to save checkpoints, and which of them to keep."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Checkpoint(Hook):
         if self.publish is None or state.checkpoints is None:
             return
         last = self._saved[1] if self._saved else self._names[-1] if self._names else None
-        for name in _unique([last, *(best.name for best in self._bests.values())]):
+        for name in _deduplicate([last, *(best.name for best in self._bests.values())]):
             places = {"model": state.checkpoints.find_evaluated_weights(name), "raw_model": "model"}
             parts = {key: places.get(key, key) for key in map(_resolve_alias, self.publish)}
             state.checkpoints.publish(name, parts, "published", state.config)
@@ -252,10 +252,10 @@ class Checkpoint(Hook):
             return
         newest = self._names if self.keep is None else self._names[-self.keep :]
         self._names = list(newest)
-        state.checkpoints.retain(self.name, _unique([*newest, *(best.name for best in self._bests.values())]))
+        state.checkpoints.retain(self.name, _deduplicate([*newest, *(best.name for best in self._bests.values())]))
 
     def _reset_if_from_another_run(self, state: State) -> None:
-        """Forget names and scores if the restored checkpoint comes from another run."""
+        """Discard names and scores if the restored checkpoint comes from another run."""
         if self._run in (None, state.name):
             return
         self._names, self._should_keep_restored = [], True
@@ -269,7 +269,7 @@ class Checkpoint(Hook):
         it is one to keep."""
         stored = set(state.checkpoints.names()) if state.checkpoints else set()
         names = [*self._names, restored] if self._should_keep_restored else self._names
-        self._names = [name for name in _unique(names) if name in stored]
+        self._names = [name for name in _deduplicate(names) if name in stored]
         for metric in self._pending:
             self._bests[metric].name = restored
         self._pending = []
@@ -304,5 +304,5 @@ def _resolve_alias(key: str) -> str:
     return "model" if key == "state_dict" else key
 
 
-def _unique(names: Iterable[str | None]) -> list[str]:
+def _deduplicate(names: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name is not None))

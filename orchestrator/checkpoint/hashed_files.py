@@ -1,4 +1,4 @@
-"""Writing of a checkpoint's file: it is hashed on the way, and then read back."""
+"""Write the files of a checkpoint: hashed while they are written, then read back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.storage import Storage
 
 
 class HashingWriter:
-    """A writer that hashes what it writes."""
+    """Writer that hashes its output."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._size, self._sha256 = file, 0, hashlib.sha256()
         self.failure: OSError | None = None
-        """Error of the file system, of which torch.save raises a RuntimeError without its reason."""
+        """Error of the file system; torch.save raises a RuntimeError that does not say it."""
 
     def write(self, data: Any) -> int:
         try:
@@ -35,8 +35,8 @@ class HashingWriter:
     def flush(self) -> None:
         self._file.flush()
 
-    def entry(self) -> dict[str, Any]:
-        """Return the manifest's entry for the file."""
+    def make_entry(self) -> dict[str, Any]:
+        """Return the file's manifest entry."""
         return {"sha256": self._sha256.hexdigest(), "bytes": self._size}
 
 
@@ -45,16 +45,16 @@ def write_file(storage: Storage, folder: str, file: str, fill: Callable[[Hashing
     with storage.create(f"{folder}/{file}") as stream:
         writer = HashingWriter(stream)
         fill(writer)
-    entry = writer.entry()
+    entry = writer.make_entry()
     # A store that verifies uploads need not send the file back.
-    reason = check_file(storage, folder, file, entry, hashed=not storage.verifies_uploads)
+    reason = check_file(storage, folder, file, entry, check_hashes=not storage.verifies_uploads)
     if reason:
         raise CheckpointError(f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage")
     return entry
 
 
 def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict[str, Any]:
-    """Write an object with torch.save, as `write_file` does."""
+    """Write an object with torch.save, verify it, and return its entry; raises CheckpointError."""
 
     def fill(writer: HashingWriter) -> None:
         try:

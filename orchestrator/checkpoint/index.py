@@ -1,4 +1,4 @@
-"""The checkpoints of a run: a list by their manifests, and the index of their owners and labels. Needs no torch."""
+"""The stored checkpoints of a run, and the index of their owners and labels. Does not import torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("hookyard")
 
 @dataclass(frozen=True)
 class _Stored:
-    """Content of the file."""
+    """Content of the index file."""
 
     owners: Mapping[str, Sequence[str]]
     """Checkpoints that each owner keeps."""
@@ -36,11 +36,11 @@ class _Stored:
 class Index:
     """The index of the checkpoints in a storage; only the master's changes are written.
 
-    A checkpoint that its last owner releases is deleted. `defer` runs the deletions, so that nobody waits for them.
+    A checkpoint that loses its last owner is deleted. `defer` runs the deletions; it may postpone them.
     """
 
-    def __init__(self, storage: Storage, master: bool) -> None:
-        self._storage, self._master = storage, master
+    def __init__(self, storage: Storage, is_master: bool) -> None:
+        self._storage, self._is_master = storage, is_master
         self._changed: dict[str, Any] = {}
         self.defer: Callable[[Callable[[], None]], object] = lambda call: call()
 
@@ -52,9 +52,9 @@ class Index:
         write_json(self._storage, INDEX, index)
 
     @contextmanager
-    def changing(self) -> Iterator[dict[str, Any]]:
+    def edit(self) -> Iterator[dict[str, Any]]:
         """Yield the index for changes. The outermost of nested blocks writes it and deletes released checkpoints."""
-        if self._changed or not self._master:
+        if self._changed or not self._is_master:
             yield self._changed or {"owners": {}, "labels": {}}
             return
         before = self.read()
@@ -81,7 +81,7 @@ def read_index(storage: Storage) -> dict[str, Any]:
 
 
 def check_index(index: Any) -> dict[str, Any]:
-    """Return an index that is valid; raises ValueError otherwise."""
+    """Validate and return an index; raises ValueError."""
     stored: _Stored = validate(index, _Stored)
     for name in {*stored.labels.values(), *(name for names in stored.owners.values() for name in names)}:
         check_inside(name)
@@ -93,7 +93,7 @@ def _owned(index: Mapping[str, Any]) -> set[str]:
 
 
 def list_checkpoints(storage: Storage, *, warn: bool = True) -> list[str]:
-    """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
+    """Return the stored checkpoints, oldest first; damaged ones are skipped with a warning."""
     names = [name for name in storage.names() if not name.startswith(".")]
     positions = dict(zip(names, storage.each(lambda name: read_position(storage, name, warn=warn), names), strict=True))
     stored = {name: position for name, position in positions.items() if position}
@@ -107,7 +107,7 @@ def read_position(storage: Storage, name: str, *, warn: bool = True) -> Position
     try:
         return position_in(read_manifest(storage, name))
     except FileNotFoundError:
-        # On an object store, a checkpoint gets its manifest last.
+        # On an object store, a missing manifest may mean an unfinished save: it is written last.
         if warn and storage.local and storage.exists(f"{name}/model.pt"):
             _log.warning("the checkpoint %s is damaged: its %s is missing", storage / name, MANIFEST)
     except (DamagedFile, CheckpointError) as error:
@@ -117,7 +117,7 @@ def read_position(storage: Storage, name: str, *, warn: bool = True) -> Position
 
 
 def warn_lost_index(storage: Storage) -> None:
-    """Warn if there are checkpoints without their index."""
+    """Warn if there are checkpoints but no index."""
     if storage.exists(INDEX):
         return
     if any(storage.exists(f"{name}/{MANIFEST}") for name in storage.names()):

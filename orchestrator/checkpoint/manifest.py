@@ -29,7 +29,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """Entries of every manifest beside its position."""
+    """Entries of every manifest, except its position."""
 
     name: str
     position: Mapping[str, Any]
@@ -38,14 +38,14 @@ class _Manifest:
     metrics: Mapping[str, Any]
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Entries of several optimizers by name."""
+    """Optimizer entries by name, if there are several."""
     main_metric: str = ""
     evaluations: Mapping[str, str] = field(default_factory=dict)
     microbatches: int = 1
 
 
-class Ranks(Protocol):
-    """Ranks that resume together."""
+class RankGroup(Protocol):
+    """Process group whose ranks resume together."""
 
     rank: int
     world_size: int
@@ -62,7 +62,7 @@ def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
 
 
 def check_manifest(manifest: Any) -> dict[str, Any]:
-    """Return a manifest that is valid; raises ValueError otherwise."""
+    """Validate and return a manifest; raises ValueError."""
     checkpoint: _Manifest = validate(manifest, _Manifest)
     if not checkpoint.files:
         raise ValueError("it names no files")
@@ -80,15 +80,15 @@ def position_in(manifest: Mapping[str, Any]) -> Position:
 
 
 def check_inside(name: str) -> None:
-    """Raise ValueError for a path that leads out of its folder."""
+    """Raise ValueError for a path outside its folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"it names {name!r}, which lies outside of its folder")
 
 
-def find_damage(storage: Storage, folder: str, entries: Entries, *, hashed: bool = True) -> str | None:
-    """Return the first problem of a checkpoint's files, or None; without `hashed`, compare only sizes."""
-    if hashed:
+def find_damage(storage: Storage, folder: str, entries: Entries, *, check_hashes: bool = True) -> str | None:
+    """Return the first problem of a checkpoint's files, or None; if not `check_hashes`, compare only sizes."""
+    if check_hashes:
         reasons = storage.each(lambda file: check_file(storage, folder, file, entries[file]), entries)
     else:
         states = storage.tree(folder)
@@ -97,21 +97,23 @@ def find_damage(storage: Storage, folder: str, entries: Entries, *, hashed: bool
     return reason and f"checkpoint {storage}/{folder}: {reason}"
 
 
-def find_damage_together(ranks: Ranks, storage: Storage, folder: str, entries: Entries, *, hashed: bool) -> str | None:
+def find_damage_together(
+    group: RankGroup, storage: Storage, folder: str, entries: Entries, *, check_hashes: bool
+) -> str | None:
     """Return the first problem that any rank finds. Each rank checks its own files and a share of the others."""
     share = {
         file: entry
         for number, (file, entry) in enumerate(entries.items())
-        if _owner(file, number) % ranks.world_size == ranks.rank
+        if _choose_rank(file, number) % group.world_size == group.rank
     }
-    return next(filter(None, ranks.gather(find_damage(storage, folder, share, hashed=hashed))), None)
+    return next(filter(None, group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))), None)
 
 
 def check_file(
-    storage: Storage, folder: str, file: str, entry: Mapping[str, Any], *, hashed: bool = True
+    storage: Storage, folder: str, file: str, entry: Mapping[str, Any], *, check_hashes: bool = True
 ) -> str | None:
-    """Return the problem of a checkpoint's file, or None; without `hashed`, compare only its size."""
-    if not hashed:
+    """Return the problem of a checkpoint's file, or None; if not `check_hashes`, compare only its size."""
+    if not check_hashes:
         return _check_size(file, entry, storage.state(f"{folder}/{file}"))
     size, sha256 = 0, hashlib.sha256()
     try:
@@ -136,7 +138,7 @@ def describe_difference(file: str, entry: Mapping[str, Any], measured: Mapping[s
     return None
 
 
-def _owner(file: str, number: int) -> int:
-    """Return the rank that checks a file; shared files are dealt out in turn."""
+def _choose_rank(file: str, number: int) -> int:
+    """Return the rank that checks a file, modulo the world size: its own rank, or round-robin for shared files."""
     match = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
     return int(match[1]) if match else number

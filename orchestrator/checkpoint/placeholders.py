@@ -1,4 +1,4 @@
-"""Values that a checkpoint can hold, and placeholders for those that torch cannot load and for sharded tensors."""
+"""Encoding of checkpoint values: placeholders for sharded tensors and for types that torch cannot load."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sharded:
         self._keys: dict[int, tuple[str, Any]] = {}
 
     def key(self, tensor: Tensor, place: str) -> str:
-        """Return the key of a tensor, which is the place where it was first seen."""
+        """Return the key of a tensor: the path at which it was first seen."""
         return self._keys.setdefault(id(tensor), (place, tensor))[0]
 
     def tensors(self) -> dict[str, Any]:
@@ -58,8 +58,8 @@ class Sharded:
 def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     """Return nested containers with placeholders. Sharded tensors are collected in `sharded`.
 
-    Unchanged containers are returned as they are. Raises RunError for a value that could not be loaded; `place` is its
-    path in the message.
+    Containers that need no placeholder are not copied. Raises RunError for a value that torch could not load; `place`
+    is the path for its message.
     """
     kind = type(tree)
     if isinstance(tree, Tensor) and sharded and shards.is_sharded(tree):
@@ -107,7 +107,7 @@ def keys_in(tree: Any) -> Iterator[str]:
 
 
 def fill(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a copy with sharded tensors for their placeholders."""
+    """Return a copy in which sharded tensors replace their placeholders."""
     if isinstance(tree, dict) and _SHARDED in tree:
         return tensors[tree[_SHARDED]]
     return _replace(tree, lambda _, value: fill(value, tensors))

@@ -1,4 +1,4 @@
-"""The position of a run at a checkpoint."""
+"""The training progress of a run at a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Stage(IntEnum):
     VALIDATED = 2
     """Validation has ended; the report comes next."""
     REPORTED = 3
-    """The round is over."""
+    """The round has ended."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Position:
 
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """Read a position from a manifest or an `attempt.json`; raises ValueError, also if it lacks an entry."""
+        """Read a position from a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
         values = validate(entries, Mapping[str, Any], "position")
         missing = [field.name for field in fields(cls) if field.name not in values]
         if missing:

@@ -19,7 +19,7 @@ from orchestrator.checkpoint.placeholders import INDEX, shard_file
 
 
 class Files(Protocol):
-    """Files of checkpoints; see CheckpointStore."""
+    """Source of checkpoint files, such as CheckpointStore."""
 
     def load(self, name: str, file: str) -> Any: ...
 
@@ -27,11 +27,11 @@ class Files(Protocol):
 def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
     """Return this rank's shards by file, as copies on the CPU; collective."""
     local = [tensor.redistribute(placements=[Shard(0)]).to_local() for tensor in tensors.values()]
-    # A shard is a view of a padded tensor, and torch.save would write all of that.
+    # Copy: a shard is a view of a padded tensor, which torch.save would write completely.
     files: dict[str, Any] = {shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]}
     if rank == 0:
         files[INDEX] = {
-            key: _description(tensor, number, world_size) for number, (key, tensor) in enumerate(tensors.items())
+            key: _describe(tensor, number, world_size) for number, (key, tensor) in enumerate(tensors.items())
         }
     return files
 
@@ -41,13 +41,13 @@ def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None =
     index = store.load(name, INDEX)
     tensors = {key: _empty(index[key], mesh) for key in keys}
     copies: dict[str, list[tuple[int, Tensor, int]]] = {}
-    """Copies by file: a shard's number, this rank's part of the tensor, and the shard's first row in it."""
+    """Copies to make by file: shard number, this rank's part of the tensor, and the shard's first row in that part."""
     for key, tensor in tensors.items():
         part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        begin = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0
+        start = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0
         for (first, *_), (rows, *_), file, number in index[key]["pieces"]:
-            if first < begin + len(part) and begin < first + rows:
-                copies.setdefault(file, []).append((number, part, first - begin))
+            if first < start + len(part) and start < first + rows:
+                copies.setdefault(file, []).append((number, part, first - start))
     for file in sorted(copies):
         shards = store.load(name, file)
         for number, part, first in copies[file]:
@@ -56,8 +56,8 @@ def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None =
     return tensors
 
 
-def _description(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
-    """Return a tensor's dtype and shape, and start, shape, file and number of each shard."""
+def _describe(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
+    """Return a tensor's dtype and shape, and each shard's start, shape, file and number in the file."""
     rows = [_rows(len(tensor), rank, world_size) for rank in range(world_size)]
     pieces = [
         [[shard.start, *[0] * (tensor.ndim - 1)], [len(shard), *tensor.shape[1:]], shard_file(rank), number]

@@ -24,14 +24,14 @@ from typing import Any
 
 import torch
 
-from hooks.state import evaluation_of
+from hooks.state import find_evaluation_label
 from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.hashed_files import HashingWriter, write_file, write_object
 from orchestrator.checkpoint.index import INDEX, Index, list_checkpoints
 from orchestrator.checkpoint.manifest import (
     MANIFEST,
     Entries,
-    Ranks,
+    RankGroup,
     describe_difference,
     find_damage,
     find_damage_together,
@@ -56,9 +56,9 @@ class CheckpointStore:
     deleted; one that never had an owner is kept. Other folders are never touched.
     """
 
-    def __init__(self, storage: Storage, run_name: str = "run", master: bool = True) -> None:
-        self.storage, self.run_name, self.master = storage, run_name, master
-        self.index = Index(storage, master)
+    def __init__(self, storage: Storage, run_name: str = "run", is_master: bool = True) -> None:
+        self.storage, self.run_name, self.is_master = storage, run_name, is_master
+        self.index = Index(storage, is_master)
 
     # Writing: every rank writes its files, then the master commits.
 
@@ -67,7 +67,7 @@ class CheckpointStore:
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Write objects into the unfinished checkpoint `name` and verify them; return their entries."""
+        """Write objects into the unfinished checkpoint `name` and verify them; return their manifest entries."""
         write = partial(write_object, self.storage, self.staging_folder(name))
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
@@ -89,7 +89,7 @@ class CheckpointStore:
 
     def discard_unfinished(self, name: str) -> None:
         """Delete the files of an interrupted save."""
-        if self.master:
+        if self.is_master:
             self.storage.delete(self.staging_folder(name))
 
     def commit(
@@ -109,7 +109,7 @@ class CheckpointStore:
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
         folder = self.staging_folder(name)
-        self._check(folder, manifest["files"], hashed=False)
+        self._check(folder, manifest["files"], check_hashes=False)
         self.storage.write(f"{folder}/{MANIFEST}", seal(json.dumps(manifest, indent=1)))
         if folder == name:
             return
@@ -141,7 +141,7 @@ class CheckpointStore:
         return name
 
     def copy_from(self, source: CheckpointStore, name: str) -> None:
-        """Copy and verify a checkpoint of another run; without an owner it is kept. Master only."""
+        """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master only."""
         manifest = source.manifest(name)
         self.discard_unfinished(name)
 
@@ -174,7 +174,7 @@ class CheckpointStore:
             self.storage.delete(name)
         self.storage.delete(INDEX)
 
-    # Finding
+    # Finding checkpoints
 
     def path(self, name: str) -> str:
         """Return the path of a checkpoint, without a URL's query options and credentials."""
@@ -194,22 +194,28 @@ class CheckpointStore:
         return sorted({name for name, _, file in paths if file in markers and not name.startswith(".")})
 
     def latest(
-        self, on_skip: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
+        self,
+        on_skip: Callable[[str], None] = lambda reason: None,
+        group: RankGroup | None = None,
+        *,
+        check_hashes: bool = True,
     ) -> str | None:
         """Return the newest intact checkpoint, or None if there are no checkpoints.
 
-        Calls `on_skip` with a reason for each newer, damaged checkpoint. With `ranks` it is collective, and each rank
-        reads a share of the files. Without `hashed`, compares only sizes. Raises CheckpointError if all checkpoints
-        are damaged.
+        Calls `on_skip` with a reason for each newer, damaged checkpoint. With `group` it is collective, and each rank
+        reads a share of the files. If `check_hashes` is false, only file sizes are compared. Raises CheckpointError if
+        all checkpoints are damaged.
         """
         reasons: list[str] = []
-        for name, manifest_or_error in ranks.broadcast(self._candidates) if ranks else self._candidates():
+        for name, manifest_or_error in group.broadcast(self._candidates) if group else self._candidates():
             if isinstance(manifest_or_error, CheckpointError):
                 reason: str | None = str(manifest_or_error)
-            elif ranks:
-                reason = find_damage_together(ranks, self.storage, name, manifest_or_error["files"], hashed=hashed)
+            elif group:
+                reason = find_damage_together(
+                    group, self.storage, name, manifest_or_error["files"], check_hashes=check_hashes
+                )
             else:
-                reason = find_damage(self.storage, name, manifest_or_error["files"], hashed=hashed)
+                reason = find_damage(self.storage, name, manifest_or_error["files"], check_hashes=check_hashes)
             if not reason:
                 for skip_reason in reasons:
                     on_skip(skip_reason)
@@ -244,7 +250,7 @@ class CheckpointStore:
             self.manifest(label)
             return label
         if label == "last":
-            last = self.latest(lambda reason: _log.warning("skipped: %s", reason), hashed=False)
+            last = self.latest(lambda reason: _log.warning("skipped: %s", reason), check_hashes=False)
             if last is not None:
                 return last
         names = self.names()
@@ -266,8 +272,8 @@ class CheckpointStore:
         """Return the sha256 of a checkpoint's manifest, which contains the hashes of its files."""
         return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
 
-    def _check(self, folder: str, entries: Entries, *, hashed: bool = True) -> None:
-        reason = find_damage(self.storage, folder, entries, hashed=hashed)
+    def _check(self, folder: str, entries: Entries, *, check_hashes: bool = True) -> None:
+        reason = find_damage(self.storage, folder, entries, check_hashes=check_hashes)
         if reason:
             others = ", ".join(other for other in self.names() if other != folder)
             raise CheckpointError(f"{reason}; other checkpoints: {others}" if others else reason)
@@ -289,7 +295,7 @@ class CheckpointStore:
         return list(self.manifest(name)["files"])
 
     def position(self, name: str) -> Position:
-        """Return the position of the run at a checkpoint."""
+        """Return the training progress at a checkpoint."""
         return position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
@@ -309,9 +315,9 @@ class CheckpointStore:
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
         labels = [label, *(other for other, labelled in index["labels"].items() if labelled == name)]
-        metric = next((metrics[other] for other in labels if other in metrics), manifest.get("main_metric", ""))
+        metric = next((metrics[known] for known in labels if known in metrics), manifest.get("main_metric", ""))
         evaluations = manifest.get("evaluations", {})
-        evaluation = evaluation_of(metric, evaluations)
+        evaluation = find_evaluation_label(metric, evaluations)
         hook = "" if evaluation is None else evaluations[evaluation]
         return f"{hook}/model" if hook else "model"
 
@@ -343,12 +349,12 @@ class CheckpointStore:
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Set the checkpoints that an owner keeps, and delete those that no owner keeps any more."""
-        with self.index.changing() as index:
+        with self.index.edit() as index:
             index["owners"][owner] = list(dict.fromkeys(names))
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
         """Label a checkpoint; `metric` is the metric by which it is best."""
-        with self.index.changing() as index:
+        with self.index.edit() as index:
             index["labels"].update(dict.fromkeys(labels, name))
             index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
 
@@ -358,7 +364,7 @@ class CheckpointStore:
         Each part is a file, or a key of a file (`ema/model`). The part `meta` has the manifest and `config`.
         `folder` is relative to the folder of checkpoints.
         """
-        if not self.master:
+        if not self.is_master:
             return ""
         buffer = BytesIO()
         content = self._load_entries(name, {key: entry for key, entry in parts.items() if entry != "meta"})

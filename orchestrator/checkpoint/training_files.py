@@ -1,4 +1,4 @@
-"""Files of a shared training: the first run that saves writes them, and the other runs link them."""
+"""Files of a shared training run: the first run that saves writes them, the other runs hard-link them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _Entry = dict[str, Any]
 
 
 class TrainingFiles:
-    """The newest checkpoint with the training's files, in each worker process; only the master acts.
+    """The newest checkpoint with the training's files. Used in workers; only the master acts.
 
-    A hard link is as good as a copy, since files of checkpoints are never modified.
+    A hard link is as good as a copy, because checkpoint files are never modified.
     """
 
     def __init__(self, files: Iterable[str]) -> None:
@@ -22,12 +22,12 @@ class TrainingFiles:
         self._stored: tuple[CheckpointStore, str, Mapping[str, _Entry]] | None = None
 
     def link(self, position: object, store: CheckpointStore, name: str) -> dict[str, _Entry]:
-        """Link the files of a position into the unfinished checkpoint `name`; return the entries of linked files."""
+        """Link the files saved at a position into the unfinished checkpoint `name`; return their entries."""
         if self._stored is None or position != self._position:
             return {}
         source, stored, entries = self._stored
         return {file: entry for file, entry in entries.items() if store.link(name, file, source, stored)}
 
     def keep(self, position: object, store: CheckpointStore, name: str, entries: Mapping[str, _Entry]) -> None:
-        """Remember a stored checkpoint of this position of training, with the entries of its files."""
+        """Remember a stored checkpoint at a position, with the entries of its files."""
         self._position, self._stored = position, (store, name, {file: entries[file] for file in self._files})

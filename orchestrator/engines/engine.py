@@ -16,10 +16,10 @@ class Engine(Protocol):
     """Protocol of engines, which train one run at a time. Used in a run's driver or in a trial's process."""
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Begin an attempt at a run. A rank trains with `resolved`, unused so far, or makes its own."""
+        """Begin an attempt of a run. Ranks in this process may use `resolved`; others resolve the experiment."""
 
     def next(self) -> Report | None:
-        """Train to the next report and return rank 0's; None when the run is over. Raises RunError if it failed."""
+        """Train to the next report; return rank 0's report, or None at the end. Raises RunError on failure."""
 
     def save(self) -> str:
         """Write a checkpoint between two reports; return its path."""
@@ -28,7 +28,7 @@ class Engine(Protocol):
         """End one of the runs that share a training run, between two reports."""
 
     def end(self) -> None:
-        """End the run between two reports; return when no process trains it any more."""
+        """End the run between two reports; return when no process is training it any more."""
 
 
 ENGINES: Mapping[str, type[Gang] | type[TrainJobs]] = {"gang": Gang, "train": TrainJobs}

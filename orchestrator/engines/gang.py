@@ -1,4 +1,4 @@
-"""The engine `gang`: one process per rank, without Ray Train; a sweep reuses them from trial to trial."""
+"""The engine `gang`: one process per rank, without Ray Train. The trials of a sweep reuse the processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CAUSE_TIMEOUT_S = 5
 """After a rank fails, seconds to wait for the rank that caused it to report its own failure."""
 
 _ANSWER_TIMEOUT_S = 5
-"""Seconds for the other ranks to answer after a failure; the gang also replaces the processes of those that do not."""
+"""Seconds for the other ranks to answer after a failure; the gang also replaces ranks that do not answer."""
 
 _SPARE_TIMEOUT_S = 5
 """Seconds for a spare process to answer."""
@@ -52,7 +52,7 @@ class _Process:
 
 @dataclass(frozen=True)
 class _AttemptFailure:
-    """The failure of an attempt."""
+    """Failed ranks of an attempt, and the calls that had not returned."""
 
     ranks: Set[int]
     """Ranks whose failure is not a consequence of another rank's."""
@@ -137,7 +137,7 @@ class Gang:
             self._start_spares(assignment)
 
     def _next_rendezvous(self) -> Rendezvous:
-        """Return where the ranks of the next attempt meet: a store in this process, which outlives any rank."""
+        """Create the store where the next attempt's ranks meet, in this process, because it outlives any rank."""
         if self._server is None:
             self._server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         self._attempts += 1
@@ -163,31 +163,30 @@ class Gang:
     def _warm_spares(self) -> None:
         """Import into new spare processes the modules that rank 0 imported before its first report."""
         if self._cold_spares:
-            names = self._actors[0].actor.imported.remote()
+            names = self._actors[0].actor.list_imported_modules.remote()
             for spare in self._cold_spares:
                 spare.actor.import_modules.remote(names)
             self._cold_spares = []
 
-    def _replace_failed(self, loss: _AttemptFailure) -> None:
+    def _replace_failed(self, failure: _AttemptFailure) -> None:
         """Replace the processes of ranks that caused a failure, or do not answer after another rank's failure.
 
         If no rank is known to be the cause, replace all processes.
         """
-        answered, _ = ray.wait(list(loss.calls), num_returns=len(loss.calls), timeout=_ANSWER_TIMEOUT_S)
-        unusable = {
-            rank for call, rank in loss.calls.items() if call not in answered or not self._is_usable(call, rank)
-        }
-        lost = (loss.ranks | unusable) & self._actors.keys() or set(self._actors)
-        for rank in lost:
+        calls = failure.calls
+        answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_ANSWER_TIMEOUT_S)
+        unusable = {rank for call, rank in calls.items() if call not in answered or not self._is_usable(call, rank)}
+        failed = (failure.ranks | unusable) & self._actors.keys() or set(self._actors)
+        for rank in failed:
             ray.kill(self._actors[rank].actor)
-        from_spares = {rank for rank in sorted(lost) if self._take_spare(rank)}
-        new = {rank: self._start_process(rank, self._actors[rank].bundle) for rank in lost - from_spares}
+        from_spares = {rank for rank in sorted(failed) if self._take_spare(rank)}
+        new = {rank: self._start_process(rank, self._actors[rank].bundle) for rank in failed - from_spares}
         self._actors |= new
-        started = [process.actor.become.remote(rank) for rank, process in new.items()]
+        started = [process.actor.assign_rank.remote(rank) for rank, process in new.items()]
         if len(ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_TIMEOUT_S)[0]) < len(started):
             raise self._no_resources_error()
         self._attempt_failure = None
-        self._show_line(_format_replacement(lost, from_spares, len(self._actors)))
+        self._show_line(_format_replacement(failed, from_spares, len(self._actors)))
 
     def _is_usable(self, call: Any, rank: int) -> bool:
         """Return whether a process can be kept: its call succeeded, or may have failed only because it lost a peer."""
@@ -202,7 +201,7 @@ class Gang:
         while self._spares:
             spare = self._spares.pop(0)
             try:
-                ray.get(spare.actor.become.remote(rank), timeout=_SPARE_TIMEOUT_S)
+                ray.get(spare.actor.assign_rank.remote(rank), timeout=_SPARE_TIMEOUT_S)
             except RayError:
                 ray.kill(spare.actor)
             else:
@@ -264,7 +263,7 @@ class Gang:
         if not failures:
             return results[0]
         root_failure = find_root_failure(failures)
-        self._end_attempt(_attempt_end_for(root_failure))
+        self._end_attempt(_classify_failure(root_failure))
         self._attempt_failure = _AttemptFailure(
             {rank for rank, failure in failures.items() if not failure.may_be_secondary}, calls
         )
@@ -274,7 +273,7 @@ class Gang:
         """Tell the rank in this process that another rank failed. Called on a Ray thread, which must not block."""
         error = call.exception()
         if isinstance(error, RayError):
-            self._end_attempt(_attempt_end_for(self._to_failure(rank, error)))
+            self._end_attempt(_classify_failure(self._to_failure(rank, error)))
 
     def _to_failure(self, rank: int, error: RayError) -> RankFailed:
         if not isinstance(error, RayTaskError):  # the process died, perhaps killed by Ray's memory monitor
@@ -289,13 +288,13 @@ def _make_actor_options(workers: Workers) -> dict[str, Any]:
     return {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory) or None, "resources": resources or None}
 
 
-def _attempt_end_for(failure: RankFailed) -> AttemptEnd:
+def _classify_failure(failure: RankFailed) -> AttemptEnd:
     return AttemptEnd.PEER_LOST if failure.may_be_secondary else AttemptEnd.RANK_FAILED
 
 
-def _format_replacement(lost: Set[int], from_spares: Set[int], count: int) -> str:
+def _format_replacement(failed: Set[int], from_spares: Set[int], count: int) -> str:
     """Return the log line about the replaced processes."""
-    ranks = ", ".join(map(str, sorted(lost)))
-    replaced = f"process of rank {ranks}" if len(lost) == 1 else f"processes of ranks {ranks}"
+    ranks = ", ".join(map(str, sorted(failed)))
+    replaced = f"process of rank {ranks}" if len(failed) == 1 else f"processes of ranks {ranks}"
     spares = f" ({len(from_spares)} from spares)" if from_spares else ""
-    return f"replaced the {replaced}{spares}; kept {count - len(lost)} of {count}"
+    return f"replaced the {replaced}{spares}; kept {count - len(failed)} of {count}"

@@ -1,4 +1,4 @@
-"""One rank of a gang: in a trial's process, or an actor."""
+"""One rank of a gang, in a trial's process or in an actor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ABORT_S = 5
 """Seconds that a rank waits for its process group to be aborted."""
 
 END = "end"
-"""Key under which a store has the end of an attempt."""
+"""Key of an attempt's end in its store."""
 
 
 class AttemptEnd(StrEnum):
@@ -52,14 +52,14 @@ class AttemptEnd(StrEnum):
     COMPLETED = "completed"
     """The gang ends the attempt between two reports; no rank has failed."""
     RANK_FAILED = "rank failed"
-    """A rank failed by itself, so any other failure is a consequence."""
+    """A rank failed on its own, so all other failures are consequences."""
     PEER_LOST = "peer lost"
-    """A rank failed that may only have lost a peer."""
+    """The failed rank may only have lost a peer."""
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Store in which the ranks of an attempt form their process group, in the process that drives the gang."""
+    """Address of the store in which the ranks of an attempt form their process group. The gang's process serves it."""
 
     host: str
     port: int
@@ -78,13 +78,13 @@ class Rendezvous:
 
 
 class GangRank(Rank):
-    """A rank of a gang, which may train the next run or attempt too."""
+    """A rank of a gang, which can also train the next run or attempt."""
 
     def __init__(self, rank: int, workers: Workers) -> None:
         super().__init__(workers)
         self.rank = rank
         self.lost_peer = False
-        """True once another rank has failed by itself, so that a failure of this one is a consequence."""
+        """True once another rank has failed on its own, so a failure of this rank is a consequence."""
         self.is_warned = False
         self._abort_thread: threading.Thread | None = None
 
@@ -97,14 +97,14 @@ class GangRank(Rank):
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
         world = World(rank=self.rank, world_size=size, device=self.device)
         if size > 1:
-            # A thread of its own, because the rank may be waiting for its device.
-            self._abort_thread = threading.Thread(target=self._abort_at_loss, args=(rendezvous, world), daemon=True)
+            # In a separate thread, because the rank may be waiting for its device.
+            self._abort_thread = threading.Thread(target=self._abort_on_failure, args=(rendezvous, world), daemon=True)
             self._abort_thread.start()
         world.number_on_nodes()
         self.take(session_of(assignment, world, resolved, stop_requested=lambda: self.is_warned))
 
-    def _abort_at_loss(self, rendezvous: Rendezvous, world: World) -> None:
-        """Free this rank from waiting for one that failed."""
+    def _abort_on_failure(self, rendezvous: Rendezvous, world: World) -> None:
+        """Abort this rank's collectives once another rank has failed."""
         with suppress(RuntimeError):  # the process that drives the gang died
             end = rendezvous.wait_for_end()
             self.lost_peer |= end == AttemptEnd.RANK_FAILED
@@ -127,7 +127,7 @@ class GangRank(Rank):
 class RankActor(GangRank):
     """A rank as an actor, or a spare process that can become one.
 
-    SIGTERM is a warning that its node will be taken away: the ranks stop at the same step, after a checkpoint.
+    SIGTERM warns that its node is about to be preempted: all ranks save a checkpoint and stop at the same step.
     """
 
     def __init__(self, rank: int, workers: Workers) -> None:
@@ -137,8 +137,8 @@ class RankActor(GangRank):
     def _warn(self, number: int, frame: FrameType | None) -> None:
         self.is_warned = True
 
-    def become(self, rank: int) -> None:
-        """Take the place of a rank whose process was lost."""
+    def assign_rank(self, rank: int) -> None:
+        """Replace the failed process of a rank."""
         self.rank = rank
 
     def warm_up(self, source: ExperimentSource) -> None:
@@ -146,21 +146,21 @@ class RankActor(GangRank):
         resolve(source)
         torch.zeros(1, device=self.device)
 
-    def imported(self) -> list[str]:
+    def list_imported_modules(self) -> list[str]:
         """Return the modules of this process, in the order of their imports."""
         return list(sys.modules)
 
     def import_modules(self, names: Sequence[str]) -> None:
-        """Import what a rank that trains has imported, such as a hook's writer at its first use."""
+        """Import the modules that a training rank has imported, such as those of a hook's writer."""
         for name in names:
             with suppress(Exception):  # not every entry of `sys.modules` is a module that can be imported
                 import_module(name)
 
     def next(self) -> Report | None:
-        """Train to the next report. A rank that fails by itself ends its process once the failure is delivered.
+        """Train to the next report. If this rank fails on its own, end the process once the failure is delivered.
 
-        The other ranks wait for this one in a collective, and only closed connections free them. A rank that may have
-        lost a peer closes its own connections, and its process can take part in the next attempt.
+        The other ranks may wait for this one in a collective, until its connections close. A rank that may only have
+        lost a peer closes its connections itself; its process can take part in the next attempt.
         """
         try:
             return super().next()

@@ -76,7 +76,7 @@ class Lifecycle:
                 self._preemptions -= 1
                 attempt, step = len(self.folder.read_attempts()) - 1, report.metrics["step"]
                 self._show_line(f"attempt {attempt} preempted after step {step}")
-                self.leave()
+                self.shut_down()
             except RankFailed as failure:
                 if failure.is_user_error or not self._restarts:
                     raise
@@ -93,12 +93,12 @@ class Lifecycle:
 
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
         """End the run at its current position, and record its status."""
-        self.leave()
+        self.shut_down()
         self.folder.end(status, stopped=list(reasons), error=None)
         if status in COMPLETE:
             compact_rows(self.folder)
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Stop training without ending the run, which may resume elsewhere."""
         if self._begun:
             self._engine.end()

@@ -87,21 +87,21 @@ def is_gpu_failure(error: BaseException) -> bool:
     return isinstance(_root_cause(error), torch.AcceleratorError)
 
 
-def traceback_of(error: BaseException) -> str:
+def get_traceback(error: BaseException) -> str:
     """Return the traceback of a failure; empty if the error's message is enough."""
     if isinstance(error, RankFailed):
         return error.trace
-    return "" if isinstance(error, HookyardError) or not isinstance(error, Exception) else _trace(error)
+    return "" if isinstance(error, HookyardError) or not isinstance(error, Exception) else _format_traceback(error)
 
 
 def log_traceback(folder: RunFolder, error: BaseException) -> None:
     """Write the traceback of a failure to the run's log and print where it is; runs in the driver."""
-    if trace := traceback_of(error):
+    if trace := get_traceback(error):
         folder.log(trace)
         say(f"The traceback is in {folder}/log.txt")
 
 
-def _trace(error: BaseException) -> str:
+def _format_traceback(error: BaseException) -> str:
     """Return a traceback, without its middle if it is very long."""
     trace, half = "".join(traceback.format_exception(error)), _MAX_TRACE // 2
     if len(trace) <= _MAX_TRACE:
@@ -114,7 +114,7 @@ def escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _location(error: BaseException) -> str:
+def _format_location(error: BaseException) -> str:
     """Return the innermost line of user code as ` (file:line, in function)`, or an empty string."""
     frames = [frame for frame in _frames(error) if _is_user_code(frame)]
     return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
@@ -153,12 +153,12 @@ def find_root_cause_in_user_code(error: BaseException) -> BaseException:
 
 
 def count_frames_below_user_code(error: BaseException) -> int:
-    """Return the number of frames between user code and the place of an error; 0 if no frame is user code."""
+    """Return the number of frames between user code and the line that raised; 0 if no frame is user code."""
     frames = list(traceback.extract_tb(error.__traceback__))
     return next((depth for depth, frame in enumerate(reversed(frames)) if _is_user_code(frame)), 0)
 
 
-def _gpu_error_text(error: BaseException) -> str:
+def _format_gpu_error(error: BaseException) -> str:
     """Return the message of a GPU's failure, which surfaces wherever the CPU next synchronizes with the GPU."""
     place = (
         f" It surfaced in hook '{error.hook}' ({error.event}), but may have happened earlier."
@@ -201,14 +201,14 @@ class RankFailed(RunError):
         cause = error.__cause__ if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError else error
         message = (isinstance(cause, HookError | HookyardError) and error_text(cause)) or describe_error(cause)
         if is_gpu_failure(error):
-            message = _gpu_error_text(error)
+            message = _format_gpu_error(error)
         failure = cls(
             rank,
-            escape_surrogates(message + _location(error)),
+            escape_surrogates(message + _format_location(error)),
             time.time(),
             may_be_secondary(error),
             is_user_error(error),
-            escape_surrogates(_trace(error)),
+            escape_surrogates(_format_traceback(error)),
         )
         for note in getattr(error, "__notes__", ()):
             failure.add_note(note)

@@ -23,7 +23,7 @@ from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, HookedRun, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.report import Report, make_within
+from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.shared_training import SharedRun, SharedTraining
 from orchestrator.loop.training_loop import TrainingLoop
@@ -117,7 +117,7 @@ class Session:
         self._resolved = self._resolved or resolve(self.assignment.source)
         if self.assignment.target:
             around = self.folder.evaluated_run()
-            self._store = CheckpointStore(around.find_checkpoint_folder(), around.name, master=False)
+            self._store = CheckpointStore(around.find_checkpoint_folder(), around.name, is_master=False)
             return self._store
         out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
         self._store = CheckpointStore(self.folder.checkpoint_folder(out_dir), self.folder.name, self.world.is_master)
@@ -127,7 +127,7 @@ class Session:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield each report after
         writing it down."""
         self._resolved = self._resolved or resolve(self.assignment.source)
-        yield from make_within(partial(torch_threads, thread_count(self._resolved.experiment)), self._train())
+        yield from produce_within(partial(torch_threads, thread_count(self._resolved.experiment)), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
         attempt = self._attempt or self._begin()
@@ -244,7 +244,7 @@ class Session:
         assert self._loop is not None
         assert self._attempt is not None
         if isinstance(self._loop, SharedRun):
-            self._loop.leave()
+            self._loop.end_early()
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 

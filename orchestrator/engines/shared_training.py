@@ -20,9 +20,9 @@ _log = logging.getLogger("hookyard")
 
 
 class SharedSession:
-    """The sessions of an assignment and its followers, which train and report in turn. In every worker process.
+    """The sessions of an assignment and its followers, which train and report in turn. Used in workers.
 
-    Training continues until the last run is over. If one fails, all end, and a note of the error names that run.
+    Training continues until the last run ends. If one run fails, all end, and a note on the error names it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SharedSession:
                         continue
                     active.remove(run_index)
                     self.sessions[run_index].write_end()
-                    if run_index:  # the leader still trains
+                    if run_index:  # the leader is still training
                         reports[run_index].close()
         except Exception as error:
             error.add_note(f"{RUN_NOTE_PREFIX}{find_failed_run(error, run_index)}")
@@ -58,7 +58,7 @@ class SharedSession:
                 own.close()
 
     def _turn(self, run_index: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
-        """Yield the next report of a run, and that of its test if it stops; return whether it continues."""
+        """Yield the next report of a run, and its test report if it stops; return whether the run continues."""
         for report in reports:
             yield replace(report, run_index=run_index)
             if report.is_final or run_index in self._ended_runs:
@@ -68,7 +68,7 @@ class SharedSession:
         return False
 
     def end_run(self, run_index: int) -> None:
-        """End a run at the report that it has just made."""
+        """End a run at its last report."""
         self._ended_runs.add(run_index)
 
     def save(self) -> str:
@@ -76,13 +76,13 @@ class SharedSession:
         raise NotImplementedError("trials that share a training run are not paused")
 
     def _choose_checkpoints(self) -> None:
-        """Resume all runs from the newest place where all have a checkpoint; without one they start from scratch."""
+        """Resume all runs from the newest position where all have a checkpoint, or start all from scratch."""
         stores = [session.prepare() for session in self.sessions]
-        newest = [store.latest(ranks=self._world) for store in stores]
-        places = {name and _place(store, name) for store, name in zip(stores, newest, strict=True)}
-        if len(places) == 1:
+        newest = [store.latest(group=self._world) for store in stores]
+        positions = {name and _find_position(store, name) for store, name in zip(stores, newest, strict=True)}
+        if len(positions) == 1:
             return
-        common: list[str] | None = self._world.broadcast(partial(_newest_in_common, stores))
+        common: list[str] | None = self._world.broadcast(partial(_find_newest_common, stores))
         if common is None and self._world.is_master:
             names = ", ".join(session.folder.name for session in self.sessions)
             _log.warning(
@@ -111,13 +111,13 @@ def session_of(
     return (SharedSession if assignment.followers else Session)(assignment, world, resolved, **options)
 
 
-def _place(store: CheckpointStore, name: str) -> tuple[int, Stage]:
+def _find_position(store: CheckpointStore, name: str) -> tuple[int, Stage]:
     position = store.position(name)
     return position.iteration, position.stage
 
 
-def _newest_in_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
-    """Return each store's checkpoint of the newest place that all have in common."""
-    by_place = [{_place(store, name): name for name in store.names()} for store in stores]
-    places = set.intersection(*map(set, by_place))
-    return [names[max(places)] for names in by_place] if places else None
+def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
+    """Return each store's checkpoint at the newest position that all have in common; None if there is none."""
+    by_position = [{_find_position(store, name): name for name in store.names()} for store in stores]
+    common = set.intersection(*map(set, by_position))
+    return [names[max(common)] for names in by_position] if common else None

@@ -19,7 +19,7 @@ from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.loop.data.phases import DataOf, data_from_task
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.model.torch_settings import torch_settings
-from orchestrator.loop.report import Report, make_within
+from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.state.hooked_contents import WeightsAlone
@@ -57,7 +57,7 @@ class HookedRun(TrainingLoop):
 
     def run(self) -> Generator[Report, None, None]:
         # Between reports another run of this process may be under way, with settings of its own.
-        return make_within(partial(torch_settings, self.experiment), super().run())
+        return produce_within(partial(torch_settings, self.experiment), super().run())
 
     def _begin(self) -> None:
         self.check_data()
@@ -89,7 +89,7 @@ class HookedRun(TrainingLoop):
         if self.cursor.stage is not Stage.TRAIN and self._has_another_report():
             self.saving.rewind_randomness()
             self.evaluation.run("test")
-            yield self._report(last=True)
+            yield self._make_report(last=True)
 
     def _train(self) -> None:
         self.training.train_phase()
@@ -181,7 +181,7 @@ class EvaluationLoop(Loop):
         if self._rewinds:
             self.saving.rewind_randomness()
         self.evaluation.run(self._kind)
-        report = self._report(last=True)
+        report = self._make_report(last=True)
         # What a hook had of the training since its last report came with the checkpoint.
         yield replace(
             report,

@@ -1,4 +1,4 @@
-"""The report: the metrics of a round, from the loop to its driver."""
+"""Reports, which carry the metrics of a round from the loop to its driver."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Report:
-    """One set of metrics at the end of each round of training and validation, on every rank at the same places."""
+    """One set of metrics at the end of a round of training and validation. All ranks report at the same points."""
 
     metrics: dict[str, Any]
-    """Counters and the values of the phases. All ranks have the same, apart from what hooks add."""
+    """Counters, and the metrics of the phases. They are equal on all ranks, except for metrics that hooks add."""
     checkpoint: str | None = None
     """The newest stored checkpoint."""
     stopped: tuple[str, ...] = field(default=())
-    """Why the run ends here, if something asked for it."""
+    """Reasons for the run to end here; empty if it continues or is complete."""
     interrupted: bool = False
-    """True if the run was asked from outside to stop, and can be resumed."""
+    """True if the run was interrupted, so it can be resumed."""
     is_final: bool = False
     """True for the last report of the run."""
     is_partial: bool = False
-    """True if the run ends in the middle of training, so that the metrics hold no values of a phase."""
+    """True if the run ends in the middle of a training phase, so there are no metrics of phases."""
     phases: tuple[str, ...] = ("train",)
     """All phases of the run."""
     run_index: int = 0
     """Number of the run among those that share a training run, from 0."""
 
 
-def make_within(
+def produce_within(
     context: Callable[[], AbstractContextManager[Any]], reports: Generator[Report, None, None]
 ) -> Generator[Report, None, None]:
-    """Yield reports, each made within a context that is left while the caller has the report."""
+    """Yield reports; each is produced within a new context, which the caller does not see."""
     try:
         while True:
             with context():

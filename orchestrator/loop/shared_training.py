@@ -38,7 +38,7 @@ RUN_NOTE_PREFIX = "in the turn of run "
 
 
 class SharedState(State):
-    """The state of a run in a shared training: its own fields override those of the training's state."""
+    """State of one run in a shared training run: its own fields override those of the training's state."""
 
     __slots__ = ("_own", "_training")
 
@@ -55,7 +55,7 @@ class SharedState(State):
 
 
 class SharedContents(HookedContents):
-    """The contents of a shared training. The first run restores them; the other runs' checkpoints contain the same."""
+    """Checkpoint contents that runs share. Only the first run restores them: the other checkpoints hold the same."""
 
     _is_restored = False
 
@@ -66,10 +66,11 @@ class SharedContents(HookedContents):
 
 
 class SharedTraining(Training):
-    """A training with several runs, which report in turn. Used in workers.
+    """Training for several runs, which report in turn. Used in workers.
 
-    At the start and in training phases it calls the observing hooks of all runs, each with its run's state. The order
-    of a run's hooks is the same as if the run trained alone. All other hooks belong to the training, and get its state.
+    At the start and in training phases it calls the observing hooks of all runs, each with its run's state. A run's
+    hooks keep the order that they have when the run trains alone. All other hooks belong to the training, and get its
+    state.
     The first run that needs another phase starts it. Between two phases each run takes a turn. Every turn begins with
     the random state at the end of the phase. All turns must end with equal random states, because training continues
     from there.
@@ -153,7 +154,7 @@ class SharedTraining(Training):
         return self._first_plan.replace_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
 
     def _joint_calls(self, event: str) -> list[Call]:
-        """Merge the calls of all runs; the order of a run's calls is the same as if it trained alone."""
+        """Merge the calls of all runs; each run's calls keep the order that they have when it trains alone."""
         calls = list(self._first_plan.calls[event])
         for run in (run for run in self._active if not run.is_first):
             position = 0
@@ -186,10 +187,10 @@ class SharedTraining(Training):
 
 
 class SharedRun(HookedRun):
-    """A run of a shared training. Used in workers.
+    """One of the runs in a shared training run. Used in workers.
 
     It has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of its experiment. The first
-    run of a training also has the training's experiment, context and non-observing hooks.
+    run also provides the training's experiment, context and non-observing hooks.
     """
 
     training: SharedTraining
@@ -243,8 +244,8 @@ class SharedRun(HookedRun):
             error.add_note(f"{RUN_NOTE_PREFIX}{self.number}")
             raise
 
-    def leave(self) -> None:
-        """End this run. Its training may continue for the others."""
+    def end_early(self) -> None:
+        """End this run; training may continue for the others."""
         self.saving.finish_without_peers()
         plan = self.plan
         plan.replace_calls({"on_end": filter(self.is_own, plan.calls["on_end"])}).fire("on_end", self.state)
@@ -279,8 +280,8 @@ class SharedRun(HookedRun):
         super()._begin()
         self.training.begin_turn()  # may begin with the evaluation that follows the checkpoint
 
-    def _metrics(self) -> dict[str, Any]:
-        metrics = super()._metrics()
+    def _collect_metrics(self) -> dict[str, Any]:
+        metrics = super()._collect_metrics()
         shared = {} if kind_of(self.state.phase) == "test" else self.training.hook_metrics
         return metrics | {name: value for name, value in shared.items() if name not in metrics}
 
@@ -296,8 +297,8 @@ class SharedRun(HookedRun):
         training.begin_turn()
         self._take_phase()
 
-    def _report(self, *, last: bool = False) -> Report:
-        report = super()._report(last=last)
+    def _make_report(self, *, last: bool = False) -> Report:
+        report = super()._make_report(last=last)
         if not report.is_final:
             self.training.end_turn(self.state.name)
         return report

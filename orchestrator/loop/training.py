@@ -42,10 +42,10 @@ from orchestrator.task import Task, has_turns, hide_progress, show_progress
 class Training:
     """The model, optimizers, schedules and data of a task, and its training phases. One in each worker process.
 
-    Its `runs` save, evaluate and report: a single one in a plain loop. `hooks` and `context` are those of the first. It
-    fires the events of the start and of training phases; those within an iteration fire in `IterationRunner`. With
-    `resumes` a checkpoint will be restored, so the initial weights are not read. `origin` says where these were found
-    when the run was made.
+    Its `runs` save, evaluate and report; a plain loop has one. `hooks` and `context` belong to the first run. This
+    class fires the events of the start and of training phases, `IterationRunner` those within an iteration. With
+    `resumes`, a checkpoint will be restored, so the initial weights are not read. `origin` is where they were found
+    when the run was created.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Training:
             name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
             for name in experiment.optimizations
         }
-        self.timeline = self._timeline()
-        self.schedules = self._schedules()
+        self.timeline = self._make_timeline()
+        self.schedules = self._make_schedules()
         on_meta = experiment.workers.meta_device and self.world.world_size > 1
         module = apply_settings(build_model(task, on_meta), experiment, self.world)
         model = wrap_model(module, task, experiment, self.world)
@@ -95,20 +95,20 @@ class Training:
         self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_requested)
         self.runs: list[TrainingLoop] = []
         self.stage = Stage.TRAIN
-        """`TRAINED` once the last phase has ended; else within it, or before the first."""
+        """`TRAINED` after a phase; `TRAIN` within a phase, and before the first one."""
         self.after_phase: dict[str, Any] | None = None
-        """The generators at the end of the last phase."""
+        """Random state at the end of the last phase."""
         self._batches: Iterator[object] | None = None
-        """The epoch's training batches, of which some remain after a validation in steps."""
+        """Remaining training batches of the epoch; None between two epochs."""
         seed_all(experiment.seed + self.world.rank)
 
-    def _timeline(self) -> Timeline:
+    def _make_timeline(self) -> Timeline:
         experiment = self.experiment
         steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
         return Timeline.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
 
-    def _schedules(self) -> dict[str, Schedule | None]:
-        """Return the schedule of each optimizer, its length that of the run."""
+    def _make_schedules(self) -> dict[str, Schedule | None]:
+        """Return the schedule of each optimizer over the whole run, or None."""
         return {
             name: Schedule.of(optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path)
             if optimization.scheduler
@@ -152,36 +152,35 @@ class Training:
             loop_columns=ROW_COLUMNS,
         )
 
-    def for_each_run(self, act: Callable[[TrainingLoop], None]) -> None:
+    def for_each_run(self, function: Callable[[TrainingLoop], None]) -> None:
         for run in self.runs:
-            act(run)
+            function(run)
 
     def begin(self) -> None:
         self.plan.fire("on_start", self.state)
 
     def train_phase(self) -> None:
-        """Train to the end of the phase, or to where an interruption stops it."""
+        """Train until the phase ends or the run is interrupted."""
         self._begin_phase()
         state, data = self.state, self.data.train
         assert self._batches is not None
         iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
         runs_dry = data.runs_dry
-        # With other ranks or batches there may be nothing left of an epoch that goes on.
-        over = state.phase_iteration >= state.phase_length or state.step >= last_step
-        while not over:
+        # A run resumed with different ranks or batches may have no iteration left in its epoch.
+        has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
+        while not has_ended:
             if runs_dry and not data.ready():
                 self._stop_at_end_of_data()
                 break
             next(iterations)
-            over = state.phase_iteration >= state.phase_length or state.step >= last_step
-            if over or not state.stepped:
-                # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
-                continue
+            has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
+            if has_ended or not state.stepped:
+                continue  # a checkpoint cannot hold the gradients between the micro-batches of a step
             if state.checkpoint_reasons:
                 self._save_if_requested()
             if state.iteration >= self.stopping.next_check:
                 self.for_each_run(lambda run: run.finish_if_written())
-                if self._has_to_stop():
+                if self._must_stop():
                     if self.stopping.interrupted:
                         self.for_each_run(lambda run: run.save_now())
                         return
@@ -213,22 +212,22 @@ class Training:
         self.for_each_run(lambda run: run.save_if_requested())
 
     def _last_step_of_phase(self) -> float:
-        """Return the step at which this training phase ends, unless its epoch ends before."""
+        """Return the step at which this training phase ends, unless its epoch ends earlier."""
         state, every = self.state, self.experiment.validate_every
         last = math.inf if state.max_steps is None else float(state.max_steps)
         if not self.data.phase_names("val") or every.unit != "steps" or every.count == 0:
             return last
         return min(last, (state.step // every.count + 1) * every.count)
 
-    def _has_to_stop(self) -> bool:
-        """Return whether training ends in the middle of a phase, agreed across ranks."""
+    def _must_stop(self) -> bool:
+        """Return whether training must stop in the middle of a phase, as all ranks agree."""
         if not self.stopping.is_asked():
             return False
         self.stopping.agree()
         return bool(self.stopping.reasons)
 
     def _stop_at_end_of_data(self) -> None:
-        """End training, because a rank has no batch left; drop the gradients of an incomplete step."""
+        """End training, because a rank has no batch left; discard the gradients of an incomplete step."""
         state = self.state
         if state.step == 0:
             raise TaskError(
@@ -262,7 +261,7 @@ class Training:
 def load_initial_weights(
     module: nn.Module, experiment: Experiment, world: World, origin: InitialWeights | None
 ) -> list[str]:
-    """Load the experiment's initial weights into the model, on each rank; returns lines for the log."""
+    """Load the experiment's initial weights into the model, on each rank; return lines for the log."""
     init, folders = experiment.init, experiment.import_paths
     if init is None:
         return []

@@ -138,26 +138,26 @@ class TrainingLoop(ABC):
                 self._train()
                 if cursor.stage is Stage.TRAIN:  # stopped within the phase
                     if self.stopping.reasons:
-                        yield self._report()
+                        yield self._make_report()
                     return
             if cursor.stage is Stage.TRAINED:
                 self._validate()
                 cursor.stage = Stage.VALIDATED
                 self.save_if_requested()
             self._agree_on_stop()
-            yield self._report()
+            yield self._make_report()
             if self.stopping.reasons:
                 return
 
     def _is_finished(self) -> bool:
         return self.cursor.stage is not Stage.TRAIN and self.state.finished
 
-    def _report(self, *, last: bool = False) -> Report:
+    def _make_report(self, *, last: bool = False) -> Report:
         state, cursor, stopping = self.state, self.cursor, self.stopping
         if stopping.reasons or self._is_finished():
             self.saving.finish()
         self.saving.finish_if_written()
-        metrics = self._metrics()
+        metrics = self._collect_metrics()
         self.plan.fire("on_report", state, metrics)
         self.cost_recorder.flush()
         is_partial = cursor.stage is Stage.TRAIN
@@ -170,7 +170,7 @@ class TrainingLoop(ABC):
             metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, is_final, is_partial, self.phases()
         )
 
-    def _metrics(self) -> dict[str, Any]:
+    def _collect_metrics(self) -> dict[str, Any]:
         """Return the loop's own metrics of a report; hooks add theirs in `on_report`."""
         state = self.state
         return {
@@ -186,23 +186,23 @@ class TrainingLoop(ABC):
         if not self.state.checkpoint_reasons:
             return
         self.state.checkpoint_reasons.clear()
-        began = perf_counter()
+        start = perf_counter()
         self.save_now()
-        self.clock.checkpoint_s += perf_counter() - began
+        self.clock.checkpoint_s += perf_counter() - start
 
     def save_now(self) -> None:
-        """Save a checkpoint, or begin to write it in the background; collective."""
+        """Save a checkpoint, or start to write it in the background; collective."""
         self.saving.save(self.state.milestone)
 
     def finish_if_written(self) -> None:
         """Commit a checkpoint whose background write has finished; collective."""
         if not self.saving.is_writing:
             return
-        began = perf_counter()
+        start = perf_counter()
         if self.saving.finish_if_written():
-            self.clock.checkpoint_s += perf_counter() - began
+            self.clock.checkpoint_s += perf_counter() - start
         elif self.world.world_size > 1:
-            self.clock.waiting_s += perf_counter() - began
+            self.clock.waiting_s += perf_counter() - start
 
     def _agree_on_stop(self) -> None:
         """Agree with the other ranks whether the run ends after this round; save an interrupted run."""

@@ -18,8 +18,8 @@ from orchestrator.storage import Storage
 from orchestrator.storage.location import is_url, split_options
 
 
-def open_checkpoints(folder: RunFolder, *, master: bool = True) -> CheckpointStore:
-    return CheckpointStore(folder.find_checkpoint_folder(), folder.name, master=master)
+def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> CheckpointStore:
+    return CheckpointStore(folder.find_checkpoint_folder(), folder.name, is_master=is_master)
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:

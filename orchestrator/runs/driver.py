@@ -146,7 +146,7 @@ def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
     store.index.read()
     folder.read_attempts()
     try:
-        return store.latest(hashed=False)
+        return store.latest(check_hashes=False)
     except CheckpointError as error:
         reports = folder.read_current_reports()
         lost = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "its training"

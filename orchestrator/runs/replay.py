@@ -112,7 +112,7 @@ class _ReplayedRange:
                 recorder=_StoppingRecorder(
                     self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity
                 ),
-                store=open_checkpoints(folder, master=False),
+                store=open_checkpoints(folder, is_master=False),
                 artifacts=Path(self.rows),
                 config={**to_dict(resolved.experiment), "sweep": None},
                 name=folder.name,
@@ -222,7 +222,7 @@ def _are_equal(first: pd.Series, second: pd.Series) -> pd.Series:
 
 def _find_checkpoint_before(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
     """Return the last intact checkpoint before an iteration, and its iteration."""
-    store = open_checkpoints(folder, master=False)
+    store = open_checkpoints(folder, is_master=False)
     for name in reversed(store.names()):
         try:
             start = store.position(name).iteration

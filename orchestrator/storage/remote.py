@@ -1,4 +1,4 @@
-"""A file system on other machines. Requests are repeated while it does not answer."""
+"""Remote file systems. Requests are retried while a store does not answer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestrator.storage.location import secrets_in, split_options, without_cre
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0
-"""Time for which requests are repeated."""
-LONGEST_PAUSE_S = 8.0
+RETRY_TIMEOUT_S = 120.0
+"""Time for which a request is retried."""
+MAX_PAUSE_S = 8.0
 _PIECE_BYTES = 32 * 2**20
 
 REFUSALS = (
@@ -32,15 +32,15 @@ REFUSALS = (
     "HTTP status 301",
     "HTTP status 400",
 )
-"""Substrings of errors that a repeated request would return too."""
+"""Substrings of errors that a retry would hit again."""
 
 CONNECTIONS = 32
 """Concurrent requests of this process."""
 
 _silent: set[str] = set()
-"""Stores that this process waits for."""
-_given_up: set[str] = set()
-"""Stores that did not answer within PATIENCE_S, so that later requests are not repeated for as long."""
+"""Stores that this process is waiting for."""
+_unresponsive: set[str] = set()
+"""Stores that did not answer within RETRY_TIMEOUT_S; requests to them are not retried."""
 
 _log = logging.getLogger("hookyard")
 
@@ -48,8 +48,9 @@ _log = logging.getLogger("hookyard")
 class Remote:
     """An object store, or another file system of pyarrow or fsspec. Folders of a storage share it.
 
-    Data is on the local disk until it is sent, so every request can be repeated: for PATIENCE_S, or not at all if the
-    store was given up before. Raises StorageError if the store does not answer, or refuses a request.
+    Data stays on the local disk until it is sent, so every request can be retried: for RETRY_TIMEOUT_S, or not at all
+    if the store has already failed to answer for that long. Raises StorageError if the store does not answer, or
+    refuses a request.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class Remote:
         self._clock, self._pause = clock, pause
 
     def request(self, call: Callable[[Any], T]) -> T:
-        """Call with the file system, repeatedly until it answers."""
-        until, pause_s, was_silent = self._clock() + PATIENCE_S, 0.25, False
+        """Call a function with the file system, and retry until it answers."""
+        until, pause_s, was_silent = self._clock() + RETRY_TIMEOUT_S, 0.25, False
         while True:
             try:
                 answer = call(self.filesystem)
@@ -75,31 +76,31 @@ class Remote:
                     _silent.add(self._store)
                     reason = without_credentials(str(error))
                     _log.warning(
-                        "storage %s does not answer; retrying for up to %g s: %s", self._name, PATIENCE_S, reason
+                        "storage %s does not answer; retrying for up to %g s: %s", self._name, RETRY_TIMEOUT_S, reason
                     )
                 was_silent = True
                 self._pause(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 continue
             if was_silent and self._store in _silent:
                 _silent.discard(self._store)
                 _log.warning("storage %s answers again", self._name)
-            _given_up.discard(self._store)
+            _unresponsive.discard(self._store)
             return answer
 
     def _raise_final(self, error: OSError, *, has_time: bool) -> None:
-        """Raise StorageError for a refusal, and for a store that is given up."""
+        """Raise StorageError if the store refuses the request, or has no time left to answer."""
         reason = without_credentials(str(error))
         if isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS):
             raise StorageError(
                 f"storage {self._name} refuses: {reason}. Check its name and this process's credentials"
                 " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the machine's role)"
             ) from error
-        if self._store in _given_up or not has_time:
-            _given_up.add(self._store)
+        if self._store in _unresponsive or not has_time:
+            _unresponsive.add(self._store)
             _silent.discard(self._store)
             raise StorageError(
-                f"storage {self._name} did not answer for {PATIENCE_S:g} s: {reason}. Check the endpoint"
+                f"storage {self._name} did not answer for {RETRY_TIMEOUT_S:g} s: {reason}. Check the endpoint"
                 " (AWS_ENDPOINT_URL) and the network. When it is back, hookyard resume continues from the last"
                 " checkpoint"
             ) from error
@@ -193,9 +194,9 @@ def _open_by_pyarrow(location: str) -> tuple[Any, str]:
 
     if not location.startswith("s3://"):
         return cast(tuple[Any, str], fs.FileSystem.from_uri(location))
-    # An S3 client has as many connections as Arrow has threads for files.
+    # An S3 client opens as many connections as Arrow has I/O threads.
     pa.set_io_thread_count(max(CONNECTIONS, pa.io_thread_count()))
-    with suppress(pa.ArrowInvalid):  # an older pyarrow does not know the option, or it is set already
+    with suppress(pa.ArrowInvalid):  # the option is unknown to an older pyarrow, or already set
         # With this option a small file takes one request instead of three.
         delayed = f"{location}{'&' if '?' in location else '?'}allow_delayed_open=true"
         return cast(tuple[Any, str], fs.FileSystem.from_uri(delayed))

@@ -38,7 +38,7 @@ class FileState(NamedTuple):
 
     size_bytes: int
     modified: float | None
-    """Seconds since 1970 by the clock of the store; None if that does not say."""
+    """Unix time by the store's clock; None if the store does not provide it."""
 
 
 _ADVICE = {
@@ -63,7 +63,7 @@ def advice_on(error: OSError) -> str:
 
 @contextmanager
 def raising_storage_errors(place: object, missing: bool = True) -> Iterator[None]:
-    """Turn OSErrors into StorageErrors with the place and advice; FileNotFoundError only if `missing`."""
+    """Convert OSErrors to StorageErrors with the path and advice; FileNotFoundError only if `missing`."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ def raising_storage_errors(place: object, missing: bool = True) -> Iterator[None
 
 
 class Storage:
-    """A folder on this machine, or a location that pyarrow or fsspec knows (`s3://bucket/runs`), in any process.
+    """A folder on this machine, or a location that pyarrow or fsspec supports (`s3://bucket/runs`).
 
     Local files are written to a temporary name, synced and renamed, so no reader sees an incomplete file. Remote files
     are uploaded in one operation. Raises StorageError if the store fails, UsageError for an unknown location.
@@ -123,12 +123,12 @@ class Storage:
 
     @property
     def filesystem(self) -> Any:
-        """pyarrow's file system, in which `root` is; None for a local folder."""
+        """pyarrow's file system that contains `root`; None for a local folder."""
         return self._remote and self._remote.filesystem
 
     @property
     def verifies_uploads(self) -> bool:
-        """True if the store checks uploads, as S3 does by the checksum that pyarrow sends."""
+        """True if the store verifies uploads, as S3 does with the checksum that pyarrow sends."""
         return self._remote is not None and self._remote.filesystem.type_name == "s3"
 
     def reach(self) -> None:
@@ -152,7 +152,7 @@ class Storage:
         """Return the state of a file; None if there is none."""
         path = self._path(name)
         if self.local:
-            # Called for many thousand files, so without a context manager.
+            # No context manager: this is called for thousands of files.
             try:
                 status = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -162,7 +162,7 @@ class Storage:
                     raise
             return FileState(status.st_size, status.st_mtime) if S_ISREG(status.st_mode) else None
         info = self._remote.request(lambda filesystem: filesystem.get_file_info(path))
-        return _state_in(info) if info.is_file else None
+        return _to_state(info) if info.is_file else None
 
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names in a folder; empty if there is none."""
@@ -186,11 +186,11 @@ class Storage:
                 infos = LocalFileSystem().get_file_info(selector)
         else:
             infos = self._remote.infos(root, recursive=True)
-        files = {info.path[len(root) + 1 :]: _state_in(info) for info in infos if info.is_file}
+        files = {info.path[len(root) + 1 :]: _to_state(info) for info in infos if info.is_file}
         return dict(sorted(files.items()))
 
     def each(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-        """Return the result of a call for each item, in order; remote calls run concurrently."""
+        """Return the results of a function for all items, in order; remote calls run concurrently."""
         if self.local or current_thread().name.startswith(_THREADS):
             return [call(item) for item in items]
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=_THREADS) as pool:
@@ -217,7 +217,7 @@ class Storage:
 
     @contextmanager
     def fetched(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a seekable file on this machine; raises FileNotFoundError."""
+        """Open a file for reading, or a local copy of a remote file; raises FileNotFoundError."""
         if self.local:
             with self._open_local(name) as file:
                 yield file
@@ -248,7 +248,7 @@ class Storage:
 
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a file to write and read again; it appears under its name after the block, unless that fails."""
+        """Open a temporary file for writing and reading; it gets its name after the block, unless the block fails."""
         if self.local is None:
             with tempfile.TemporaryFile() as file:
                 yield file
@@ -259,7 +259,7 @@ class Storage:
             path.parent.mkdir(parents=True, exist_ok=True)
             beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
             try:
-                # "x" does not follow a link that somebody put there.
+                # "x" does not follow a link that somebody has placed there.
                 with open(beside, "x+b") as file:
                     yield file
                     file.flush()
@@ -302,8 +302,8 @@ class Storage:
     def open_stream(self, name: str) -> IO[bytes]:
         """Open a file for incremental writing; `send` uploads it. Local readers see flushed data.
 
-        Raises StorageError if the storage's own folder is missing, for example when a share is unmounted: it would
-        come back, and the file would not.
+        Raises StorageError if the storage's own folder is missing, for example because a share is unmounted: files
+        written there would be lost when it is mounted again.
         """
         if self.local is None:
             return tempfile.TemporaryFile()
@@ -341,7 +341,7 @@ class Storage:
         return None
 
     def delete_leftovers(self, is_alive: Callable[[int], bool]) -> None:
-        """Delete the unfinished files of dead processes, at any depth; only local folders have some."""
+        """Delete unfinished files of dead processes in a local folder, at any depth."""
         for folder, _, names in os.walk(self.local) if self.local else ():
             for name in names:
                 if (match := _UNFINISHED.fullmatch(name)) and not is_alive(int(match["pid"])):
@@ -349,12 +349,12 @@ class Storage:
                         Path(folder, name).unlink(missing_ok=True)
 
 
-def _state_in(info: Any) -> FileState:
+def _to_state(info: Any) -> FileState:
     return FileState(info.size, info.mtime and info.mtime.timestamp())
 
 
 def _check_is_file(path: Path) -> Path:
-    """Return a path; raises OSError for a pipe or a device, which would block or never end."""
+    """Return the path; raises OSError for a pipe or a device, because reading it may block or never end."""
     mode = path.stat().st_mode
     if S_ISREG(mode) or S_ISDIR(mode):
         return path

@@ -1,4 +1,4 @@
-"""JSON in a storage: written with a checksum, and validated when it is read. Imports nothing heavy."""
+"""JSON files in a storage: written with a checksum, validated when read. Imports neither torch nor pandas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("hookyard")
 _SEAL = re.compile(rb',\s*"(.rc|c.c|cr.)": "(.{8})"\s*}\s*\Z')
-"""Seal of a JSON text, also with another character in its key."""
+"""Seal (checksum entry) of a JSON text, even if one character of its key has changed."""
 _CHANGED_END = re.compile(rb'"crc": ".{8}".\Z')
 """Seal of a line whose closing brace has become another character."""
 _SEAL_BYTES = 40
@@ -41,19 +41,20 @@ def has_valid_seal(data: bytes) -> bool | None:
 
 @cache
 def warn_once(message: str) -> None:
-    """Log a message once: several readers meet the same damaged file."""
+    """Log a message once, although several readers may find the same damaged file."""
     _log.warning("%s", message)
 
 
 def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
-    """Write a sealed, indented JSON file; values that JSON does not know become text."""
+    """Write an indented JSON file with a seal; values that JSON does not support become text."""
     storage.write(name, seal(json.dumps(entries, indent=1, default=str)))
 
 
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
     """Return the content of a JSON file, converted by `read`, which raises ValueError for invalid content.
 
-    A file that somebody has edited is read, with a warning. Raises FileNotFoundError, or DamagedFile with `advice`.
+    A file that was edited by hand is read, with a warning. Raises FileNotFoundError, or DamagedFile with `advice` if
+    the content is invalid.
     """
     data = storage.read(name)
     try:
@@ -83,7 +84,7 @@ _omissions: ContextVar[list[str] | None] = ContextVar("omissions", default=None)
 
 
 def log_omission(place: object, what: str) -> None:
-    """Log what is left out of a damaged file."""
+    """Log which content of a damaged file is skipped."""
     omissions = _omissions.get()
     if omissions is None:
         warn_once(f"{place} is damaged: {what}")
@@ -93,7 +94,7 @@ def log_omission(place: object, what: str) -> None:
 
 @contextmanager
 def collecting_omissions() -> Iterator[list[str]]:
-    """Collect what is left out of damaged files, instead of logging it."""
+    """Collect the messages about skipped content, instead of logging them."""
     omissions: list[str] = []
     token = _omissions.set(omissions)
     try:
@@ -107,7 +108,7 @@ def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None
 
 
 def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
-    """Return the lines of a JSON Lines file as a dataclass; see `parse_lines`. Returns [] without a file."""
+    """Return the lines of a JSON Lines file as dataclasses; see `parse_lines`. Return [] if there is no file."""
     try:
         lines = storage.read(name)
     except FileNotFoundError:
@@ -119,7 +120,7 @@ def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
     """Return the content of each line of a JSON Lines file.
 
     `read` converts a line, and raises ValueError for an invalid one. `place` names the file, and `first` is the number
-    of the first line in `data`. A damaged line is left out with a warning; one that a kill cut short, without.
+    of the first line in `data`. A damaged line is skipped with a warning, a line cut short by a kill without one.
     """
     values = []
     for number, line in enumerate(data.split(b"\n"), start=first):
@@ -137,14 +138,14 @@ def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
 
 
 def check_mapping(value: Any) -> dict[str, Any]:
-    """Return a mapping of JSON; raises ValueError for any other value."""
+    """Validate and return a JSON mapping; raises ValueError for any other value."""
     return dict(validate(value, Mapping[str, Any]))
 
 
 def validate(value: Any, kind: Any, path: str = "") -> Any:
-    """Return a value of JSON as a type: a dataclass, an enumeration, a mapping; raises ValueError with the path.
+    """Convert a JSON value to a type, such as a dataclass, an enum or a mapping; raises ValueError with the path.
 
-    Entries that a dataclass does not know are dropped.
+    Entries that the dataclass does not have are dropped.
     """
     from pydantic import ValidationError
 

@@ -74,7 +74,7 @@ class SequentialTrials:
             while trial := group.next():
                 if reason := self._reason_to_stop(trial):
                     group.stop(trial, reason)
-            group.leave()
+            group.shut_down()
         except BaseException as error:
             trial = group.mark_failed(error)
             try:
@@ -86,7 +86,7 @@ class SequentialTrials:
                         f"{failure}\nThis process can no longer use its GPU, so the sweep ends here; `hookyard resume`"
                         " continues it in a new process"
                     ) from failure
-                group.leave()
+                group.shut_down()
                 missing = isinstance(failure, MetricMissing)
                 self._sweep.failed(trial.number, trial.values, str(failure), metric_missing=missing)
 

@@ -145,7 +145,7 @@ class TrialGroup:
             self._current = None
             report = self._lifecycle.next()
             if report is None:
-                self._lifecycle.leave()
+                self._lifecycle.shut_down()
                 for trial in self._trials:
                     self._end(trial)
             self._record_ends()
@@ -188,9 +188,9 @@ class TrialGroup:
         """Write a checkpoint between two reports; return its path."""
         return self._lifecycle.save()
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Stop training. Trials that have not ended may be resumed."""
-        self._lifecycle.leave()
+        self._lifecycle.shut_down()
         self._record_ends()
         for trial in self._trials:
             if trial.is_over and trial.outcome:

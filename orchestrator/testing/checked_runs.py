@@ -131,7 +131,7 @@ class CheckedRuns:
             {**_optimization(self._task), **self._situation.settings},
             recorder,
             world=self._world,
-            store=CheckpointStore(Storage(folder / "checkpoints"), NAME, master=self._world.is_master),
+            store=CheckpointStore(Storage(folder / "checkpoints"), NAME, is_master=self._world.is_master),
             artifacts=folder,
             display=Screen(),
             name=NAME,

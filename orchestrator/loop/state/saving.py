@@ -200,7 +200,7 @@ class CheckpointSaver:
     def _announce(self, name: str, write: ForegroundWrite, started: float) -> None:
         assert self.store is not None
         self.last_path = self.store.path(name)
-        with self.store.index.changing():
+        with self.store.index.edit():
             self.store.retain("run", [name])
             stored = perf_counter()
             self._plan.fire("on_saved", self._state, self.last_path)

@@ -106,7 +106,7 @@ class Trial(tune.Trainable):
             self._keep_metrics(trial)
             if self._shares_training or not trial.last.is_final:
                 return self._result(trial.number)
-        group.leave()
+        group.shut_down()
         if not self._metrics and self._trials[0].reports:
             self._keep_metrics(self._trials[0])  # it was interrupted after its last report
         self._group = None
@@ -155,7 +155,7 @@ class Trial(tune.Trainable):
 
     def _leave_trial(self) -> None:
         if self._group:
-            self._group.leave()
+            self._group.shut_down()
         self._group = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:

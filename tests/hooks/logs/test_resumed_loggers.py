@@ -90,7 +90,7 @@ def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str
         "json_lines": JsonLines(every=Interval(2, "iterations")),
         "tensorboard": TensorBoard(every=Interval(2, "iterations"), axis="samples", histograms=Interval(3, "steps")),
     }
-    store = CheckpointStore(Storage(root), master=rank == 0)
+    store = CheckpointStore(Storage(root), is_master=rank == 0)
     fields = {"epochs": epochs, "batch_size": 8 if world_size == 2 else 13}
     loop = Loop(
         Points(val=0),

@@ -103,7 +103,7 @@ def train(
     world = world or World()
     torch.manual_seed(99)
     rows = Rows()
-    store = CheckpointStore(Storage(root), master=world.is_master) if root else None
+    store = CheckpointStore(Storage(root), is_master=world.is_master) if root else None
     loop = Loop(
         task,
         experiment(**{"epochs": 3, "batch_size": 8, **fields}),

@@ -80,7 +80,7 @@ def test_used_time_counts_over_a_resume_with_a_higher_limit(tmp_path: Path, cloc
 def _one_rank_is_late(rank: int, world_size: int, folder: str) -> Any:
     clock = Ticks()
     time_limit.monotonic = clock
-    store = CheckpointStore(Storage(folder), master=rank == 0)
+    store = CheckpointStore(Storage(folder), is_master=rank == 0)
     hooks: dict[str, Hook] = {"takes": Takes(clock, lambda state: 10.0 * rank), "time_limit": TimeLimit(25)}
     loop = Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store))
     reports = list(loop.run())

@@ -17,15 +17,15 @@ def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -
     storage = Storage(tmp_path)
     for name in ("one", "two", "three"):
         storage.write(f"{name}/model.pt", b"")
-    index = Index(storage, master=True)
-    with index.changing() as changed:
+    index = Index(storage, is_master=True)
+    with index.edit() as changed:
         changed["owners"] = {"run": ["one"], "checkpoint": ["one", "two"]}
         changed["labels"] = {"best": "one", "other": "two"}
     stored = (tmp_path / "index.json").read_bytes()
     try:
-        with index.changing() as outer:
+        with index.edit() as outer:
             outer["owners"] = {"run": [], "checkpoint": []}
-            with index.changing() as inner:
+            with index.edit() as inner:
                 inner["owners"] = {"run": ["three"], "checkpoint": ["two", "three"]}
             assert (tmp_path / "index.json").read_bytes() == stored
             assert storage.names() == ["index.json", "one", "three", "two"]
@@ -38,7 +38,7 @@ def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -
     assert json.loads((tmp_path / "index.json").read_text())["labels"] == {"other": "two"}
     assert (
         index.read()
-        == Index(storage, master=False).read()
+        == Index(storage, is_master=False).read()
         == {
             "owners": {"run": ["three"], "checkpoint": ["two", "three"]},
             "labels": {"other": "two"},

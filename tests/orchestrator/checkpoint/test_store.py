@@ -94,7 +94,7 @@ def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(
             try:
                 number = 0 if replaces else tried + 1
                 name = save(store, f"step-{number}", tried + 1, float(tried + 1))
-                with store.index.changing():
+                with store.index.edit():
                     store.retain("run", [name])
                     store.mark(name, "best")
             except KeyboardInterrupt:
@@ -178,7 +178,7 @@ def test_what_the_store_did_not_write_is_never_touched(store: CheckpointStore) -
 def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1)
     store.retain("run", ["epoch-0001"])
-    other = CheckpointStore(storage, master=False)
+    other = CheckpointStore(storage, is_master=False)
     other.retain("run", [])
     other.mark("epoch-0001", "best")
     other.discard_unfinished("epoch-0001")

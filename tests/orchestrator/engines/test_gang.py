@@ -30,8 +30,8 @@ class FakeRay:
         self.killed: list[str] = []
 
     def process(self, rank: int, bundle: int, name: str) -> Any:
-        become = SimpleNamespace(remote=lambda rank: f"{name} becomes {rank}")
-        actor = SimpleNamespace(next=SimpleNamespace(remote=lambda: Call(rank)), become=become, name=name)
+        assign_rank = SimpleNamespace(remote=lambda rank: f"{name} becomes {rank}")
+        actor = SimpleNamespace(next=SimpleNamespace(remote=lambda: Call(rank)), assign_rank=assign_rank, name=name)
         return gang._Process(actor, bundle)
 
     def wait(self, calls: list[Any], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
@@ -137,7 +137,7 @@ def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     found, _ = gang_of(monkeypatch, ray)
     own_rank, world = GangRank(0, Workers(count=2)), World()
     world.when_aborted.append(aborted.set)
-    threading.Thread(target=own_rank._abort_at_loss, args=(found._next_rendezvous(), world)).start()
+    threading.Thread(target=own_rank._abort_on_failure, args=(found._next_rendezvous(), world)).start()
     monkeypatch.setattr(own_rank, "next", train)
     found._own_rank, found._actors = own_rank, {rank: ray.process(rank, rank, "other")}
     with pytest.raises(RankFailed) as raised:

@@ -126,12 +126,12 @@ def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
 def test_run_begins_with_the_first_report_and_ends_only_if_begun(live: Callable[..., Lifecycle]) -> None:
     engine = Scripted(SCRIPT)
     lifecycle = live(engine)
-    lifecycle.leave()
+    lifecycle.shut_down()
     assert engine.asked == []
     lifecycle.next()
     assert lifecycle.save() == "checkpoints/step-00000003"
-    lifecycle.leave()
-    lifecycle.leave()
+    lifecycle.shut_down()
+    lifecycle.shut_down()
     assert engine.asked == ["begin", "next", "save", "end"]
 
 

@@ -41,7 +41,7 @@ def live(
     folder: Path, world: World | None = None, restore: str | None = None, stop: int | None = None, **task: Any
 ) -> tuple[Loop, Rows, list[dict[str, Any]]]:
     world, rows = world or World(), Rows()
-    store = CheckpointStore(Storage(folder), master=world.is_master)
+    store = CheckpointStore(Storage(folder), is_master=world.is_master)
     loop = Loop(
         Parts(**task),
         experiment(batch_size=6, validate_every=Interval(4, "steps")),

@@ -213,7 +213,7 @@ def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
 
     def train(check_every_s: float) -> tuple[list[Any], list[str]]:
         stopping_module.CHECK_EVERY_S = check_every_s
-        store = CheckpointStore(Storage(f"{root}/{check_every_s}"), master=rank == 0)
+        store = CheckpointStore(Storage(f"{root}/{check_every_s}"), is_master=rank == 0)
         context = RunContext(
             world=World(rank, world_size, rank), store=store, stop_requested=lambda: rank == 1 and loop.state.step >= 3
         )

@@ -81,7 +81,7 @@ def raw(rank: int, ranks: int, folder: Path) -> tuple[list[float], list[Any]]:
 
 def loop_of(rank: int, ranks: int, folder: Path, dies_at: int = 0) -> tuple[Loop, Rows]:
     world, rows = World(rank, ranks, rank), Rows()
-    store = CheckpointStore(Storage(folder / "checkpoints"), master=world.is_master)
+    store = CheckpointStore(Storage(folder / "checkpoints"), is_master=world.is_master)
     hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval.parse("1 steps"), keep=None)}
     hooks |= {"dies": Dies(dies_at)} if dies_at else {}
     settings = experiment(

@@ -144,7 +144,7 @@ class Noting(CheckpointStore):
 
 
 def _save(rank: int, world_size: int, root: str) -> list[str]:
-    store = Noting(Storage(root), master=rank == 0)
+    store = Noting(Storage(root), is_master=rank == 0)
     hooks = {"gathers": Gathers(), "ema": HOOKS["ema"]()}
     list(
         Loop(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import StorageError, UsageError
-from orchestrator.storage.remote import PATIENCE_S, Remote
+from orchestrator.storage.remote import RETRY_TIMEOUT_S, Remote
 
 AWAY = "AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 7, Couldn't connect to server"
 
@@ -75,10 +75,11 @@ def test_requests_are_repeated_until_the_store_answers(remote: Remote, caplog: p
 def test_silent_store_is_given_up_with_advice(remote: Remote, time: Time) -> None:
     remote.filesystem.errors = away(10_000)
     with pytest.raises(
-        StorageError, match=rf"did not answer for {PATIENCE_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume"
+        StorageError,
+        match=rf"did not answer for {RETRY_TIMEOUT_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume",
     ):
         remote.read(f"{remote.root}/file", 0)
-    assert PATIENCE_S - 8 <= time.now <= PATIENCE_S
+    assert RETRY_TIMEOUT_S - 8 <= time.now <= RETRY_TIMEOUT_S
 
 
 def test_given_up_store_gets_single_requests_until_it_answers(remote: Remote, time: Time) -> None:
@@ -86,12 +87,12 @@ def test_given_up_store_gets_single_requests_until_it_answers(remote: Remote, ti
     for _ in range(3):
         with pytest.raises(StorageError):
             remote.infos(remote.root)
-    assert time.now <= PATIENCE_S
+    assert time.now <= RETRY_TIMEOUT_S
     other = Remote(f"memory:/{remote.root}/inside", clock=time, pause=time.pause)
     other.filesystem = remote.filesystem
     with pytest.raises(StorageError):
         other.infos(other.root)
-    assert time.now <= PATIENCE_S, "whoever else asks the same store knows"
+    assert time.now <= RETRY_TIMEOUT_S, "whoever else asks the same store knows"
     remote.filesystem.errors = []
     assert remote.infos(remote.root) == []
     remote.filesystem.errors = away(4)

@@ -130,7 +130,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
             list(Loop(task, experiment(steps=2, loader={"on_exhausted": "stop"}), {}, RunContext(world=world)).run())
         except TaskError as error:
             found[name] = str(error)
-    store = CheckpointStore(Storage(root), master=world.is_master)
+    store = CheckpointStore(Storage(root), is_master=world.is_master)
     loop = Loop(Streams(), experiment(steps=4), {}, RunContext(world=world, store=store))
     reports = loop.run()
     next(reports)

@@ -52,7 +52,7 @@ class Scaled(Points):
 
 def make_loop(task: Points, world: World, root: str = "", **fields: Any) -> Loop:
     workers = {"count": world.world_size, "strategy": "fsdp", "meta_device": True}
-    store = CheckpointStore(Storage(root), "points", master=world.is_master) if root else None
+    store = CheckpointStore(Storage(root), "points", is_master=world.is_master) if root else None
     return Loop(task, experiment(batch_size=4, workers=workers, **fields), {}, RunContext(world=world, store=store))
 
 

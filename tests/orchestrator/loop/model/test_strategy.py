@@ -103,7 +103,7 @@ def kept(
 ) -> dict[str, Any]:
     """A run, from a checkpoint on if one is given: what it saw and what it came to."""
     hooks, rows = keeping(every, background), Rows()
-    store = CheckpointStore(Storage(root), "points", master=world.is_master)
+    store = CheckpointStore(Storage(root), "points", is_master=world.is_master)
     loop = Loop(
         TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, RunContext(world=world, store=store, recorder=rows)
     )

@@ -80,7 +80,7 @@ def loop_in(
         "gate": gate,
     }
     if store is None:
-        store = (Late if background else CheckpointStore)(Storage(root), master=world.is_master)
+        store = (Late if background else CheckpointStore)(Storage(root), is_master=world.is_master)
         store.gate = gate  # type: ignore[attr-defined]
     return Loop(
         TASK, experiment(**{"epochs": 3, "batch_size": 6, **fields}), hooks, RunContext(store=store, world=world)
@@ -185,7 +185,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         def write_files(self, name: str, files: Any) -> Any:
             raise StorageError(f"{name}: no space left on device")
 
-    store = (CheckpointStore, Full)[rank](Storage(Path(root, "full")), master=world.is_master)
+    store = (CheckpointStore, Full)[rank](Storage(Path(root, "full")), is_master=world.is_master)
     failing = loop_in(Path(root, "full"), True, world, store=store)
     with pytest.raises((CheckpointError, StorageError)) as error:
         list(failing.run())

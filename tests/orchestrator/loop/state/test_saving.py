@@ -63,7 +63,7 @@ def run_loop(
     torch.manual_seed(99)
     world = world or World()
     rows, seen = Rows(), Seen()
-    store = CheckpointStore(Storage(root), master=world.is_master)
+    store = CheckpointStore(Storage(root), is_master=world.is_master)
     fields = {"epochs": 3, "batch_size": 6, "scheduler": SCHEDULER, **fields}
     loop = Loop(
         TASK, experiment(**fields), {**hooks, "seen": seen}, RunContext(store=store, recorder=rows, world=world)

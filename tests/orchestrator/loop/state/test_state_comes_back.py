@@ -227,7 +227,7 @@ def comes_back(root: Path, background: bool, world: World, **fields: Any) -> Non
     for attempt in ("saved", "resumed"):
         keeps = Keeps()
         hooks = {"checkpoint": Checkpoint(background=background), "keeps": keeps}
-        store = CheckpointStore(Storage(root), master=world.is_master)
+        store = CheckpointStore(Storage(root), is_master=world.is_master)
         loop = Loop(Points(train=12), experiment(steps=1, **fields), hooks, RunContext(store=store, world=world))
         if attempt == "saved":
             list(loop.run())

@@ -90,7 +90,7 @@ def run_loop(
         "gradient_clip": GradientClip(max_norm=0.5),
         **({"checkpoint": Checkpoint(every=Interval.parse("3 steps"), keep=None)} if root else {}),
     }
-    store = CheckpointStore(Storage(root), "points", master=world.is_master) if root else None
+    store = CheckpointStore(Storage(root), "points", is_master=world.is_master) if root else None
     loop = Loop(task, experiment(**fields), hooks, RunContext(world=world, recorder=rows, store=store, display=told))
     if restore:
         loop.restore(restore)

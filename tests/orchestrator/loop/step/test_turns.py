@@ -118,7 +118,7 @@ def loop_of(
     experiment: Experiment, hooks: dict[str, Hook] | None = None, world: World | None = None, folder: Path | None = None
 ) -> tuple[Loop, Rows]:
     resolved, rows, world = resolve(experiment.source), Rows(), world or World()
-    store = CheckpointStore(Storage(folder), master=world.is_master) if folder else None
+    store = CheckpointStore(Storage(folder), is_master=world.is_master) if folder else None
     return (
         Loop(
             resolved.task,
