@@ -115,6 +115,9 @@ def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     near = get_close_matches(name, names, n=1, cutoff=0.75)
     # `cosine` is nearer to CosineAnnealingLR than the count of common letters says.
     near = near or [candidate for candidate in names if len(name) > 2 and name in candidate]
+    # `lr` is meant by `rl` and by `learning_rate`.
+    initials = "".join(word[:1] for word in name.split("_"))
+    near = near or [candidate for candidate in names if candidate == initials or sorted(candidate) == sorted(name)]
     near = near or get_close_matches(name, names, n=1)
     return f"did you mean '{names[near[0]]}'?" if near else None
 

@@ -24,7 +24,9 @@ def evaluate(
             autocompletion=options.run_folders,
         ),
     ],
-    overrides: options.Overrides = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: loader.eval_batch_size=512")
+    ] = None,
     phase: Annotated[Literal["val", "test"], typer.Option("--phase", help="The data to evaluate on.")] = "val",
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", min=1, help="Number of ranks; the run's by default.")
@@ -66,22 +68,28 @@ def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
 def average(
     run: options.OneRun,
     std: Annotated[
-        float, typer.Option("--std", metavar="STD", help="Width of the average as a share of the training: 0.07")
+        float,
+        typer.Option("--std", metavar="STD", help="Standard deviation of the window, as a fraction of training: 0.07"),
     ],
     at: Annotated[
         int | None, typer.Option("--at", metavar="STEP", min=1, help="Step of the snapshot; the newest by default.")
     ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="File to write, as safetensors if it ends so.")
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="File to write; as safetensors if its name ends in .safetensors.",
+        ),
     ] = None,
     hook: Annotated[
         str | None, typer.Option("--hook", metavar="NAME", help="The ema hook, if the run has several.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a weight average of any width after training.
+    """Average the weights of a finished training, over a window of any width.
 
-    It is computed from the snapshots that `ema: {average: power}` kept.
+    Uses the snapshots that `ema: {average: power}` kept.
     """
     from orchestrator.runs.averaging import AVERAGES
     from orchestrator.runs.result import open_run
@@ -90,7 +98,7 @@ def average(
     with stdout_to_stderr():
         opened = open_run(run)
         averaged = opened.average(std, at, hook)
-        file = Storage(out) if out else opened.folder.storage / AVERAGES / f"{averaged.checkpoint}-std-{std:g}.pt"
+        file = Storage(output) if output else opened.folder.storage / AVERAGES / f"{averaged.checkpoint}-std-{std:g}.pt"
         averaged.save(file)
     if as_json:
         return print_json({"file": str(file), **averaged.summary()})

@@ -38,12 +38,15 @@ def doctor(
             autocompletion=run_folders,
         ),
     ] = None,
-    files: Annotated[bool, typer.Option("--files", help="Verify the checksum of every file instead.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Verify the checksum of every file of RUN.")] = False,
     address: Address = None,
     storage: StorageFlag = "runs",
     as_json: AsJson = False,
 ) -> None:
-    """Find what slows a run down (slow ranks, data loading, hooks, memory), or damaged files, or unfit nodes."""
+    """Find what slows a run down: slow ranks, data loading, hooks, memory.
+
+    With --files, find damaged files. Without RUN, find nodes that are unfit for training.
+    """
     if files and run is None:
         raise UsageError("--files checks one run or sweep: hookyard doctor RUN --files")
     if run is None:

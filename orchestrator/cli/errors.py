@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.storage.storage import advice_on
@@ -20,8 +20,18 @@ SOME_FAILED = 3
 INTERRUPTED = 130
 
 
+class Verb(TyperCommand):
+    """A verb whose help shows no type beside a flag, as a flag takes no value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
 class Verbs(TyperGroup):
     """The group of all verbs, which turns errors into exit codes."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Call the verb; exit with 2 for wrong usage, 1 for a failure, 130 for an interruption."""
@@ -39,3 +49,10 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters

@@ -36,7 +36,7 @@ def submit(
 ) -> None:
     """Send a run or sweep and the current folder to a cluster, and follow the job's log.
 
-    Exits as the job did.
+    Exits with the exit code of the job.
     """
     from orchestrator.cluster.jobs import Jobs, make_job
     from orchestrator.config.load import load_experiment
@@ -69,7 +69,7 @@ def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> 
 def logs(
     job: JobName,
     address: Dashboard = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Keep printing until the job ends; exit as it did.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Print until the job ends; exit with its code.")] = False,
 ) -> None:
     """Print the log of a job."""
     from orchestrator.cluster.jobs import Jobs
@@ -90,7 +90,7 @@ def stop(job: JobName, address: Dashboard = None) -> None:
 
 
 def follow_job(jobs: Jobs, job: str) -> None:
-    """Print a job's log until it ends, and exit as it did. Ctrl-C leaves the job running."""
+    """Print a job's log until it ends, and exit with its exit code. Ctrl-C leaves the job running."""
     try:
         status = jobs.follow(job, partial(typer.echo, nl=False))
     except KeyboardInterrupt:

@@ -31,7 +31,12 @@ def ls(
     ] = None,
     storage: StorageFlag = "runs",
     status: Annotated[
-        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only this status: finished, failed ...")
+        list[str] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only this status: running, finished, stopped, interrupted, failed, lost.",
+        ),
     ] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="Only runs with all these tags.")

@@ -52,7 +52,7 @@ Engine = Annotated[
         "--engine", help="train: Ray Train (default); gang: Ray actors, starts sooner; in-process: one rank, no Ray."
     ),
 ]
-Local = Annotated[bool, typer.Option("--local", help="Train in this process, without Ray.")]
+Local = Annotated[bool, typer.Option("--local", help="Run in this process, without Ray.")]
 SkipPreflight = Annotated[bool, typer.Option("--skip-preflight", help="Do not check the cluster's nodes first.")]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would run, and exit.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -72,7 +72,8 @@ def stats(
 def samples(
     run: OneRun,
     where: Annotated[
-        str, typer.Option("--where", metavar="EXPR", help="The rows, of train unless it names a phase: loss > 5")
+        str,
+        typer.Option("--where", metavar="EXPR", help="Rows to show; only of train unless it names a phase: loss > 5"),
     ],
     rank: Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="Only this rank.")] = None,
     form: Form = "table",

@@ -30,7 +30,7 @@ def watch(
 ) -> None:
     """Show the progress of a run or sweep until it ends, from its files alone.
 
-    Exits as the run did.
+    Exits with the exit code of the run.
     """
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.terminal.frames import LiveFrame, PrintableConsole

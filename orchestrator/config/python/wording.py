@@ -23,6 +23,7 @@ UNKNOWN_KEY = "unknown key"
 EXPERIMENT = "experiment"
 _EMPTY = "must not be empty"
 
+_NO_LIST = "must be a list"
 _LIST_TYPES = ("list_type", "tuple_type", "set_type", "iterable_type")
 _MAPPING_TYPES = ("dict_type", "model_type", "model_attributes_type")
 _MESSAGES = {
@@ -33,7 +34,7 @@ _MESSAGES = {
     "bool_type": "must be true or false",
     "string_type": "must be a string",
     "none_required": "must be null",
-    **dict.fromkeys(_LIST_TYPES, "must be a list"),
+    **dict.fromkeys(_LIST_TYPES, _NO_LIST),
     **dict.fromkeys(_MAPPING_TYPES, "must be a mapping"),
     "union_tag_invalid": "must be one of {expected_tags}, got '{tag}'",
     "union_tag_not_found": "must have a `type`",
@@ -98,7 +99,7 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
         join(problem.path.rpartition(".")[0], name)
         for problem in problems
         if problem.message == UNKNOWN_KEY
-        for name in re.findall("did you mean '(.*)'", problem.suggestion or "")
+        for name in re.findall(r"^(?:did you mean '|write )(\w+)", problem.suggestion or "")
     }
     return [problem for problem in problems if problem.message != "is missing" or problem.path not in meant]
 
@@ -151,6 +152,8 @@ def _convert(
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
     messages = list(dict.fromkeys(map(_message, _relevant(errors))))
+    if len(messages) > 1 and (noun := re.fullmatch(r"must be an? (\w+)", messages[0])):
+        messages = [f"must be a list of {noun[1]}s" if other == _NO_LIST else other for other in messages]
     message = " or ".join([messages[0], *(other.removeprefix("must be ") for other in messages[1:])])
     if first["type"] == "union_tag_invalid":
         return Problem(join(dotted, "type"), message, suggestion=_suggest_value(first))

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hooks import HOOKS
-from orchestrator.cli import app
+from orchestrator.cli import PANELS, app
 from orchestrator.cli.options import hook_names, run_folders
 from tests.orchestrator.runs.written import written_run
 
@@ -66,3 +66,8 @@ def test_completion_imports_neither_ray_nor_torch(folder: Path) -> None:
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=True
     )
     assert came.stdout.split() == ["ema", "empty_cache"]
+
+
+@pytest.mark.parametrize("verb", [[], *([verb.__name__] for verbs in PANELS.values() for verb in verbs)])
+def test_help_shows_no_type_beside_a_flag(verb: list[str]) -> None:
+    assert "bool" not in CliRunner().invoke(app, [*verb, "--help"]).stdout

@@ -55,6 +55,15 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "e.yaml:7: sweep.scheduler.grace: unknown key (did you mean 'grace_period'?)",
         ),
         ("early_stopping: {}", "e.yaml:4: early_stopping: unknown key (did you mean 'hooks.early_stopping'?)"),
+        (
+            "hooks: {early_stopping: {metric: val/loss}}",
+            "e.yaml:4: hooks.early_stopping.metric: unknown key (write monitor: val/accuracy)",
+        ),
+        (
+            "optimizer: {type: SGD, learning_rate: 1}",
+            "e.yaml:4: optimizer.learning_rate: unknown key (did you mean 'lr'?)",
+        ),
+        ("optimizer: {type: SGD, rl: 1}", "e.yaml:4: optimizer.rl: unknown key (did you mean 'lr'?)"),
         ("learning_rate: 0.1", "e.yaml:4: learning_rate: unknown key (write optimizer: {lr: 0.1})"),
         ("zzzz: 1", "e.yaml:4: zzzz: unknown key (`hookyard schema` lists the keys)"),
         # Wrong values.
@@ -79,7 +88,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("environment: [A=1]", "e.yaml:4: environment.0: must match ^[A-Za-z_]\\w*$, got 'A=1'"),
         ("workers: {count: 0}", "e.yaml:4: workers.count: must be at least 1, got 0"),
-        ("workers: {count: two}", "e.yaml:4: workers.count: must be an integer or a list, got 'two'"),
+        ("workers: {count: two}", "e.yaml:4: workers.count: must be an integer or a list of integers, got 'two'"),
         (
             "hooks: {checkpoint: {best: val/loss, mode: mim}}",
             "e.yaml:4: hooks.checkpoint.mode: must be 'max' or 'min', got 'mim' (did you mean 'min'?)",

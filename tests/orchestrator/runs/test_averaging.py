@@ -90,7 +90,7 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
     assert report["path"].endswith("/evaluations/epoch-0006-val")
     assert report["metrics"]["val/loss"] == pytest.approx(done.reports()[-1]["val/loss"], rel=1e-6)
     wide = tmp_path / "wide.safetensors"
-    made = json.loads(told("average", done.path, "--std", 0.15, "--at", 28, "--out", wide, "--json"))
+    made = json.loads(told("average", done.path, "--std", 0.15, "--at", 28, "--output", wide, "--json"))
     assert (made["file"], made["step"], made["checkpoint"]) == (str(wide), 28, "epoch-0004")
     begun = run(
         described(
@@ -116,7 +116,7 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
         (["--std", 0.4], r"std must be in \(0, 0\.2886.*got 0\.4"),
         (["--std", "nan"], "std must be in"),
         (["--std", 0.07, "--at", 11], r"no snapshot at step 11; there are 4, 8, 12, 16, 20, \d+ and others"),
-        (["--std", 0.07, "--out", "/proc/x.pt"], r"cannot write /proc/x\.pt"),
+        (["--std", 0.07, "--output", "/proc/x.pt"], r"cannot write /proc/x\.pt"),
         (["--std", 0.07, "--hook", "slow"], "--hook must be one of ema.* got slow"),
     ],
 )
