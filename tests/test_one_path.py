@@ -20,11 +20,11 @@ from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.loop.report import Report
 from orchestrator.records.new_run import create_run
-from orchestrator.runs.driver import experiment_to_resume
+from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.sweeps import in_process
 from orchestrator.sweeps.trials import make_trial_source
 from orchestrator.sweeps.tune import trainable
-from orchestrator.sweeps.tune.schedulers import tune_config
+from orchestrator.sweeps.tune.schedulers import make_tune_config
 from tests.orchestrator.config.samples import HERE, TEXT
 from tests.ranks import on_ranks
 from tests.tasks import described
@@ -142,7 +142,7 @@ def trial_on_ray(told: Mapping[str, Any], number: int, values: Mapping[str, Any]
     """Return a trial as Tune creates it, in this process."""
     trial = object.__new__(trainable.Trial)
     trial._iteration = trial._time_total = 0
-    trial.setup(tune_config(number, values), **told)
+    trial.setup(make_tune_config(number, values), **told)
     return trial
 
 
@@ -198,7 +198,7 @@ def test_worker_and_resumed_run_equal_the_values_as_overrides(cases: list[Case],
             create_run(tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source),
         )
         assert settings is not None
-        resumed = experiment_to_resume(begun)
+        resumed = load_experiment_to_resume(begun)
         assert resumed == case.experiment
         assert resumed.source == case.experiment.source
         for place, (point, expected) in enumerate(zip(case.points[-1:], case.expected[-1:], strict=True)):
@@ -206,7 +206,7 @@ def test_worker_and_resumed_run_equal_the_values_as_overrides(cases: list[Case],
             folder = create_run(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
             worker, resumed_run = (
                 resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment,
-                experiment_to_resume(folder),
+                load_experiment_to_resume(folder),
             )
             assert to_dict(trial) == to_dict(worker) == to_dict(resumed_run) == expected
             assert resumed_run.source == trial.source
@@ -238,7 +238,7 @@ def test_run_without_source_resumes_from_the_resolved_experiment(tmp_path: Path)
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")
     before = create_run(tmp_path, "before", to_yaml(experiment))
-    resumed = experiment_to_resume(before, workers=2)
+    resumed = load_experiment_to_resume(before, workers=2)
     assert resumed == experiment.model_copy(update={"workers": experiment.workers.model_copy(update={"count": 2})})
 
 
@@ -254,7 +254,7 @@ def test_edits_of_experiment_yaml_override_the_source_on_resume(tmp_path: Path) 
         ]
     ):
         folder = create_run(tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source)
-        resumed = experiment_to_resume(folder)
+        resumed = load_experiment_to_resume(folder)
         assert resumed.source == experiment.source.with_values(over)
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
 
@@ -265,9 +265,9 @@ def test_edit_of_experiment_yaml_repairs_a_source_that_is_no_longer_valid(tmp_pa
     gone = experiment.source.with_values({"hooks.shadow.gone": 1})
     folder = create_run(tmp_path, "run", to_yaml(experiment).replace("    keep: 3", "    gone: 1"), source=gone)
     with pytest.raises(ConfigError, match=r"hooks\.shadow\.gone: unknown key"):
-        experiment_to_resume(folder)
+        load_experiment_to_resume(folder)
     folder.storage.write("experiment.yaml", to_yaml(experiment))
-    assert experiment_to_resume(folder) == experiment
+    assert load_experiment_to_resume(folder) == experiment
 
 
 # Counted

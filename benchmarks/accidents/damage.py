@@ -62,7 +62,7 @@ def cause(run: Path, planned: str) -> Damage | None:
 
 def is_found(run: Path, done: Damage) -> bool:
     """Return whether a check of all files finds a damage."""
-    wrong = {run / file.file for file in check_files(RunFolder(run)) if file.is_wrong}
+    wrong = {run / file.file for file in check_files(RunFolder(run)) if file.is_damaged_or_missing}
     return done.path in wrong or (done.file == ROWS and run / "stats" in wrong)
 
 

@@ -36,7 +36,7 @@ from orchestrator.report import report
 from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex
 from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.recorded_files import COMPACTED
-from orchestrator.sweeps.results.analysis import importance_table
+from orchestrator.sweeps.results.analysis import make_importance_table
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.search.search import DrawnTrials
 from orchestrator.terminal.sweep_status import LiveSweep
@@ -132,7 +132,7 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
         table = open_sweep(str(sweep)).trials
     assert len(table) == trials - 1
     with timed(seconds, "importance and its spread"):
-        importance_table(table, "val/loss")
+        make_importance_table(table, "val/loss")
     with timed(seconds, "compared with itself"):
         compare_sweeps([open_sweep(str(sweep))] * 2)
     gc.collect()

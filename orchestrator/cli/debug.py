@@ -61,7 +61,7 @@ def replay(
             {
                 "checkpoint": done.checkpoint,
                 "threads": done.threads,
-                "agrees": done.agrees,
+                "agrees": done.is_identical,
                 "row": done.row.reset_index().to_dict("records"),
             }
         )
@@ -81,7 +81,8 @@ def _outcome(done: Replay) -> str:
     if not len(done.losses):
         return f"{start} no earlier losses to compare"
     first, last = done.losses["iteration"].agg(["min", "max"])
-    return f"{start} the losses of iterations {first} to {last} {'are' if done.agrees else 'are not'} bit-for-bit equal"
+    result = "are" if done.is_identical else "are not"
+    return f"{start} the losses of iterations {first} to {last} {result} bit-for-bit equal"
 
 
 def _hook(argument: str) -> Hook:

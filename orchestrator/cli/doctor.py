@@ -65,7 +65,7 @@ def _check_files(run: str, as_json: bool) -> None:
     if not folder.storage.names():
         RunFolder.open(run)
     checked = list(check_files(folder))
-    wrong = [file for file in checked if file.is_wrong]
+    wrong = [file for file in checked if file.is_damaged_or_missing]
     if as_json:
         print_json({"path": str(folder), "intact": not wrong, "files": checked})
     else:
@@ -76,7 +76,7 @@ def _check_files(run: str, as_json: bool) -> None:
 
 def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
     """Print a line for each bad file, and the number of files by status."""
-    wrong = [file for file in checked if file.is_wrong]
+    wrong = [file for file in checked if file.is_damaged_or_missing]
     if wrong:
         print_table(("file", "status", "details"), [(file.file, file.status, file.what) for file in wrong])
     for advice in dict.fromkeys(file.advice for file in wrong):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.runs.best import Use
+    from orchestrator.runs.best import UsageHint
     from orchestrator.sweeps.results.result import Sweep
 
 _TRIAL_COLUMNS = ("status", "diverged", "leader", "reports", "step_s", "peak_", "process_", "stopped", "error")
@@ -61,11 +61,11 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
     from orchestrator.records.run_folder import EVALUATIONS
-    from orchestrator.runs.best import Use, best_and_divergence
+    from orchestrator.runs.best import UsageHint, find_best_and_divergence
 
     run = folder.read_metadata()
     reports = folder.read_current_reports()
-    (best, diverged), checkpoints = best_and_divergence(folder), folder.list_checkpoints()
+    (best, diverged), checkpoints = find_best_and_divergence(folder), folder.list_checkpoints()
     is_usable = diverged is None or (best is not None and best.step < diverged.step)
     label = "best" if best and best.checkpoint else "last"
     return {
@@ -87,7 +87,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "metrics": _last_metrics(reports),
         "checkpoints": checkpoints,
         "best": best,
-        "use": Use.of(folder, label) if checkpoints and is_usable else None,
+        "use": UsageHint.of(folder, label) if checkpoints and is_usable else None,
     }
 
 
@@ -129,7 +129,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _show_use(use: Use | None) -> None:
+def _show_use(use: UsageHint | None) -> None:
     if use:
         echo(f"  use it:          {use.python}")
         echo(f"  train it longer: {use.command}")
@@ -137,10 +137,10 @@ def _show_use(use: Use | None) -> None:
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their summary."""
-    from orchestrator.sweeps.results.analysis import CONFIG, best_first, explain_no_best
+    from orchestrator.sweeps.results.analysis import CONFIG, explain_no_best, sort_best_first
 
     metric, mode = sweep.objective
-    trials = best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
+    trials = sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
     summary = _summary(sweep, trials)
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
@@ -193,9 +193,9 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
 def _print_best_configuration(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> None:
     """Name the best configuration, and a better one that has fewer trials."""
     from orchestrator.stats.aggregate.configurations import find_better_with_fewer_trials
-    from orchestrator.sweeps.results.analysis import configurations_of
+    from orchestrator.sweeps.results.analysis import list_configurations
 
-    best, *_ = ordered = configurations_of(trials, metric, mode, aggregate)
+    best, *_ = ordered = list_configurations(trials, metric, mode, aggregate)
     echo(f"Best configuration: {best.number} with {metric} {best.describe(metric)}")
     if ahead := find_better_with_fewer_trials(ordered, mode):
         echo(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
@@ -213,13 +213,13 @@ def _shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
 
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """Summarize the trials of a sweep, which come the best first."""
-    from orchestrator.runs.best import Use
+    from orchestrator.runs.best import UsageHint
     from orchestrator.sweeps.results.analysis import (
-        ENOUGH,
+        MIN_TRIALS,
         aggregate_repeats,
-        configurations_table,
-        importance_table,
-        non_dominated,
+        find_pareto_front,
+        make_configurations_table,
+        make_importance_table,
         select_candidates,
     )
 
@@ -228,7 +228,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
     units = aggregate_repeats(trials, metric, mode, sweep.aggregate)
-    importance = importance_table(units, metric) if len(units) >= ENOUGH else None
+    importance = make_importance_table(units, metric) if len(units) >= MIN_TRIALS else None
     has_checkpoint = best is not None and reached is not None and reached.checkpoint is not None
     has_repeats = sweep.repeats > 1 and best is not None
     has_front = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
@@ -241,13 +241,13 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
         "configurations": (
-            configurations_table(trials, metric, mode, sweep.aggregate).reset_index().to_dict("records")
+            make_configurations_table(trials, metric, mode, sweep.aggregate).reset_index().to_dict("records")
             if has_repeats
             else []
         ),
         "reached": reached,
-        "use": Use.of(sweep.folder, "best", sweep.trial(str(best)).folder) if has_checkpoint else None,
+        "use": UsageHint.of(sweep.folder, "best", sweep.trial(str(best)).folder) if has_checkpoint else None,
         "importance": {} if importance is None else importance["importance"].to_dict(),
         "importance_spread": {} if importance is None else importance["spread"].to_dict(),
-        "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if has_front else [],
+        "pareto": [*find_pareto_front(trials, dict(sweep.objectives)).index] if has_front else [],
     }

@@ -131,7 +131,7 @@ def resume(
         from orchestrator.cluster.preflight import preflight
         from orchestrator.runs import driver as runs
 
-        experiment = runs.experiment_to_resume(folder, workers)
+        experiment = runs.load_experiment_to_resume(folder, workers)
         with stdout_to_stderr(), preflight(address, run, experiment, skip=metadata.local or skip_preflight):
             if metadata.sweep is None:
                 done = runs.resume_with_lease(folder, lease, workers=workers, address=address, from_start=from_start)

@@ -25,7 +25,7 @@ from orchestrator.report.views.experiment import best_checkpoint, experiment
 from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.trials import trials
 from orchestrator.stats.read.valid_rows import list_columns
-from orchestrator.sweeps.results.analysis import CONFIG, best_first, select_candidates
+from orchestrator.sweeps.results.analysis import CONFIG, select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32
@@ -37,7 +37,7 @@ MOST_CURVES = 200
 def sweep_page(sweep: Sweep, made: str) -> str:
     """Return the page of a sweep, running or ended; `made` is the time."""
     metadata, objectives = sweep.folder.read_metadata(), dict(sweep.objectives)
-    ordered = best_first(sweep.trials, objectives, sweep.aggregate)
+    ordered = sort_best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
     first = sweep.trial(names[0]) if len(select_candidates(ordered, next(iter(objectives)))) else None
     reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []

@@ -1,4 +1,4 @@
-"""Averages of weights after training, for any std, from the snapshots of `ema`. Needs neither Ray nor the task."""
+"""Weight averages for any std, computed after training from the snapshots of `ema`. Needs neither Ray nor the task."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.storage import Storage
 
 AVERAGES = "averages"
 """Default folder in a run's folder."""
-LARGEST_ERROR = 0.05
+MAX_ERROR = 0.05
 """Largest allowed error of an average's profile, relative to its norm."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term of an average: the average in a checkpoint, times a factor."""
+    """A term of an average: the average that a checkpoint stores, times a factor."""
 
     checkpoint: str
     step: int
@@ -37,14 +37,14 @@ class Term:
 
 @dataclass(frozen=True)
 class Average:
-    """The weights of an average, and its terms."""
+    """Weights of an average, and its terms."""
 
     weights: dict[str, Tensor]
-    """A state dict. Entries that are not averaged, such as buffers, are those of the checkpoint."""
+    """A state dict. Entries that are not averaged, such as buffers, come from the checkpoint."""
     std: float
     checkpoint: str
     step: int
-    """Step up to which training is averaged."""
+    """Last step of the average."""
     error: float
     """Norm of the difference between its profile and that of `std`, relative to the latter."""
     terms: Sequence[Term]
@@ -64,7 +64,7 @@ class Average:
             from safetensors.torch import save
         except ImportError:
             raise UsageError("safetensors is not installed: pip install 'hookyard[safetensors]'") from None
-        # Tensors that share memory are refused.
+        # safetensors refuses tensors that share memory.
         return bytes(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
 
     def _to_pickle(self) -> bytes:
@@ -78,7 +78,7 @@ class Average:
 
 
 def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str | None = None) -> Average:
-    """Return the average of a std at the newest snapshot, or at the snapshot of step `at`.
+    """Return the average for a std up to the newest snapshot, or up to the snapshot at step `at`.
 
     `hook` is needed if several hooks keep snapshots. Raises UsageError if the snapshots do not approximate the std
     well, or there are none, or a checkpoint is damaged.
@@ -88,14 +88,16 @@ def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str
     store = open_checkpoints(folder)
     hook = _choose_hook(folder, hook)
     try:
-        snapshots = _snapshots(store, hook)
+        snapshots = _find_snapshots(store, hook)
         name = _choose_checkpoint(folder, store, snapshots, at)
         step = snapshots[name][0].step
         stored = [term for terms in snapshots.values() for term in terms if term.step <= step]
         factors, error = combination([(term.step, term.std) for term in stored], (step, std))
-        if error > LARGEST_ERROR:
-            raise UsageError(_too_large_error(folder, std, error, stored, step))
-        terms = [Term(term.checkpoint, term.step, term.std, by) for term, by in zip(stored, factors, strict=True)]
+        if error > MAX_ERROR:
+            raise UsageError(_format_error(folder, std, error, stored, step))
+        terms = [
+            Term(term.checkpoint, term.step, term.std, factor) for term, factor in zip(stored, factors, strict=True)
+        ]
         return Average(_sum(store, hook, terms), std, name, step, error, terms)
     except CheckpointError as failure:
         raise UsageError(str(failure)) from None
@@ -111,8 +113,8 @@ def _choose_hook(folder: RunFolder, hook: str | None) -> str:
     return hook or names[0]
 
 
-def _snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
-    """Return the averages in checkpoints, oldest first; at the same step the later checkpoint counts."""
+def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
+    """Return the averages in each checkpoint, oldest first. Of several at the same step, the latest is used."""
     by_step: dict[int, tuple[str, list[Term]]] = {}
     for name in store.names():
         state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.files(name) else None
@@ -127,24 +129,24 @@ def _choose_checkpoint(folder: RunFolder, store: CheckpointStore, snapshots: Map
     if not steps:
         raise UsageError(f"{folder} has no snapshot yet: none of its checkpoints has an average")
     if at is not None and at not in steps:
-        near = sorted(sorted(steps, key=lambda step: abs(step - at))[:6])
-        more = " and others" if len(steps) > 6 else ""
-        raise UsageError(f"{folder} has no snapshot at step {at}; there are {', '.join(map(str, near))}{more}")
+        nearest = sorted(sorted(steps, key=lambda step: abs(step - at))[:6])
+        suffix = " and others" if len(steps) > 6 else ""
+        raise UsageError(f"{folder} has no snapshot at step {at}; there are {', '.join(map(str, nearest))}{suffix}")
     return steps[max(steps) if at is None else at]
 
 
-def _too_large_error(folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int) -> str:
+def _format_error(folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int) -> str:
     stds = ", ".join(f"{value:g}" for value in sorted({term.std for term in stored}))
     count = len({term.checkpoint for term in stored})
     return (
         f"{count} snapshot{'s' if count > 1 else ''} of {folder} up to step {step} do not approximate the std {std:g}:"
-        f" the error of its profile is {error:.2g} of its norm, and at most {LARGEST_ERROR:g} is allowed. Use a std"
+        f" the error of its profile is {error:.2g} of its norm, and at most {MAX_ERROR:g} is allowed. Use a std"
         f" near those of the snapshots ({stds}), or keep more snapshots"
     )
 
 
 def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, Tensor]:
-    """Return the sum of the terms, taken in float64, as the state dict of the last checkpoint."""
+    """Sum the terms in float64; return the sum as a state dict like that of the last checkpoint."""
     total: dict[str, Tensor] = {}
     record: Mapping[str, Any] = {}
     for checkpoint in dict.fromkeys(term.checkpoint for term in terms):

@@ -1,4 +1,4 @@
-"""The best report of a run, its checkpoint, and commands to use it. Needs no torch."""
+"""The best report of a run, its checkpoint, and commands to use it. Does not need torch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import Divergence, find_best_report, find_divergence
 from orchestrator.storage import Storage
 
-_LENGTHS = ("T_max", "total_iters", "total_steps")
-"""Arguments of schedulers for their length. If it is the run's length, it changes with it."""
+_LENGTH_ARGUMENTS = ("T_max", "total_iters", "total_steps")
+"""Scheduler arguments that hold a length. If it equals the run's length, it changes along with it."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best report of a run by its main metric, and the checkpoint labelled `best`."""
+    """The best report of a run by its main metric, and the checkpoint labeled `best`."""
 
     metric: str
     mode: str
@@ -31,9 +31,9 @@ class Best:
     epoch: int
     step: int
     checkpoint: str | None = None
-    """None if none is stored."""
+    """Name of the checkpoint; None if none is stored."""
     checkpoint_value: float | None = None
-    """Value of the checkpoint, if none was made at the best step."""
+    """Value of the metric at the checkpoint, which may have been saved at another step."""
     diverged: str = ""
     """Description of a divergence; empty if there was none."""
 
@@ -48,8 +48,8 @@ class Best:
         return f"{reached}, without a checkpoint; the best stored one is {self.checkpoint}, with {stored}"
 
 
-def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | None]:
-    """Return the best report of a run, and how training diverged; (None, None) for an evaluation.
+def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | None]:
+    """Return the best report of a run, and its divergence if it diverged; (None, None) for an evaluation.
 
     The best is None if no metric's direction is known.
     """
@@ -87,23 +87,23 @@ def _with_checkpoint(best: Best, storage: Storage, name: str | None, reports: Se
 
 @contextmanager
 def recording_best(folder: RunFolder) -> Iterator[None]:
-    """Record the best at the end in `run.json`, which is all that `ls` reads; also after a failure."""
+    """Record the best report in `run.json` when the block ends, even after a failure. `ls` reads nothing else."""
     try:
         yield
     except BaseException:
-        with suppress(HookyardError, FileNotFoundError):  # the first failure counts
+        with suppress(HookyardError, FileNotFoundError):  # keep the first failure
             _record(folder)
         raise
     _record(folder)
 
 
 def _record(folder: RunFolder) -> None:
-    best, diverged = best_and_divergence(folder)
+    best, diverged = find_best_and_divergence(folder)
     folder.update(best=asdict(best) if best else None, diverged=str(diverged or ""))
 
 
 @dataclass(frozen=True)
-class Use:
+class UsageHint:
     """Code and a command to use a checkpoint of a run, or of a sweep's best trial."""
 
     python: str
@@ -111,9 +111,9 @@ class Use:
 
     @classmethod
     def of(cls, folder: RunFolder, label: str, trial: RunFolder | None = None) -> Self:
-        """Return code that loads the model, and a command that trains as long again.
+        """Return code that loads the model, and a command that trains for as long again.
 
-        `trial` is a sweep's best trial. A task that trains by itself has no model to load, only a checkpoint.
+        `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a checkpoint.
         """
         config, attempts = folder.read_experiment(), (trial or folder).read_attempts()
         has_model = not attempts or attempts[-1].order is not None
@@ -124,7 +124,7 @@ class Use:
         unit = "epochs" if config.get("epochs") else "steps"
         length, scheduler = config.get(unit) or 0, config.get("scheduler")
         entries = scheduler.items() if isinstance(scheduler, dict) else ()
-        keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTHS and value == length)]
+        keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTH_ARGUMENTS and value == length)]
         longer = " ".join(f"{key}={2 * length}" for key in keys)
         return cls(
             f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}",

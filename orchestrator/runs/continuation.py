@@ -1,4 +1,4 @@
-"""Continuing a run from a checkpoint of another one. Runs in the driver."""
+"""New runs that continue from a checkpoint of another run. Used in the driver."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> Checkpoint
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
-    """Return a run's experiment with overrides, as a new run that continues from `best`, `last` or a named checkpoint.
+    """Return a run's experiment with overrides, for a new run that continues from `best`, `last` or a named checkpoint.
 
-    Raises UsageError if the checkpoint is missing, damaged, or of another optimizer, or nothing is left to train;
-    ConfigError for a wrong override.
+    Raises UsageError if the checkpoint is missing, damaged, or has another optimizer, or if nothing is left to train;
+    ConfigError for an invalid override.
     """
     store = open_checkpoints(folder)
     try:
@@ -36,7 +36,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     except CheckpointError as error:
         raise UsageError(str(error)) from None
     source = folder.read_source().with_values(
-        {"name": _default_name(folder, name), "init": None, **_metrics_of_sweep(folder)}
+        {"name": _make_default_name(folder, name), "init": None, **_keep_sweep_metrics(folder)}
     )
     source = replace(
         source,
@@ -49,7 +49,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
             f"a run continues {store.path(name)} with its weights, so init.from={experiment.init.source} has no effect;"
             " remove init"
         )
-    refuse_other_optimizers(folder, store, name, experiment)
+    check_same_optimizers(folder, store, name, experiment)
     unit = "steps" if experiment.steps else "epochs"
     done, length = (position.step, experiment.steps) if experiment.steps else (position.epoch, experiment.epochs)
     if length is not None and done >= length:
@@ -60,8 +60,8 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     return experiment
 
 
-def refuse_other_optimizers(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment) -> None:
-    """Raise UsageError if a checkpoint has other optimizers than the experiment."""
+def check_same_optimizers(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment) -> None:
+    """Raise UsageError if the optimizers of a checkpoint differ from those of the experiment."""
     manifest = store.manifest(name)
     optimizers = manifest.get("optimizers") or {"": manifest}
     stored = {key: entries.get("optimizer", {}).get("type") for key, entries in optimizers.items()}
@@ -77,16 +77,14 @@ def refuse_other_optimizers(folder: RunFolder, store: CheckpointStore, name: str
     )
 
 
-def refuse_other_ranks(
-    folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment, ranks: int
-) -> None:
-    """Raise UsageError if a checkpoint has state of each rank, and the ranks or their loader processes change."""
+def check_same_ranks(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment, ranks: int) -> None:
+    """Raise UsageError if a checkpoint has per-rank state, and the number of ranks or loader processes has changed."""
     manifest = store.manifest(name)
-    stored_ranks, own = manifest["world_size"], ", ".join(manifest.get("per_rank", ()))
+    stored_ranks, per_rank_state = manifest["world_size"], ", ".join(manifest.get("per_rank", ()))
     is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get("data", ("train",))
     stream = "the train data is a stream, and each {} has its own place in it"
-    if ranks != stored_ranks and (is_stream or own):
-        what = stream.format("rank") if is_stream else f"session.restore() has parts of each rank ({own})"
+    if ranks != stored_ranks and (is_stream or per_rank_state):
+        what = stream.format("rank") if is_stream else f"session.restore() has parts of each rank ({per_rank_state})"
         number = f"{stored_ranks} rank{'s' if stored_ranks > 1 else ''}"
         raise UsageError(
             f"{what}, and {store.path(name)} is of {number}, not {ranks}; use {stored_ranks}"
@@ -103,24 +101,24 @@ def refuse_other_ranks(
 
 
 def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
-    """Copy the parent checkpoint into a new run; raises CheckpointError if it has changed or is damaged."""
+    """Copy the parent checkpoint into a new run. Raises CheckpointError if it has changed or is damaged."""
     parent = experiment.source.continued_from
     store = open_checkpoints(folder)
     if parent is None or folder.read_attempts() or parent.checkpoint in store.names():
         return
-    source = CheckpointStore(parent_run(folder.storage, parent).find_checkpoint_folder())
+    source = CheckpointStore(open_parent_run(folder.storage, parent).find_checkpoint_folder())
     if source.fingerprint(parent.checkpoint) != parent.sha256:
         raise CheckpointError(f"{source.path(parent.checkpoint)} has changed since this run was created from it")
     store.copy_from(source, parent.checkpoint)
 
 
-def parent_run(storage: Storage, parent: ParentCheckpoint) -> RunFolder:
-    """Return the run of a parent checkpoint, with the credentials of this storage if both are remote."""
+def open_parent_run(storage: Storage, parent: ParentCheckpoint) -> RunFolder:
+    """Open the run of a parent checkpoint, with the credentials of this storage if both are remote."""
     is_remote = is_url(parent.run) and storage.local is None
     return RunFolder(storage.at(split_options(parent.run)[0]) if is_remote else Storage(parent.run))
 
 
-def _metrics_of_sweep(folder: RunFolder) -> dict[str, Any]:
+def _keep_sweep_metrics(folder: RunFolder) -> dict[str, Any]:
     """Return values by which a trial's best checkpoint is that of its sweep's val metrics, unless it sets its own."""
     modes = {metric: mode for metric, mode in folder.read_metadata().modes.items() if metric.startswith("val/")}
     checkpoint = (folder.read_experiment().get("hooks") or {}).get("checkpoint")
@@ -129,7 +127,7 @@ def _metrics_of_sweep(folder: RunFolder) -> dict[str, Any]:
     return {"hooks.checkpoint.best": [*modes], "hooks.checkpoint.mode": [*modes.values()]}
 
 
-def _default_name(folder: RunFolder, checkpoint: str) -> str:
+def _make_default_name(folder: RunFolder, checkpoint: str) -> str:
     trial = folder.read_metadata().trial
     run = f"{folder.storage.path.split('/')[-3]}-{trial}" if trial else folder.name
     return re.sub(r"[^\w.-]", "-", f"{run}-from-{checkpoint}")

@@ -17,8 +17,8 @@ from orchestrator.records.metadata import EngineName
 from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
-from orchestrator.runs.continuation import open_checkpoints, parent_run, refuse_other_optimizers, refuse_other_ranks
-from orchestrator.runs.launch import choose_engine, drive, launch_metadata, refuse_what_cannot_run
+from orchestrator.runs.continuation import check_same_optimizers, check_same_ranks, open_checkpoints, open_parent_run
+from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 
@@ -46,12 +46,12 @@ def run(
     engine = choose_engine(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
-    refuse_what_cannot_run(experiment, engine, address)
+    check_can_run(experiment, engine, address)
     parent = experiment.source.continued_from
     if parent:
-        _refuse_other_ranks(parent_run(Storage(storage), parent), parent.checkpoint, experiment, engine)
+        _check_same_ranks(open_parent_run(Storage(storage), parent), parent.checkpoint, experiment, engine)
     metadata = {
-        **launch_metadata(experiment, engine),
+        **collect_launch_metadata(experiment, engine),
         "tags": experiment.tags,
         "notes": experiment.notes,
         "continued_from": parent and asdict(parent),
@@ -61,7 +61,7 @@ def run(
     with Lease(folder.storage) as lease:
         code = main_source_code(to_dict(experiment))
         folder = create_run(storage, folder.name, to_yaml(experiment), code=code, **metadata)
-        drive(folder, experiment, engine, address, lease, resume_with=resume_command(folder))
+        drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 
 
@@ -91,9 +91,9 @@ def resume(
 def resume_with_lease(
     folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool
 ) -> Run:
-    """Resume a run whose lease is held; see `resume`."""
+    """Resume a run as `resume` does, while the caller holds its lease."""
     experiment, engine, address = _prepare(folder, workers, address, from_start)
-    drive(folder, experiment, engine, address, lease, resume_with=resume_command(folder))
+    drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 
 
@@ -101,7 +101,7 @@ def resume_with_lease(
 def _prepare(
     folder: RunFolder, workers: int | None, address: str | None, from_start: bool
 ) -> tuple[Experiment, EngineName, str | None]:
-    """Check that a run can be resumed, and record that it is; return experiment, engine and cluster address."""
+    """Check that a run can be resumed, and record it; return its experiment, engine and cluster address."""
     metadata = folder.read_metadata()
     if metadata.status in COMPLETE:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
@@ -110,39 +110,39 @@ def _prepare(
             f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"
             f" {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}"
         )
-    experiment = experiment_to_resume(folder, workers)
+    experiment = load_experiment_to_resume(folder, workers)
     engine = metadata.engine or choose_engine(None, metadata.local)
     address = chosen_address(address, local=engine == "in-process")
-    refuse_what_cannot_run(experiment, engine, address)
+    check_can_run(experiment, engine, address)
     if from_start and (parent := experiment.source.continued_from):
         raise UsageError(
             f"{folder} was continued from {parent}. To start from there again: hookyard run"
             f" {parent.run}@{parent.checkpoint}"
         )
-    if checkpoint := _checkpoint_to_resume(folder, from_start):
-        refuse_other_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
-        _refuse_other_ranks(folder, checkpoint, experiment, engine)
+    if checkpoint := _find_checkpoint_to_resume(folder, from_start):
+        check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
+        _check_same_ranks(folder, checkpoint, experiment, engine)
     folder.write_experiment(to_yaml(experiment), experiment.source)
     resumed = [*metadata.resumed, now()]
     folder.update(status="running", error=None, stopped=[], resumed=resumed, **asdict(Process.this()))
     return experiment, engine, address
 
 
-def _refuse_other_ranks(folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineName) -> None:
+def _check_same_ranks(folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineName) -> None:
     workers = experiment.workers
     if engine == "in-process" or workers.min_count == workers.max_count:
         ranks = 1 if engine == "in-process" else workers.max_count
-        refuse_other_ranks(folder, open_checkpoints(folder), checkpoint, experiment, ranks)
+        check_same_ranks(folder, open_checkpoints(folder), checkpoint, experiment, ranks)
 
 
-def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
+def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
     """Return the newest checkpoint, if any; raises UsageError if all are damaged. `from_start` deletes them."""
     store = open_checkpoints(folder)
     if from_start:
         store.clear()
         return None
     store.recover()
-    # The ranks need these: damaged ones end the resume here.
+    # The ranks need these files, so a damaged one ends the resume here.
     store.index.read()
     folder.read_attempts()
     try:
@@ -151,12 +151,12 @@ def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
         reports = folder.read_current_reports()
         lost = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "its training"
         raise UsageError(
-            f"{error}\nNothing was started. {resume_command(folder)} --from-start restarts it, and discards these"
-            f" checkpoints and {lost}"
+            f"{error}\nNothing was started. {format_resume_command(folder)} --from-start restarts it, and discards"
+            f" these checkpoints and {lost}"
         ) from error
 
 
-def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
+def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """Return the experiment of a run or sweep with edits of its experiment.yaml, and another number of ranks if given;
     raises ConfigError."""
     experiment = experiment_with_edits(folder.read_source(), folder.read_experiment_text())
@@ -165,5 +165,5 @@ def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Exper
     return experiment_from_source(experiment.source.with_values(rank_count_overrides(workers)))
 
 
-def resume_command(folder: RunFolder) -> str:
+def format_resume_command(folder: RunFolder) -> str:
     return f"hookyard resume {shlex.quote(str(folder))}"

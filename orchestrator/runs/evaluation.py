@@ -1,4 +1,4 @@
-"""Evaluations: metrics of a stored checkpoint, measured as its run does, in a folder inside it. Runs in the driver."""
+"""Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in the driver."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from orchestrator.records.metadata import EngineName, Evaluated
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.continuation import open_checkpoints
-from orchestrator.runs.launch import choose_engine, drive, launch_metadata, refuse_what_cannot_run
-from orchestrator.runs.model import import_error
+from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
+from orchestrator.runs.model import make_import_error
 from orchestrator.task import has_custom_loop
 
 Phase = Literal["val", "test"]
 
-_READ = (
+_USED_KEYS = (
     "task_args",
     "init",
     "seed",
@@ -51,15 +51,15 @@ _READ = (
     "environment",
     "upload_every",
 )
-"""Keys of an experiment that an evaluation reads, beside its hooks."""
-_RESET: Mapping[str, Any] = {
+"""Keys of an experiment that an evaluation uses, besides its hooks."""
+_RESET_VALUES: Mapping[str, Any] = {
     "init": None,
     "scaler": {},
     "workers.ddp": {},
     "workers.spares": 0,
     "activation_checkpointing": None,
 }
-"""Values that only training reads, and that might contradict other ranks or another precision."""
+"""Values that only training uses, and that may not be valid for another number of ranks or precision."""
 _TRAINING_EVENTS = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
 _NO_EFFECT = "has no effect on an evaluation"
 
@@ -71,21 +71,21 @@ class Evaluation:
     run: RunFolder
     subject: Evaluated
     experiment: Experiment
-    sets_ranks: bool = False
-    """True if the number of ranks was given."""
+    has_rank_override: bool = False
+    """True if the number of ranks was set for the evaluation."""
 
     @classmethod
     def of(
         cls, run: RunFolder, label: str, phase: Phase, overrides: Iterable[str] = (), workers: int | None = None
     ) -> Evaluation:
-        """Return the evaluation of `best`, `last` or a named checkpoint, with overrides of the run's experiment.
+        """Prepare the evaluation of `best`, `last` or a named checkpoint, with overrides of the run's experiment.
 
         Raises UsageError if the checkpoint is missing or damaged, the run had no such data, or its task cannot be
         imported; ConfigError for an override that is wrong or has no effect.
         """
         overrides = list(overrides)
-        sets_ranks = any(override.startswith(("workers=", "workers.count=")) for override in overrides)
-        if workers is not None and sets_ranks:
+        has_rank_override = any(override.startswith(("workers=", "workers.count=")) for override in overrides)
+        if workers is not None and has_rank_override:
             raise UsageError(f"{workers} workers are given, and workers.count is overridden too; set only one of them")
         if phase not in ("val", "test"):
             raise UsageError(f"phase must be val or test, got {phase!r}")
@@ -99,11 +99,11 @@ class Evaluation:
         try:
             trained = resolve(source)
         except ConfigError as error:
-            raise import_error(run, "evaluated", error) from None
+            raise make_import_error(run, "evaluated", error) from None
         if has_custom_loop(type(trained.task)):
             raise UsageError(f"{run} cannot be evaluated: its task has a training loop of its own (train())")
-        _refuse_without_effect(trained, overrides)
-        source = source.with_values({**_RESET, **_without_training(trained)})
+        _check_overrides(trained, overrides)
+        source = source.with_values({**_RESET_VALUES, **_turn_off_training(trained)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
         experiment = with_overrides(source, overrides) if overrides else experiment_from_source(source)
@@ -111,29 +111,29 @@ class Evaluation:
         idle = [name for name, hook in hooks.items() if name not in trained.hooks and not _is_active(hook)]
         if idle:
             raise ConfigError([Problem(f"hooks.{name}", _NO_EFFECT) for name in idle])
-        return cls(run, subject, experiment, sets_ranks or workers is not None)
+        return cls(run, subject, experiment, has_rank_override or workers is not None)
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
-        """Run it on an engine, by default that of the run, and return its folder; raises RunError."""
+        """Run it on an engine, by default the run's, and return its folder. Raises RunError if it fails."""
         launched = self.run.read_launch_metadata()
         if engine or local or launched.engine is None:
             engine = choose_engine(engine, local or (engine is None and launched.local))
         else:
             engine = launched.engine
         ranks = self.experiment.workers.max_count
-        if engine == "in-process" and self.sets_ranks and ranks > 1:
+        if engine == "in-process" and self.has_rank_override and ranks > 1:
             raise UsageError(
                 f"{ranks} workers are given, and the engine in-process has only one; use another engine, gang or train"
                 " (--engine gang)"
             )
         address = chosen_address(address, local=engine == "in-process")
-        refuse_what_cannot_run(self.experiment, engine, address)
-        metadata = {**launch_metadata(self.experiment, engine), "evaluates": asdict(self.subject)}
+        check_can_run(self.experiment, engine, address)
+        metadata = {**collect_launch_metadata(self.experiment, engine), "evaluates": asdict(self.subject)}
         checkpoint, phase = self.subject.checkpoint, self.subject.phase
         root = self.run.storage / EVALUATIONS
-        taken = root.names()
+        used_names = root.names()
         names = chain([f"{checkpoint}-{phase}"], (f"{checkpoint}-{phase}-{number}" for number in count(2)))
-        name = next(name for name in names if name not in taken)
+        name = next(name for name in names if name not in used_names)
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
             command = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
@@ -156,23 +156,23 @@ def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool
     return Evaluated(str(run), name, sha256, position.epoch, position.step, phase)
 
 
-def _without_training(trained: ResolvedExperiment) -> dict[str, Any]:
-    """Return values that turn off hooks of training and changes of training values."""
+def _turn_off_training(trained: ResolvedExperiment) -> dict[str, Any]:
+    """Return values that disable hooks that only train, and changes of training values."""
     required = trained.task.required_hooks()
-    off = [name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required]
+    disabled = [name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required]
 
     def is_kept(path: str) -> bool:
-        return path.startswith("hooks.") and path.split(".")[1] not in off
+        return path.startswith("hooks.") and path.split(".")[1] not in disabled
 
     changes = [
         {**change, "set": {path: value for path, value in change["set"].items() if is_kept(path)}}
         for change in to_dict(trained.experiment)["changes"]
     ]
-    return {**{f"hooks.{name}": None for name in off}, "changes": [change for change in changes if change["set"]]}
+    return {**{f"hooks.{name}": None for name in disabled}, "changes": [change for change in changes if change["set"]]}
 
 
-def _refuse_without_effect(trained: ResolvedExperiment, overrides: Sequence[str]) -> None:
-    """Raise ConfigError for overrides that an evaluation does not read."""
+def _check_overrides(trained: ResolvedExperiment, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for overrides that have no effect on an evaluation."""
     document = Document({})
     values = read_overrides(document, overrides)
     problems = [problem for path, value in values for problem in _check_override(trained, path, value)]
@@ -183,14 +183,14 @@ def _refuse_without_effect(trained: ResolvedExperiment, overrides: Sequence[str]
 def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
     if path.startswith("hooks."):
         yield from _check_hook(trained, path, value)
-    elif path.startswith("workers.ddp") or not any(f"{path}.".startswith(f"{key}.") for key in _READ):
-        near = did_you_mean(path, _READ)
-        allowed = "" if near else f", which reads {', '.join(_READ)} and hooks.NAME"
-        yield Problem(path, f"{_NO_EFFECT}{allowed}", suggestion=near)
+    elif path.startswith("workers.ddp") or not any(f"{path}.".startswith(f"{key}.") for key in _USED_KEYS):
+        nearest = did_you_mean(path, _USED_KEYS)
+        allowed = "" if nearest else f", which reads {', '.join(_USED_KEYS)} and hooks.NAME"
+        yield Problem(path, f"{_NO_EFFECT}{allowed}", suggestion=nearest)
 
 
 def _check_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
-    """Check an override of a hook: hooks may be added or left out, but not changed."""
+    """Check an override of a hook: hooks may be added or removed, but not changed."""
     name = path.split(".")[1]
     hook = trained.hooks.get(name)
     if hook is not None and not _is_active(hook):

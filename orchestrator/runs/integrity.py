@@ -1,4 +1,4 @@
-"""Checks of all files of a run, or of a sweep and its trials, by their checksums. Needs neither Ray nor torch."""
+"""Checks the checksums of all files of a run, or of a sweep and its trials. Needs neither Ray nor torch."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from orchestrator.storage.stored_data import (
 )
 
 FileStatus = Literal["intact", "readable", "unknown", "damaged", "missing"]
-"""`intact`: its checksum is right. `readable`: it has none, and its content is valid. `unknown`: of a hook or user."""
+"""`intact`: the checksum matches. `readable`: valid, without checksum. `unknown`: file of a hook or the user."""
 _RUNS = ("trials/", f"{EVALUATIONS}/")
-"""Folders with runs of their own."""
+"""Folders that contain runs."""
 _ROWS = "Rows that are left out are lost without a copy of the file; all other rows, reports and checkpoints are intact"
 _CHECKPOINT = "`resume` uses the newest intact checkpoint instead; restore a copy, or remove its folder"
 _COPY = "Restore it from a backup, or continue without it: nothing depends on it"
@@ -55,14 +55,14 @@ class CheckedFile:
     """Result of the check of one file."""
 
     file: str
-    """Path in the run's folder; the full path of a file elsewhere."""
+    """Path in the run's folder, or the full path of a file elsewhere."""
     status: FileStatus
     what: str = ""
-    """The problem, and where in the file it is."""
+    """The problem, and its location in the file."""
     advice: str = ""
 
     @property
-    def is_wrong(self) -> bool:
+    def is_damaged_or_missing(self) -> bool:
         return self.status in ("damaged", "missing")
 
 
@@ -74,20 +74,20 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     excluded = (*_RUNS, f"{CLAIMS}/", "checkpoints/")
     results = [_check(folder, path, paths) for path in paths if not path.startswith(excluded)]
     yield from results
-    if not any(result.is_wrong for result in results):
-        yield from _missing_rows(folder)
-    yield from _missing_reports(folder)
-    for path in _missing_files(folder, paths):
+    if not any(result.is_damaged_or_missing for result in results):
+        yield from _find_missing_rows(folder)
+    yield from _find_missing_reports(folder)
+    for path in _find_missing_files(folder, paths):
         yield CheckedFile(path, "missing", "the file does not exist", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
-    with suppress(HookyardError, FileNotFoundError):  # the result for experiment.yaml says so
+    with suppress(HookyardError, FileNotFoundError):  # the result for experiment.yaml reports it
         checkpoints = folder.find_checkpoint_folder()
     prefix = "checkpoints" if checkpoints.path == f"{storage.path}/checkpoints" else str(checkpoints)
     yield from (replace(result, file=f"{prefix}/{result.file}") for result in _check_checkpoints(checkpoints))
     inner = {tuple(path.split("/")[:2]) for path in paths if path.startswith(_RUNS) and path.count("/") > 1}
     for parent, name in sorted(inner):
         run = RunFolder(storage / parent, name)
-        if run.exists() or run.has_lost_metadata():  # a run killed while being created has no files
+        if run.exists() or run.has_lost_metadata():  # a run that was killed while it was created has no files
             for result in check_files(run):
                 is_outside = result.file.startswith(str(checkpoints))
                 yield result if is_outside else replace(result, file=f"{parent}/{name}/{result.file}")
@@ -97,12 +97,12 @@ def _check(folder: RunFolder, path: str, paths: Sequence[str]) -> CheckedFile:
     name = path.rpartition("/")[2]
     for patterns, check, advice in _CHECKS:
         if any(fnmatchcase(path, pattern) for pattern in patterns):
-            return _report(path, partial(check, folder, path, paths), _ADVICE.get(name, advice))
+            return _run_check(path, partial(check, folder, path, paths), _ADVICE.get(name, advice))
     return CheckedFile(path, "unknown")
 
 
-def _report(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
-    """Run a check, which returns whether the file has a checksum, and raises or logs what is damaged."""
+def _run_check(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
+    """Run a check. It returns True if the file has a checksum, and raises or logs damage."""
     try:
         with collecting_omissions() as omissions:
             has_checksum = check()
@@ -135,7 +135,7 @@ def _check_json(storage: Storage, path: str) -> bool:
 def _check_lines(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
     data = folder.storage.read(path)
     lines = parse_lines(data, path, check_report if path == "metrics.jsonl" else check_mapping)
-    run = _metadata(folder)
+    run = _read_metadata(folder)
     if path == "metrics.jsonl" and run and run.status in COMPLETE and len(lines) != (run.reports or 0):
         log_omission(path, f"it has {len(lines)} reports, and {run.reports} were written")
     return bool(lines) and all(has_valid_seal(line) for line in data.splitlines() if line.strip())
@@ -148,8 +148,8 @@ def _check_rows(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
         with folder.storage.open(path) as file:
             return verify_parquet(file)
     table = path.rpartition("-")[0]
-    is_over = folder.storage.local is None or any(other.startswith(f"{table}-") and other > path for other in paths)
-    return read_stream(folder.storage.read(path), "", is_over=is_over).schema is not None
+    has_ended = folder.storage.local is None or any(other.startswith(f"{table}-") and other > path for other in paths)
+    return read_stream(folder.storage.read(path), "", has_ended=has_ended).schema is not None
 
 
 _CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]], bool], str]] = (
@@ -165,41 +165,43 @@ _CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]],
 """Patterns of paths with their check, and the advice for a damaged file that has none of its own."""
 
 
-def _metadata(folder: RunFolder) -> RunMetadata | None:
+def _read_metadata(folder: RunFolder) -> RunMetadata | None:
     with suppress(HookyardError, FileNotFoundError):  # the result for run.json says so
         return folder.read_metadata()
     return None
 
 
-def _missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the files without which something of a run is lost."""
-    run = _metadata(folder)
+def _find_missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
+    """Yield the missing files that a run of this status must have."""
+    run = _read_metadata(folder)
     count = (run and run.attempts) or 0
     attempts = {path.split("/")[1] for path in paths if path.startswith("stats/attempt=") and "/rank=" in path}
     attempts |= {f"attempt={number}" for number in range(count)}
-    needed = ["run.json", "experiment.yaml", *(f"stats/{name}/attempt.json" for name in sorted(attempts))]
+    required = ["run.json", "experiment.yaml", *(f"stats/{name}/attempt.json" for name in sorted(attempts))]
     if run and run.sweep is None and run.status in COMPLETE and count:
         has_rows = any(path.endswith((".parquet", ".arrow")) for path in paths if path.startswith("stats"))
-        needed += [*([REPORTS] if run.reports else ()), *(() if has_rows else ["stats.parquet"])]
-    yield from (path for path in needed if path not in paths)
+        required += [*([REPORTS] if run.reports else ()), *(() if has_rows else ["stats.parquet"])]
+    yield from (path for path in required if path not in paths)
 
 
-def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
-    """Yield a result if ranks have fewer rows than they must have: the end of a growing file has no checksum."""
+def _find_missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
+    """Yield a result if ranks have too few rows, because the end of a growing file has no checksum."""
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
         if folder.read_metadata().evaluates:  # its reports carry the iteration of the evaluated checkpoint
             return
-        if missing := [*_ranks_with_missing_rows(folder)]:
+        if missing := [*_find_ranks_with_missing_rows(folder)]:
             yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
 
 
-def _missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
-    """Yield a result if an epoch before a restored checkpoint has no report: lines without a trace have no checksum."""
+def _find_missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
+    """Yield a result if an epoch before a restored checkpoint has no report, because a lost line leaves no trace."""
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
         metadata, attempts = folder.read_metadata(), folder.read_attempts()
-        if metadata.evaluates or not all(attempt.order for attempt in attempts):  # a custom loop reports as it likes
+        if metadata.evaluates or not all(attempt.order for attempt in attempts):  # a custom loop may report at any time
             return
-        if any("/" in (attempt.checkpoint or "") for attempt in attempts):  # of another trial, which has its reports
+        if any(
+            "/" in (attempt.checkpoint or "") for attempt in attempts
+        ):  # the checkpoint and its reports belong to another trial
             return
         positions = [attempt.position for attempt in attempts]
         first, *ends = (position.epoch - (position.stage in _UNREPORTED) for position in positions or [Position()])
@@ -209,8 +211,8 @@ def _missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
             yield CheckedFile(REPORTS, "missing", f"no report of epoch {epochs}", _ADVICE[REPORTS])
 
 
-def _ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
-    """Yield each rank that has fewer training rows than iterations up to the last report or restored checkpoint."""
+def _find_ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
+    """Describe each rank with fewer training rows than iterations up to the last report or restored checkpoint."""
     import pyarrow.compute as pc
 
     from orchestrator.stats.read.valid_rows import open_valid_rows
@@ -226,19 +228,19 @@ def _ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
         counts.update(batch["rank"].to_pylist())
     for rank in range(max(attempt.world_size for attempt in attempts)):
         spans = zip(attempts, starts, ends, strict=True)
-        needed = sum(max(end - start, 0) for attempt, start, end in spans if rank < attempt.world_size)
-        if counts[rank] < needed:
-            yield f"rank {rank} has {counts[rank]:,} of {needed:,} training rows"
+        required = sum(max(end - start, 0) for attempt, start, end in spans if rank < attempt.world_size)
+        if counts[rank] < required:
+            yield f"rank {rank} has {counts[rank]:,} of {required:,} training rows"
 
 
 def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
-    """Check the files of every checkpoint by its manifest, and find others beside them."""
+    """Check the files of every checkpoint against its manifest, and list all other files."""
     paths = [*storage.tree()]
     names = sorted({path.split("/")[0] for path in paths if "/" in path})
     known = {INDEX}
     if INDEX in paths:
         advice = "Delete it: checkpoints keep their names, and lose labels such as best"
-        yield _report(INDEX, partial(_check_json, storage, INDEX), advice)
+        yield _run_check(INDEX, partial(_check_json, storage, INDEX), advice)
         index = _read(storage, INDEX)
         owned = (name for names in index.get("owners", {}).values() for name in names)
         for name in sorted({*index.get("labels", {}).values(), *owned} - {*names}):
@@ -252,7 +254,7 @@ def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
                 yield CheckedFile(path, "missing", "the file does not exist", _CHECKPOINT)
             continue
         known.add(path)
-        yield _report(path, partial(_check_json, storage, path), _CHECKPOINT)
+        yield _run_check(path, partial(_check_json, storage, path), _CHECKPOINT)
         for file, entry in _read(storage, path).get("files", {}).items():
             known.add(f"{name}/{file}")
             yield _check_checkpoint_file(storage, name, file, entry)

@@ -1,4 +1,4 @@
-"""Driving a run to its end on an engine, with a display. Runs in the driver."""
+"""Runs one experiment to its end on an engine, with a display. Used in the driver."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ POLL_S = 0.2
 
 
 def choose_engine(engine: EngineName | None, local: bool) -> EngineName:
-    """Return the engine to use; raises UsageError for two different ones."""
+    """Return the engine to use. Raises UsageError if `local` contradicts `engine`."""
     if local and engine not in (None, "in-process"):
         raise UsageError(f"`local` is the engine in-process, and engine={engine} is another one; set only one of them")
     return "in-process" if local else engine or "train"
 
 
-def launch_metadata(experiment: Experiment, engine: EngineName) -> dict[str, Any]:
-    """Return the entries of `run.json` that are known before a run starts."""
+def collect_launch_metadata(experiment: Experiment, engine: EngineName) -> dict[str, Any]:
+    """Collect the entries of `run.json` that are known before a run starts."""
     return {
         **collect_provenance(experiment.import_paths),
         "source": experiment.source,
@@ -56,8 +56,8 @@ def launch_metadata(experiment: Experiment, engine: EngineName) -> dict[str, Any
     }
 
 
-def refuse_what_cannot_run(experiment: Experiment, engine: EngineName, address: str | None) -> None:
-    """Raise UsageError if the engine or this machine does not fit the experiment."""
+def check_can_run(experiment: Experiment, engine: EngineName, address: str | None) -> None:
+    """Raise UsageError if the engine or this machine cannot run the experiment."""
     workers = experiment.workers
     if engine == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
@@ -177,9 +177,9 @@ def _drive_on_ray(
             is_preempted=partial(is_preempted, is_stop_requested=is_stop_requested),
             show_line=show_line,
         )
-        # In a thread, since only this one gets signals.
+        # In a thread, because only the main thread gets signals.
         work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
-        import orchestrator.stats.write.compaction  # noqa: F401  # needed at the end; the ranks take longer to start
+        import orchestrator.stats.write.compaction  # noqa: F401  # needed at the end; imported while the ranks start
 
         _show_until_done(ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned())
 
@@ -187,7 +187,7 @@ def _drive_on_ray(
 def _show_until_done(
     ray: Any, mailbox: Any, work: Future[None], display: Display, is_stop_requested: Callable[[], bool]
 ) -> None:
-    """Show the messages of rank 0 and pass on a request to stop until the work is done; raises the work's error."""
+    """Show rank 0's messages and forward stop requests until the work is done; raises the work's error."""
     calls: list[Any] = []
     is_done = False
     while not is_done:
@@ -200,7 +200,7 @@ def _show_until_done(
 
 
 def _read_mail(ray: Any, call: Any) -> list[Any]:
-    """Return the messages; none if the mailbox died, and was restarted empty."""
+    """Return the messages; none if the mailbox actor died and was restarted empty."""
     try:
         messages: list[Any] = ray.get(call)
         return messages

@@ -1,4 +1,4 @@
-"""A run's model with the weights of a checkpoint, in plain PyTorch. Needs no Ray."""
+"""A run's model with the weights of a checkpoint, in plain PyTorch. Does not need Ray."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
         mismatches = "; ".join(describe_mismatches(weights, here, here)) or error
         raise CheckpointError(
             f"{store.path(store.resolve(label))} does not fit the model that {config['task']} now"
-            f" makes{_commit(folder)}: {mismatches}. {weights_only}"
+            f" makes{_describe_commit(folder)}: {mismatches}. {weights_only}"
         ) from None
     unsaved = {name: buffer for name, buffer in model.named_buffers() if name not in weights}
     if unsaved:
@@ -59,20 +59,20 @@ def _make_task(folder: RunFolder, name: str, arguments: dict[str, object]) -> Ta
     try:
         return make_task(name, arguments)[0]
     except ConfigError as error:
-        raise import_error(folder, "loaded as a model", error) from None
+        raise make_import_error(folder, "loaded as a model", error) from None
 
 
-def import_error(folder: RunFolder, what: str, error: ConfigError) -> UsageError:
-    """Return the error for a task whose code is missing or has changed."""
+def make_import_error(folder: RunFolder, what: str, error: ConfigError) -> UsageError:
+    """Make the error for a task whose code is missing or has changed."""
     paths = folder.read_source().import_paths
     return UsageError(
-        f"{folder} cannot be {what}: {error}\nIts code was in {', '.join(paths) or 'the import path'}{_commit(folder)}."
-        " Call this from the folder it is in now, or put that on PYTHONPATH. The weights need no code:"
-        f" open_run({str(folder)!r}).weights()"
+        f"{folder} cannot be {what}: {error}\nIts code was in"
+        f" {', '.join(paths) or 'the import path'}{_describe_commit(folder)}. Call this from the folder it is in now,"
+        f" or put that on PYTHONPATH. The weights need no code: open_run({str(folder)!r}).weights()"
     )
 
 
-def _commit(folder: RunFolder) -> str:
+def _describe_commit(folder: RunFolder) -> str:
     git = folder.read_metadata().git
     changes = " and changes to it" if git and git["dirty"] else ""
     return f" (the run used commit {git['commit'][:12]}{changes})" if git else ""

@@ -59,7 +59,7 @@ class Replay:
     """`loss` and `loss_replayed` of all ranks and iterations since the checkpoint."""
 
     @property
-    def agrees(self) -> bool:
+    def is_identical(self) -> bool:
         """True if all losses equal the stored losses bit for bit."""
         return bool(_are_equal(self.losses["loss"], self.losses["loss_replayed"]).all())
 
@@ -189,9 +189,9 @@ def _find_failed_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, 
     """Return the attempt that failed in an iteration; raises UsageError if none did."""
     last = run.rows(f"phase == 'train' and rank == {rank}").aggregate({"last": "max(iteration)"})["last"].max()
     last = 0 if pd.isna(last) else int(last)
-    with_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
-    if with_rank and iteration == last + 1 and run.status == "failed":
-        return with_rank[-1]
+    attempts_with_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
+    if attempts_with_rank and iteration == last + 1 and run.status == "failed":
+        return attempts_with_rank[-1]
     known = f"the last is {last}" if last else "it has none at all"
     raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {known}")
 

@@ -1,4 +1,4 @@
-"""Runs and their files as DataFrames. Needs no Ray."""
+"""Runs and their files as DataFrames. Does not need Ray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hooks.metrics.direction import declared_modes
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.runs.best import Best, best_and_divergence
+from orchestrator.runs.best import Best, find_best_and_divergence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 _LAST_REPORTS = 8
-"""Reports in a notebook's table."""
+"""Number of reports in a notebook's table."""
 
 
 class Result:
-    """Base of runs and sweeps; it only reads files."""
+    """Base class of runs and sweeps, which only reads files."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -39,12 +39,12 @@ class Result:
 
     @property
     def name(self) -> str:
-        """Name."""
+        """Name of the run or sweep."""
         return self.folder.name
 
     @property
     def path(self) -> str:
-        """Path without credentials."""
+        """Path or URL, without credentials."""
         return str(self.folder)
 
     @property
@@ -62,51 +62,51 @@ class Run(Result):
     """A run that is running or has ended. Each access reads the files."""
 
     def _repr_html_(self) -> str:
-        """Return status, best report and last metrics, for notebooks."""
+        """Render the status, the best report and the last metrics, for notebooks."""
         from orchestrator.terminal.notebook import result_html
 
         metrics = self.metrics
-        shown = [
+        columns = [
             name
             for name in map(str, metrics)
             if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))
         ]
         best = f"best {self.best}" if self.best else None
-        return result_html(self.path, self.status, [best, self.error], metrics[shown].tail(_LAST_REPORTS))
+        return result_html(self.path, self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS))
 
     @property
     def error(self) -> str | None:
-        """Why the run failed."""
+        """Error message of a failed run."""
         return self.folder.read_metadata().error
 
     @property
     def modes(self) -> dict[str, str]:
-        """Mode (`max` or `min`) of each metric whose direction is known."""
+        """Direction (`max` or `min`) of each metric for which it is known."""
         best = self.best
-        of_best = {best.metric: best.mode} if best else {}
-        return {**declared_modes(self.config), **self.folder.read_metadata().modes, **of_best}
+        best_mode = {best.metric: best.mode} if best else {}
+        return {**declared_modes(self.config), **self.folder.read_metadata().modes, **best_mode}
 
     @property
     def stats(self) -> pd.DataFrame:
-        """All rows: one per rank, phase, epoch and iteration of the training that counted."""
+        """All valid rows: one per rank, phase, epoch and iteration."""
         return self.load_stats()
 
     def load_stats(self, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
-        """Return columns of `stats` for the rows that meet a condition; only these are read.
+        """Return columns of `stats` for the rows that match a condition. Nothing else is read.
 
-        `where` is a condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. An empty cell and NaN are
-        null. Raises UsageError for a column that was not recorded and for a wrong condition.
+        `where` is a condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. Empty cells and NaN are
+        null. Raises UsageError for a column that was not recorded, and for an invalid condition.
         """
         from orchestrator.stats.read.tables import load
 
-        return load(self._compacted(), self.folder.read_attempts(), columns, where)
+        return load(self._compact(), self.folder.read_attempts(), columns, where)
 
     @property
     def hook_costs(self) -> pd.DataFrame:
         """Calls and seconds of each hook at each event on each rank, and the hook's `every`."""
         from orchestrator.stats.read.tables import load_costs
 
-        costs = load_costs(self._compacted(), self.folder.read_attempts())
+        costs = load_costs(self._compact(), self.folder.read_attempts())
         with suppress(DamagedFile):
             entries = self.config.get("hooks") or {}
             every = {name: entry.get("every") for name, entry in entries.items() if isinstance(entry, Mapping)}
@@ -115,7 +115,7 @@ class Run(Result):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per report of the training that counted, with its `time` in UTC."""
+        """One row per valid report, with its `time` in UTC."""
         import pandas as pd
 
         table = pd.DataFrame(self.reports())
@@ -128,15 +128,15 @@ class Run(Result):
     @property
     def best(self) -> Best | None:
         """Best report by the main metric, with its checkpoint; None if no metric's direction is known."""
-        return best_and_divergence(self.folder)[0]
+        return find_best_and_divergence(self.folder)[0]
 
     def summary(
         self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None
     ) -> pd.DataFrame:
         """Return statistics of each column across all ranks, or a table by rank, node, phase, span or hook.
 
-        `where` is a condition as in `load_stats`. Without a condition on the phase, only rows of `train` count, except
-        in the table by phase and in evaluations. Raises UsageError for columns that cannot be summarized.
+        `where` is a condition as in `load_stats`. If it does not mention the phase, only rows of `train` are used,
+        except in the table by phase and in evaluations. Raises UsageError for columns that cannot be summarized.
         """
         from orchestrator.stats.aggregate import summaries
         from orchestrator.stats.read.query import check_columns
@@ -156,30 +156,31 @@ class Run(Result):
     def query(self, sql: str) -> pd.DataFrame:
         """Return the result of an SQL query, such as `select rank, avg(step_s) from rows group by rank`.
 
-        The table `rows` has the rows of `stats`, in no order; an empty cell is null. The SQL is DuckDB's; it reads
-        nothing else and changes nothing, in bounded memory. Raises UsageError for a wrong query.
+        The table `rows` has the rows of `stats`, in no particular order; empty cells are null. The SQL dialect is
+        DuckDB's. A query reads nothing else, changes nothing, and needs bounded memory. Raises UsageError if it is
+        invalid.
         """
         from orchestrator.stats.read.query import query
         from orchestrator.stats.read.valid_rows import open_valid_rows
 
-        return query(open_valid_rows(self._compacted(), self.folder.read_attempts()), sql)
+        return query(open_valid_rows(self._compact(), self.folder.read_attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
-        """Return the rows that count and meet a condition as in `load_stats`, for queries larger than memory."""
+        """Return the rows that match a condition as in `load_stats`, for queries on more rows than fit in memory."""
         from orchestrator.stats.read.query import Rows
         from orchestrator.stats.read.valid_rows import open_valid_rows
 
-        return Rows(open_valid_rows(self._compacted(), self.folder.read_attempts()), where)
+        return Rows(open_valid_rows(self._compact(), self.folder.read_attempts()), where)
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
         """Return the samples of batches: their `index` in the dataset, with the batch's row and `loss`.
 
-        A stream has no index but a `position`: the number of the sample among those that its rank has read, from 0. In
-        an evaluation of a stream that is unknown, and a row is a batch. `where` is a condition as in `load_stats`, and
-        defaults to rows of `train`. Imports the task and asks it for its data. Raises UsageError if the data has
-        changed, or there is no such rank.
+        A stream has a `position` instead of an index: the number of samples that its rank read before. In
+        an evaluation of a stream it is unknown, and each row is a batch. `where` is a condition as in `load_stats`, and
+        defaults to rows of `train`. Imports the task and loads its data. Raises UsageError if the data has
+        changed, or if there is no such rank.
         """
-        from orchestrator.runs.samples import samples
+        from orchestrator.runs.samples import find_samples
         from orchestrator.stats.read.valid_rows import list_columns
 
         attempts = self.folder.read_attempts()
@@ -188,28 +189,28 @@ class Run(Result):
             raise UsageError(
                 f"{self.path} has no rank {rank}; it had {ranks} rank{'s' if ranks != 1 else ''}, counted from 0"
             )
-        recorded = list_columns(self._compacted(), attempts)
-        measured = [name for name in ("loss", "samples", "batch_size") if name in recorded]
+        recorded = list_columns(self._compact(), attempts)
+        value_columns = [name for name in ("loss", "samples", "batch_size") if name in recorded]
         condition = self._restrict_to_training(where)
         if rank is not None:
             condition = f"rank = {rank}" if condition is None else f"rank = {rank} and ({condition}\n)"
         table = self.load_stats(
-            ["rank", "phase", "epoch", "iteration", "attempt", *measured],
+            ["rank", "phase", "epoch", "iteration", "attempt", *value_columns],
             condition,
         )
-        begins: dict[Any, int] = {}
+        eval_starts: dict[Any, int] = {}
         if (table["phase"] != "train").any():
-            begins = (
+            eval_starts = (
                 self.rows()
                 .aggregate({"first": "min(iteration)"}, ["attempt", "rank", "phase", "epoch"], "phase <> 'train'")[
                     "first"
                 ]
                 .to_dict()
             )
-        return samples(self.folder, table, begins)
+        return find_samples(self.folder, table, eval_starts)
 
     def _restrict_to_training(self, where: str | None) -> str | None:
-        """Restrict a condition without a phase to rows of `train`, except in an evaluation."""
+        """Restrict a condition that does not mention the phase to rows of `train`, except in an evaluation."""
         return where if self.folder.read_metadata().evaluates else restrict_to_training(where)
 
     def checkpoint(self, label: str = "last") -> Path | str:
@@ -237,9 +238,9 @@ class Run(Result):
         return self._store().weights(label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
-        """Return the average of the weights with a std, from the snapshots of `ema: {average: power}`.
+        """Return the average of the weights for a given `std`, from the snapshots of `ema: {average: power}`.
 
-        It is taken at the newest snapshot or that of step `at`; `hook` is needed if several hooks keep snapshots. Its
+        It averages up to the newest snapshot, or the one at step `at`. Set `hook` if several hooks keep snapshots. Its
         `save` writes a file. Raises UsageError if the snapshots do not approximate the std.
         """
         from orchestrator.runs.averaging import make_average
@@ -277,8 +278,8 @@ class Run(Result):
 
         return Run(Evaluation.of(self.folder, label, phase, overrides, workers).start(engine, address, local=local))
 
-    def _compacted(self) -> Storage:
-        """Return the storage of the rows, after finishing their compaction."""
+    def _compact(self) -> Storage:
+        """Finish the compaction of the rows if it was interrupted, and return their storage."""
         from orchestrator.stats.read.recorded_files import warn_lost_rows
         from orchestrator.stats.write.compaction import compact_ended
 
@@ -295,7 +296,7 @@ class Run(Result):
 
 
 def restrict_to_training(where: str | None) -> str:
-    """Restrict a condition without a phase to rows of `train`."""
+    """Restrict a condition that does not mention the phase to rows of `train`."""
     from orchestrator.stats.read.query import uses_column
 
     if where is None:
@@ -304,7 +305,7 @@ def restrict_to_training(where: str | None) -> str:
 
 
 def open_run(path: str | Path) -> Run:
-    """Return a run that exists; raises UsageError if there is none, StorageError if its storage does not answer."""
+    """Open a run. Raises UsageError if there is none, StorageError if its storage does not answer."""
     folder = RunFolder.open(path)
     if folder.read_metadata().sweep:
         raise UsageError(f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000")

@@ -1,4 +1,4 @@
-"""The samples of a run's batches, found by the code that made the batches. Needs no Ray."""
+"""The samples of a run's batches, found by running the code that made the batches again. Does not need Ray."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.task import has_custom_loop
 
-_GROUP = ["attempt", "rank", "phase", "epoch"]
-"""Columns that identify consecutive batches of a rank."""
+_GROUP_COLUMNS = ["attempt", "rank", "phase", "epoch"]
+"""Columns that identify a rank's consecutive batches."""
 
 
-def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) -> pd.DataFrame:
-    """Return a row for each sample of the batches of some rows, with its `index`, or `position` in a stream.
+def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) -> pd.DataFrame:
+    """Return a row for each sample in the batches of `rows`, with its `index`, or its `position` in a stream.
 
-    `begins` has the first iteration of an evaluation by attempt, rank, phase and epoch. Leaves the caller's random
+    `begins` has each evaluation's first iteration by attempt, rank, phase and epoch. Leaves the caller's random
     state alone. Raises UsageError if the task or its data has changed.
     """
-    attempts, orders = {attempt.number: attempt for attempt in folder.read_attempts()}, dict[str, _Order]()
-    if lost := sorted({*rows["attempt"]} - attempts.keys()):
-        raise folder.make_lost_attempt_error(lost[0])
-    rows, before, tables = rows.astype({"phase": "str"}), random_state(), list[pd.DataFrame]()
+    attempts, orders = {attempt.number: attempt for attempt in folder.read_attempts()}, dict[str, _DataOrder]()
+    if missing := sorted({*rows["attempt"]} - attempts.keys()):
+        raise folder.make_lost_attempt_error(missing[0])
+    rows, random_state_before, tables = rows.astype({"phase": "str"}), random_state(), list[pd.DataFrame]()
     try:
-        for named, group in rows.groupby(_GROUP):
+        for named, group in rows.groupby(_GROUP_COLUMNS):
             number, rank, phase, epoch = cast(tuple[int, int, str, int], named)
             attempt = attempts[number]
             key = json.dumps(attempt.order and attempt.order.values)
-            order = orders[key] = orders.get(key) or _Order(folder, attempt)
-            column, places = "position", cast(list[Any], _stream_positions(group))
+            order = orders[key] = orders.get(key) or _DataOrder(folder, attempt)
+            column, locations = "position", cast(list[Any], _compute_stream_positions(group))
             if not order.is_stream(phase):
                 start = begins[number, rank, phase, epoch] if phase != "train" else None
                 column = "index"
-                places = order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], start)
-            tables.append(group.assign(**{column: pd.Series(places, group.index, dtype=object)}).explode(column))
+                locations = order.find_indices(attempt, int(rank), phase, int(epoch), group["iteration"], start)
+            tables.append(group.assign(**{column: pd.Series(locations, group.index, dtype=object)}).explode(column))
     finally:
-        restore_random_state(before)
+        restore_random_state(random_state_before)
     table = pd.concat(tables).sort_index(kind="stable") if tables else rows[:0]
     kinds = {name: "Int64" for name in ("index", "position") if name == "index" or name in table}
     columns = ["rank", "phase", "epoch", "iteration", *kinds, *(["loss"] if "loss" in table else [])]
     return table.reindex(columns=columns).astype(kinds).reset_index(drop=True)
 
 
-def _stream_positions(rows: pd.DataFrame) -> list[list[int | None]]:
-    """Return the positions of each batch's samples in a stream; unknown in an evaluation."""
+def _compute_stream_positions(rows: pd.DataFrame) -> list[list[int | None]]:
+    """Return the positions of each batch's samples in a stream. Those of an evaluation are unknown."""
     if rows["phase"].iloc[0] != "train":
         return [[None]] * len(rows)
     return [[*range(read - size, read)] for read, size in zip(rows["samples"], rows["batch_size"], strict=True)]
@@ -80,8 +80,8 @@ def resolve_attempt(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:
         raise UsageError(f"{folder} cannot be repeated, since its task or a hook cannot be built: {error}") from None
 
 
-class _Order:
-    """The order of the data of attempts that share it."""
+class _DataOrder:
+    """Data order of attempts that share it."""
 
     def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
         self._folder, resolved = folder, resolve_attempt(folder, attempt)
@@ -90,36 +90,36 @@ class _Order:
             raise UsageError(
                 f"the samples of {folder} are unknown, since its task has a training loop of its own (train())"
             )
-        self._is_told_epochs = any(isinstance(hook, DistSamplerSeed) for hook in resolved.hooks.values())
+        self._sets_sampler_epoch = any(isinstance(hook, DistSamplerSeed) for hook in resolved.hooks.values())
         seed_all(self._experiment.seed)
         self._datasets = data_from_task(self._task, self._experiment, World())
-        self._drawn = random_state()
+        self._initial_random_state = random_state()
 
     def is_stream(self, phase: str) -> bool:
-        """Return whether the data of a phase is a stream; raises UsageError if there is none any more."""
+        """Return whether the data of a phase is a stream. Raises UsageError if the phase no longer has data."""
         if phase not in self._datasets:
             raise UsageError(
                 f"{self._folder} has rows of {phase}, and data() of its task now gives only {', '.join(self._datasets)}"
             )
         return not is_indexed(self._datasets[phase])
 
-    def indices(
+    def find_indices(
         self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, start: int | None
     ) -> list[list[int]]:
-        """Return the samples of iterations; an evaluation started at iteration `start`."""
-        world = _Recalled(rank, attempt.world_size)
-        data = self._data(attempt, phase, world)
+        """Return the samples of each iteration. `start` is the first iteration of an evaluation."""
+        world = _ReplayedRank(rank, attempt.world_size)
+        data = self._make_data(attempt, phase, world)
         if start is None:
-            first, offset = self._start(attempt, epoch, data, world)
+            first, offset = self._find_start(attempt, epoch, data, world)
             data.sampler.begin(epoch, offset)
-            data.sampler.set_epoch(epoch if self._is_told_epochs else 0)
+            data.sampler.set_epoch(epoch if self._sets_sampler_epoch else 0)
         batches = list(data.loader.batch_sampler)
-        # An evaluation may pass over its data several times.
+        # An evaluation may iterate over its data several times.
         positions = iterations - first - 1 if start is None else (iterations - start) % len(batches)
-        return [batches[place] for place in positions]
+        return [batches[position] for position in positions]
 
-    def _data(self, attempt: Attempt, phase: str, world: World) -> Indexed:
-        restore_random_state(self._drawn)
+    def _make_data(self, attempt: Attempt, phase: str, world: World) -> Indexed:
+        restore_random_state(self._initial_random_state)
         # The task's samplers draw random numbers in order when they are made.
         names = (name for kind in PHASES for name in phases_of(kind, self._datasets) if not self.is_stream(name))
         for name in names:
@@ -132,11 +132,11 @@ class _Order:
                 f"loader() of {type(self._task).__name__} makes the batches of {phase} itself, so their samples are"
                 " unknown"
             )
-        now, then = data.size, attempt.order.sizes.get(phase) if attempt.order else None
-        if then not in (now, None):
+        current_size, size_at_attempt = data.size, attempt.order.sizes.get(phase) if attempt.order else None
+        if size_at_attempt not in (current_size, None):
             raise UsageError(
-                f"{phase} of {self._folder} had {then:,} samples in attempt {attempt.number}, and has {now:,} now, so"
-                " those of its batches are unknown"
+                f"{phase} of {self._folder} had {size_at_attempt:,} samples in attempt {attempt.number}, and has"
+                f" {current_size:,} now, so those of its batches are unknown"
             )
         if phase == "train" and attempt.epoch_iterations not in (data.length(), None):
             raise UsageError(
@@ -146,8 +146,8 @@ class _Order:
             )
         return data
 
-    def _start(self, attempt: Attempt, epoch: int, data: Indexed, world: World) -> tuple[int, int]:
-        """Return the iterations before an attempt's part of an epoch, and the samples that all ranks had consumed."""
+    def _find_start(self, attempt: Attempt, epoch: int, data: Indexed, world: World) -> tuple[int, int]:
+        """Return the iterations, and the consumed samples of all ranks, before an attempt's part of an epoch."""
         state, position = State(), attempt.position
         progress = EpochProgress(state, data.length, self._experiment.batch_size * world.world_size)
         RunCursor(state, progress).restore(position)
@@ -158,8 +158,8 @@ class _Order:
 
 
 @dataclass
-class _Recalled(World):
-    """A rank without its peers, which would answer the same."""
+class _ReplayedRank(World):
+    """A rank without its peers. Collectives return its own value, because the peers' values are the same."""
 
     def __post_init__(self) -> None:
         self._group = None

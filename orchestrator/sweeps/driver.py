@@ -35,13 +35,18 @@ from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name, trial_number
-from orchestrator.runs.driver import experiment_to_resume, resume_command
+from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
-from orchestrator.sweeps.results.analysis import configurations_of
+from orchestrator.sweeps.results.analysis import list_configurations
 from orchestrator.sweeps.results.population import History
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
+from orchestrator.sweeps.results.previous_trials import (
+    PreviousTrial,
+    compute_seconds_used,
+    list_remaining_trials,
+    load_previous_trials,
+)
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.terminal.display import TerminalDisplay, say
@@ -125,15 +130,15 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
     with errors_before_start():
         metadata = folder.read_metadata()
         address = chosen_address(address, local=metadata.local)
-        experiment = experiment_to_resume(folder)
+        experiment = load_experiment_to_resume(folder)
         settings = experiment.sweep
         if settings is None or metadata.sweep is None or settings.repeats != metadata.sweep.repeats:
             raise UsageError(
                 f"{folder}/experiment.yaml has no sweep section, or its sweep.repeats differs from the start."
                 " That would change the trials' configurations. Restore it, or start a new sweep"
             )
-        previous = previous_trials(folder, settings, failed_again=failed)
-    if not remaining_trials(settings, previous):
+        previous = load_previous_trials(folder, settings, rerun_failed=failed)
+    if not list_remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
             say(f"All {len(previous)} trials of {folder} have ended; recording the result.")
             return _conclude(folder, settings)
@@ -143,9 +148,9 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
     _check_requirements(experiment, settings, metadata.local, address)
     with errors_before_start():
         index = TrialIndex(folder, settings.objectives)
-        over = {number for number, trial in previous.items() if trial.is_over}
-        index.write(record for name, record in index.records().items() if trial_number(name) in over)
-        _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.is_over])
+        ended_trials = {number for number, trial in previous.items() if trial.has_ended}
+        index.write(record for name, record in index.records().items() if trial_number(name) in ended_trials)
+        _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.has_ended])
         History(folder).drop_unstarted({trial_name(number): trial.values for number, trial in previous.items()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.update(
@@ -192,7 +197,7 @@ def _run_trials(
     assert settings is not None
     # Tune would handle Ctrl-C itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    command = resume_command(folder)
+    command = format_resume_command(folder)
     note = "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
     display_type = NotebookDisplay if is_notebook() else TerminalDisplay
     with (
@@ -201,7 +206,7 @@ def _run_trials(
         Interrupts(command, note) as interrupts,
     ):
 
-        def stop_requested() -> bool:
+        def is_stop_requested() -> bool:
             lease.check()
             return interrupts.requested
 
@@ -211,9 +216,9 @@ def _run_trials(
             previous,
             display,
             ranks=1 if metadata.local else experiment.workers.max_count,
-            seconds_used=seconds_used(metadata, previous),
+            seconds_used=compute_seconds_used(metadata, previous),
             fail_fast=metadata.fail_fast,
-            stop_requested=stop_requested,
+            stop_requested=is_stop_requested,
         )
         hang_reporter = HangReporter(running.active_trials, display, lambda: interrupts.requested)
         if metadata.local:
@@ -238,7 +243,7 @@ def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang
         from orchestrator.sweeps.tune.launch import launch
 
         max_concurrent, explanation = _compute_concurrency(ray, experiment, settings)
-        count = f"{len(remaining_trials(settings, previous))} {'remaining ' if previous else ''}trials"
+        count = f"{len(list_remaining_trials(settings, previous))} {'remaining ' if previous else ''}trials"
         display.line(f"{count} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {explanation}")
         with hang_reporter:
             launch(sweep, max_concurrent)
@@ -272,7 +277,7 @@ def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
         return None
     if result.repeats == 1:
         return {"trial": trial.name, **asdict(trial.best)}
-    best = configurations_of(result.trials, *result.objective, result.aggregate)[0]
+    best = list_configurations(result.trials, *result.objective, result.aggregate)[0]
     group = {"configuration": best.number, "mean": best.mean, "description": best.describe(result.objective[0])}
     return {"trial": trial.name, **asdict(trial.best), **group}
 

@@ -1,4 +1,4 @@
-"""A sweep in this process, without starting Ray: one rank, one trial after the other."""
+"""A sweep in this process, without starting Ray: trials with one rank each, one after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.sweep_folder import end_trial
 from orchestrator.sweeps.running_sweep import RunningSweep
-from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
+from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 
 if TYPE_CHECKING:
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class SequentialTrials:
-    """Runner of a sweep's trials, one after another; trials that share a training run, together. Used in the driver."""
+    """Runner of a sweep's trials, one after another, or several in a shared training run. Used in the driver."""
 
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep, self._rules = sweep, sweep.rules
         self._engine = InProcess(sweep.experiment.workers, stop_requested=sweep.rules.stop_requested, end_hung=end_hung)
-        self._scheduler = _scheduler(sweep)
+        self._scheduler = _make_scheduler(sweep)
 
     def run(self) -> None:
-        """Run until all trials are over or the sweep ends. A failed trial does not end it, unless with `fail_fast`."""
+        """Run until all trials or the sweep have ended. A failed trial ends the sweep only if `fail_fast` is set."""
         for _ in range(self._sweep.search.count):
-            if self._rules.sweep_is_over() or (chosen := self._sweep.search.suggest()) is None:
+            if self._rules.should_end_sweep() or (suggestion := self._sweep.search.suggest()) is None:
                 return
-            trials = [self._begin(trial["number"], trial["values"]) for trial in (chosen, *chosen["followers"])]
+            trials = [self._begin(trial["number"], trial["values"]) for trial in (suggestion, *suggestion["followers"])]
             self._train([trial for trial in trials if trial])
 
     def _begin(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
@@ -49,17 +49,17 @@ class SequentialTrials:
         return trial
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
-        """Train trials that share a training run to their ends. If one fails, the others continue without it."""
+        """Train trials that share a training run until all have ended. If one fails, the others continue without it."""
         while trials:
-            if self._rules.sweep_is_over():
+            if self._rules.should_end_sweep():
                 for trial in trials:
                     end_trial(trial.folder, *self._rules.ending(trial.folder.name))
                 return
             self._train_until_one_fails(trials)
             for trial in trials:
-                if trial.is_over:
+                if trial.has_ended:
                     self._finish(trial)
-            trials = [trial for trial in trials if not trial.is_over]
+            trials = [trial for trial in trials if not trial.has_ended]
 
     def _finish(self, trial: ActiveTrial) -> None:
         last = trial.reports[-1] if trial.reports else None
@@ -72,7 +72,7 @@ class SequentialTrials:
         group = TrialGroup(self._engine, trials, self._sweep.settings)
         try:
             while trial := group.next():
-                if reason := self._reason_to_stop(trial):
+                if reason := self._find_reason_to_stop(trial):
                     group.stop(trial, reason)
             group.shut_down()
         except BaseException as error:
@@ -90,7 +90,7 @@ class SequentialTrials:
                 missing = isinstance(failure, MetricMissing)
                 self._sweep.failed(trial.number, trial.values, str(failure), metric_missing=missing)
 
-    def _reason_to_stop(self, trial: ActiveTrial) -> str | None:
+    def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
         report, name, rules, count = trial.last, trial.folder.name, self._rules, len(trial.reports)
         assert report is not None
         self._sweep.reported(trial.number, report.metrics)
@@ -100,11 +100,11 @@ class SequentialTrials:
         if by_rule:
             return rules.reasons[name]
         by_scheduler = self._scheduler and self._scheduler.should_stop(trial.number, report.metrics, count)
-        return BY_SCHEDULER if by_scheduler else rules.budget_used()
+        return SCHEDULER_REASON if by_scheduler else rules.budget_used()
 
 
-def _scheduler(sweep: RunningSweep) -> SequentialScheduler | None:
-    """Return the sweep's scheduler if it is one of Ray Tune's, which takes a second to import."""
+def _make_scheduler(sweep: RunningSweep) -> SequentialScheduler | None:
+    """Return the sweep's scheduler if it is one of Ray Tune's. Importing it takes a second."""
     if isinstance(sweep.settings.scheduler, Fifo | Race):
         return None
     set_environment(None)

@@ -17,7 +17,7 @@ _MISSPELLING = 0.8
 
 
 class MetricMonitor:
-    """Check of one trial's reports until one has the sweep's metrics. `seen`: an earlier attempt reported them.
+    """Check of one trial's reports until one has the sweep's metrics. `seen` means that an earlier attempt had one.
 
     Each report of a phase has that phase's metrics. But a user's hook may add a metric only sometimes, and a column of
     the rows may appear later. Before the trial's end these count as missing only if they look misspelled.
@@ -34,18 +34,18 @@ class MetricMonitor:
         missing = [metric for metric in self._metrics if metric not in report.metrics]
         self._seen = self._seen or not missing
         if not self._seen:
-            known = self._known_names(report, missing)
+            known = self._list_known_names(report, missing)
             is_last = report.is_final and not report.stopped
-            if is_last or any(self._never_comes(metric, report, known) for metric in missing):
+            if is_last or any(self._will_never_come(metric, report, known) for metric in missing):
                 raise MetricMissing(f"no report of a trial has {self._description}; {list_known(known, *missing)}")
         return not missing
 
-    def missing_metrics_error(self, last: Report | None) -> RunError:
-        """Return the failure of a trial that ended before it reported the sweep's metrics."""
+    def make_missing_metrics_error(self, last: Report | None) -> RunError:
+        """Make the error of a trial that ended before it reported the sweep's metrics."""
         reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
         return RunError(f"the trial ended without a report that has {self._description}{reason}")
 
-    def _never_comes(self, metric: str, report: Report, known: list[str]) -> bool:
+    def _will_never_come(self, metric: str, report: Report, known: list[str]) -> bool:
         phase = phase_of(metric, report.phases)
         if phase_of(metric) and not phase:
             return not self._has_own_hooks
@@ -55,7 +55,7 @@ class MetricMonitor:
         may_come_later = self._has_own_hooks or metric.startswith(PREFIX)
         return not may_come_later or nearest(metric, known, _MISSPELLING) is not None
 
-    def _known_names(self, report: Report, missing: list[str]) -> list[str]:
+    def _list_known_names(self, report: Report, missing: list[str]) -> list[str]:
         """Return the reported metrics, and the statistics of rows that could be reported."""
         statistics = dict.fromkeys(metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX))
         columns = read_row_schema(self._folder.storage).names if statistics else []

@@ -1,4 +1,4 @@
-"""A sweep while its driver runs: the search, the stopping rules, the index of trials, and lines in the terminal."""
+"""State of a running sweep: the search, the stopping rules, the index of trials, and the terminal output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder, trial_name
 from orchestrator.stats.aggregate.trial_index import TrialIndex
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
 from orchestrator.sweeps.search.race import Race
 from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
@@ -22,7 +22,7 @@ from orchestrator.sweeps.stopping_rules import StoppingRules
 class RunningSweep:
     """Handler of the events of a sweep's trials, in this process or on Ray. Used in the driver.
 
-    `previous` are the trials of earlier attempts by number, which took `seconds_used`; `ranks` train each trial.
+    `previous` are the trials of earlier attempts by number, which took `seconds_used`. Each trial has `ranks` ranks.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class RunningSweep:
         self._display = display
         self._metric, mode = self.settings.objectives[0]
         self._better: Callable[..., float] = max if mode == "max" else min
-        self._ended = sum(trial.is_over for trial in previous.values())
-        self._total = self._ended + len(remaining_trials(self.settings, previous))
+        self._ended = sum(trial.has_ended for trial in previous.values())
+        self._total = self._ended + len(list_remaining_trials(self.settings, previous))
         self._active: set[int] = set()
         self._best: dict[int, float] = {}
         """Best value of each trial."""
@@ -67,32 +67,32 @@ class RunningSweep:
         return kind(settings, seed, self.previous, shared_paths(self.experiment.source, settings))
 
     def active_trials(self) -> list[RunFolder]:
-        """Return the trials that have begun and are not over."""
+        """Return the trials that have started and not ended."""
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
 
     def begin(self, number: int, values: Mapping[str, Any]) -> None:
-        """Show that a trial begins, once."""
+        """Show that a trial starts, unless it was shown before."""
         if number not in self._active:
             self._active.add(number)
             self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
 
     def reported(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """Show the progress after a report."""
+        """Record a report, and show the progress."""
         self._keep_best(number, metrics)
         self._show_progress()
 
     def recovers(self, number: int, error: str) -> None:
-        """Show that a trial lost a process and starts again."""
+        """Show that a trial lost a process and restarts."""
         action = "resumes from its newest checkpoint" if number in self._active else "begins"
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
 
     def ended(self, number: int, values: Mapping[str, Any], last: Mapping[str, Any] | None) -> None:
-        """Take the end of a trial and its last report, if it has one."""
+        """Record the end of a trial, and its last report if it has one."""
         self.search.ended(number, last)
         self._end(number, values, f"{self._metric} {self._best.get(number, math.nan):.4g}")
 
     def failed(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool) -> None:
-        """Take the failure of a trial, perhaps because its reports lack the sweep's metric."""
+        """Record the failure of a trial, which may be that its reports lack the sweep's metric."""
         self.search.ended(number, None)
         self.rules.trial_failed(trial_name(number), error if metric_missing else None)
         self._end(number, values, f"failed: {error}")

@@ -1,4 +1,4 @@
-"""Rules that stop a trial early, and limits that end the sweep. Runs in the driver; needs no Ray."""
+"""Rules that stop a trial early, and limits that end the sweep. Used in the driver; does not need Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.config.sections.sweep import Budget, Plateau, Stop, Sweep
 from orchestrator.records.sweep_folder import trial_number
 from orchestrator.sweeps.search.search import Search
 
-BY_SCHEDULER = "the scheduler ended the trial"
+SCHEDULER_REASON = "the scheduler ended the trial"
 
 
 @dataclass
@@ -27,10 +27,10 @@ class _Progress:
 
 
 class StoppingRules:
-    """Applies the rules of `stop`, `budget` and the search to each report, by the first of the sweep's metrics.
+    """Rules of `stop`, `budget` and the search, applied to the sweep's first metric in each report.
 
-    `ranks` train each trial. The sweep ends when its budget is used up, when `stop_requested` returns True, when the
-    reports of a trial lack the metric, and with `fail_fast` when any trial fails.
+    Each trial has `ranks` ranks. The sweep ends when its budget is used up, when `stop_requested` returns True, when
+    the reports of a trial lack the metric, and with `fail_fast` when any trial fails.
     """
 
     def __init__(
@@ -47,30 +47,30 @@ class StoppingRules:
         self._stop, self._budget = settings.stop or Stop(), settings.budget or Budget()
         self._metric, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1
-        self._ranks, self._clock, self._began = ranks, clock, clock()
+        self._ranks, self._clock, self._started_at = ranks, clock, clock()
         self._trials: defaultdict[str, _Progress] = defaultdict(_Progress)
         self._samples = 0
         self._failed_trial: str | None = None
         self._used_budget: str | None = None
         self.metric_missing: str | None = None
-        """The error of a trial whose reports lack the sweep's metric, if no other trial has reported it."""
+        """Error of a trial whose reports lack the sweep's metric, if no other trial has reported it."""
         self.reasons: dict[str, str] = {}
-        """Reason for which each stopped trial was stopped."""
+        """Reason why each stopped trial was stopped."""
 
     def replay_reports(self, reports: Mapping[str, Iterable[Mapping[str, Any]]], seconds: float) -> None:
-        """Count the reports of trials and the time of earlier attempts."""
+        """Count the reports and the time of earlier attempts."""
         for trial, earlier in reports.items():
             for metrics in earlier:
                 self._count_report(self._trials[trial], metrics)
-        self._began -= seconds
+        self._started_at -= seconds
 
     def should_stop(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
-        """Return whether a trial stops at this report, `seconds` into its training. Records the reason."""
+        """Return whether a trial should stop at this report, `seconds` into its training, and record the reason."""
         progress = self._trials[trial]
         self._count_report(progress, metrics)
-        # The search gets each report, also one that stops its trial by another rule.
+        # The search gets every report, even if another rule stops the trial.
         by_search = self._search.reported(trial_number(trial), metrics) if self._search else None
-        if reason := self._reason(progress, metrics[self._metric], seconds) or by_search:
+        if reason := self._find_reason(progress, metrics[self._metric], seconds) or by_search:
             self.reasons[trial] = reason
         return reason is not None
 
@@ -83,12 +83,12 @@ class StoppingRules:
         progress.reports, progress.reports_without_gain = number, progress.reports_without_gain + 1
         if math.isfinite(value) and (math.isnan(progress.best) or gain > plateau.min_delta):
             progress.best, progress.reports_without_gain = value, 0
-        # A trial that continues another's checkpoint may have fewer samples than before.
+        # A trial that continues from another trial's checkpoint may have fewer samples than before.
         samples = metrics.get("samples", 0)
         self._samples += max(0, samples - progress.samples) * self._ranks
         progress.samples = samples
 
-    def _reason(self, progress: _Progress, value: float, seconds: float) -> str | None:
+    def _find_reason(self, progress: _Progress, value: float, seconds: float) -> str | None:
         stop, metric, plateau = self._stop, self._metric, self._stop.plateau
         if stop.target is not None and self._sign * (value - stop.target) >= 0:
             return f"{metric} {value:g} reached the target {stop.target:g}"
@@ -104,8 +104,8 @@ class StoppingRules:
         return None
 
     def budget_used(self) -> str | None:
-        """Return which budget of the sweep is used up, if any."""
-        if self._budget.time is not None and self._clock() - self._began >= self._budget.time:
+        """Return the reason if a budget of the sweep is used up."""
+        if self._budget.time is not None and self._clock() - self._started_at >= self._budget.time:
             return f"the sweep's budget of {self._budget.time:g} s is used up"
         if self._budget.samples is not None and self._samples >= self._budget.samples:
             return f"the sweep's budget of {self._budget.samples} samples is used up"
@@ -118,16 +118,16 @@ class StoppingRules:
         if self._fail_fast or self.metric_missing:
             self._failed_trial = trial
 
-    def sweep_is_over(self) -> bool:
+    def should_end_sweep(self) -> bool:
         self._used_budget = self._used_budget or self.budget_used()
         return self._used_budget is not None or self._failed_trial is not None or self.stop_requested()
 
     def ending(self, trial: str) -> tuple[str, str]:
-        """Return status and reason of a trial that the driver ended."""
+        """Return the status of a trial that the driver ended, and the reason."""
         if trial in self.reasons:
             return "stopped", self.reasons[trial]
         if self._used_budget:
             return "stopped", self._used_budget
         if self._failed_trial:
             return "interrupted", f"{self._failed_trial} failed, which ends the sweep"
-        return ("interrupted", "interrupted") if self.stop_requested() else ("stopped", BY_SCHEDULER)
+        return ("interrupted", "interrupted") if self.stop_requested() else ("stopped", SCHEDULER_REASON)

@@ -25,7 +25,7 @@ from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.sweeps.metric_watch import MetricMonitor
-from orchestrator.sweeps.results.previous_trials import reports_with_metrics, training_seconds
+from orchestrator.sweeps.results.previous_trials import compute_training_seconds, read_reports_with_metrics
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
@@ -46,7 +46,7 @@ def make_trial_source(source: ExperimentSource, settings: Sweep, values: Mapping
 def begin_trial(
     location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
 ) -> tuple[ResolvedExperiment, RunFolder]:
-    """Create or reopen a trial's folder, and return it with the experiment. A resumed trial may have other values.
+    """Create or reopen a trial's folder, and return it with the experiment. A resumed trial's values may have changed.
 
     `source` is the sweep's. Raises ConfigError if the values cannot be combined, and records a failed trial.
     """
@@ -83,7 +83,7 @@ def begin_trial(
 
 @dataclass
 class ActiveTrial:
-    """A trial that has begun."""
+    """A trial that has started."""
 
     number: int
     values: Mapping[str, Any]
@@ -98,18 +98,18 @@ class ActiveTrial:
     """`monotonic()` at its start, minus the training time of earlier attempts."""
     last: Report | None = None
     outcome: tuple[str, Sequence[str]] | None = None
-    """Final status, and the reasons to stop."""
-    is_over: bool = False
-    """True once its outcome is recorded."""
+    """Final status, and the reasons why the trial stopped."""
+    has_ended: bool = False
+    """True once its end is recorded."""
 
     @classmethod
     def begin(
         cls, location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
     ) -> ActiveTrial:
         resolved, folder = begin_trial(location, number, source, settings, values)
-        reports = reports_with_metrics(folder, settings)
+        reports = read_reports_with_metrics(folder, settings)
         monitor = MetricMonitor(settings, resolved, folder, seen=bool(reports))
-        started_at = monotonic() - training_seconds(folder)
+        started_at = monotonic() - compute_training_seconds(folder)
         return cls(number, values, resolved, resolved.experiment.source, folder, monitor, reports, started_at)
 
     @property
@@ -166,7 +166,7 @@ class TrialGroup:
 
     def _earlier_reports(self, folder: RunFolder, first_report: Report) -> list[Mapping[str, Any]]:
         """Return earlier attempts' reports up to this attempt's first one; this attempt repeats the rest."""
-        reports = reports_with_metrics(folder, self._settings)
+        reports = read_reports_with_metrics(folder, self._settings)
         is_repeated = self._settings.has_metrics(first_report.metrics) and not first_report.is_partial
         return reports[:-1] if is_repeated else reports
 
@@ -181,7 +181,7 @@ class TrialGroup:
     def mark_failed(self, error: BaseException) -> ActiveTrial:
         """Mark the trial that failed, and return it; the caller records its end."""
         trial = self._current or self._trials[find_failed_run(error)]
-        trial.outcome, trial.is_over = None, True
+        trial.outcome, trial.has_ended = None, True
         return trial
 
     def save(self) -> str:
@@ -193,20 +193,20 @@ class TrialGroup:
         self._lifecycle.shut_down()
         self._record_ends()
         for trial in self._trials:
-            if trial.is_over and trial.outcome:
+            if trial.has_ended and trial.outcome:
                 compact_rows(trial.folder)
 
     def _end(self, trial: ActiveTrial) -> None:
-        if trial.is_over or trial.outcome:
+        if trial.has_ended or trial.outcome:
             return
         self._current, last = trial, trial.last
         if not trial.reports and not (last and last.interrupted):
-            raise trial.metric_monitor.missing_metrics_error(last)
+            raise trial.metric_monitor.make_missing_metrics_error(last)
         trial.outcome = find_outcome(last)
 
     def _record_ends(self) -> None:
         for trial in self._trials:
-            if trial.outcome and not trial.is_over:
+            if trial.outcome and not trial.has_ended:
                 status, reasons = trial.outcome
-                trial.is_over = True
+                trial.has_ended = True
                 trial.folder.end(status, stopped=list(reasons), error=None)

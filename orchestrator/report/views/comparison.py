@@ -14,11 +14,11 @@ from orchestrator.report.tables import Quantity, Share, table
 from orchestrator.report.views.learning import Reports, points
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
-    ENOUGH,
+    MIN_TRIALS,
     aggregate_repeats,
-    configurations_table,
-    importance_table,
-    non_dominated,
+    find_pareto_front,
+    make_configurations_table,
+    make_importance_table,
     select_candidates,
 )
 
@@ -62,7 +62,7 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Sec
 def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:
     """Show the means of configurations over their seeds."""
     metric, mode = next(iter(objectives.items()))
-    ranked = configurations_table(trials, metric, mode, aggregate)
+    ranked = make_configurations_table(trials, metric, mode, aggregate)
     if not len(ranked) or not ranked["mean"].notna().any():
         return page.Section("configurations", "Configurations", "No trial has reported yet.")
     shown = ranked.head(MOST_CONFIGURATIONS)
@@ -84,10 +84,12 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ag
     """Show the importance of each parameter for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
     title, units = "Parameter importance", aggregate_repeats(trials, metric, mode, aggregate)
-    if len(units) < ENOUGH:
+    if len(units) < MIN_TRIALS:
         what = "configurations" if "configuration" in trials else "trials"
-        return page.Section("importance", title, f"Needs {ENOUGH} {what} with {metric}; there are {len(units)} so far.")
-    ranked = importance_table(units, metric)
+        return page.Section(
+            "importance", title, f"Needs {MIN_TRIALS} {what} with {metric}; there are {len(units)} so far."
+        )
+    ranked = make_importance_table(units, metric)
     rows = [
         (name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in ranked.iterrows()
     ]
@@ -106,7 +108,7 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     known = select_candidates(trials, *modes)
     if not len(known):
         return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
-    best = non_dominated(known, modes)
+    best = find_pareto_front(known, modes)
     dominated = known.index.difference(best.index, sort=False)
     front, others = (select_trials([*map(str, index)], MOST_DOTS) for index in (best.index, dominated))
     across, up = [*modes][:2]

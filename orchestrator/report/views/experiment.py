@@ -11,7 +11,7 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import element, joined
 from orchestrator.report.tables import facts, table
-from orchestrator.runs.best import Best, Use
+from orchestrator.runs.best import Best, UsageHint
 
 
 def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
@@ -51,7 +51,7 @@ def best_checkpoint(folder: RunFolder, best: Best | None, trial: str = "") -> pa
     best_trial = RunFolder(folder.storage / "trials", trial) if trial else None
     pieces = [
         element("p", f"{trial} {best}.".lstrip()),
-        element("pre", "\n".join(astuple(Use.of(folder, "best", best_trial))), tabindex=0),
+        element("pre", "\n".join(astuple(UsageHint.of(folder, "best", best_trial))), tabindex=0),
     ]
     note = "The model in Python with the evaluated weights, and a run that continues training it."
     return page.Section("best", "Use the best checkpoint", joined(pieces), note)

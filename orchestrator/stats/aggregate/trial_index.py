@@ -67,7 +67,7 @@ class TrialRecord:
     """Time and memory, as `compute_usage` returns them."""
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.status not in ("running", "lost")
 
     @property
@@ -161,7 +161,7 @@ class TrialIndex:
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:
         """Rewrite the index with the trials that have ended. Called in the driver."""
         check_lease(self._sweep.path)
-        records = [record for record in trials if isinstance(record, TrialRecord) and record.is_over]
+        records = [record for record in trials if isinstance(record, TrialRecord) and record.has_ended]
         lines = [self._header, *(seal(json.dumps(vars(record))) for record in records)]
         self._sweep.write(INDEX, "".join(f"{line}\n" for line in lines))
         self._count = len(records)

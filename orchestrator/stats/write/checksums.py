@@ -67,11 +67,11 @@ class Stream(NamedTuple):
 
 
 def read_stream(
-    data: bytes, path: str, schema: pa.Schema | None = None, start: int = 0, *, is_over: bool = False
+    data: bytes, path: str, schema: pa.Schema | None = None, start: int = 0, *, has_ended: bool = False
 ) -> Stream:
     """Read the whole batches of a stream, or those after the byte `start` of the file if the schema is known.
 
-    Warns of damage. What a kill cut short at the end is not damage, unless the stream `is_over`: then nothing may be
+    Warns of damage. What a kill cut short at the end is not damage, unless the stream `has_ended`: then nothing may be
     missing.
     """
     stream, batches = pa.BufferReader(data), list[pa.RecordBatch]()
@@ -88,7 +88,7 @@ def read_stream(
     rest, end = data[end:], start + end
     if message is not None or (rest != END and rest.endswith(END)):
         log_omission(path, f"the rows after byte {end} are left out: their checksum does not match")
-    elif is_over and rest != END:
+    elif has_ended and rest != END:
         log_omission(path, f"it was cut short at byte {start + len(data)}; the rows after byte {end} are missing")
     return Stream(schema, batches, end)
 

@@ -12,14 +12,14 @@ from orchestrator.stats.aggregate.configurations import Configuration, Repeat, r
 CONFIG = "config/"
 """Prefix of the columns of parameters."""
 SEED = f"{CONFIG}seed"
-ENOUGH = 10
-"""Least number of trials, or of configurations with repeats, for parameter importance."""
-RESAMPLES = 50
-"""Number of resampled sets of trials for the spread of importance."""
-RESAMPLED = 1000
-"""Largest number of trials in each set."""
-BINS = 5
-"""Number of groups of a parameter's numbers."""
+MIN_TRIALS = 10
+"""Minimum number of trials, or with repeats of configurations, for parameter importance."""
+N_RESAMPLES = 50
+"""Number of resampled sets of trials for the standard error of importance."""
+MAX_RESAMPLE_SIZE = 1000
+"""Maximum number of trials in each set."""
+N_GROUPS = 5
+"""Number of groups into which a numeric parameter's values are split."""
 
 
 def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
@@ -36,8 +36,8 @@ def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
     return f"each trial that reported {metric} failed; `hookyard resume --failed` retries them"
 
 
-def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> pd.DataFrame:
-    """Return the trials sorted by the sweep's first metric, those without it and failed ones last.
+def sort_best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> pd.DataFrame:
+    """Sort trials by the sweep's first metric. Trials that failed or lack the metric come last.
 
     Repeats stay together, in the order of their configurations.
     """
@@ -48,14 +48,14 @@ def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: s
     if "configuration" not in trials:
         sorted_candidates = select_candidates(ordered, metric).index
         return ordered.loc[[*sorted_candidates, *ordered.index.difference(sorted_candidates, sort=False)]]
-    known = configurations_of(trials, metric, mode, aggregate)
+    known = list_configurations(trials, metric, mode, aggregate)
     ordered_repeats = [trial for configuration in known for trial in configuration.trials]
     positions = {trial: position for position, trial in enumerate(ordered_repeats)}
     return ordered.loc[sorted(ordered.index, key=lambda trial: positions.get(trial, len(positions)))]
 
 
-def configurations_of(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> list[Configuration]:
-    """Return the configurations of a sweep with repeats, the best first."""
+def list_configurations(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> list[Configuration]:
+    """Return the configurations of a sweep with repeats, best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
     rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
     return rank_configurations(
@@ -63,9 +63,9 @@ def configurations_of(trials: pd.DataFrame, metric: str, mode: str, aggregate: s
     )
 
 
-def configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> pd.DataFrame:
-    """Return one row per configuration, the best first: its values, its metrics over seeds, and its best trial."""
-    ordered = configurations_of(trials, metric, mode, aggregate)
+def make_configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> pd.DataFrame:
+    """Return one row per configuration, best first: its values, its metrics over seeds, and its best trial."""
+    ordered = list_configurations(trials, metric, mode, aggregate)
     paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
     values = trials.groupby("configuration")[paths].first().to_dict("index") if paths and ordered else {}
     rows = [
@@ -83,19 +83,19 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate
 
 
 def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
-    """Return the candidates; for repeats one row per configuration, with the aggregate and no seed."""
+    """Return the candidates; with repeats, one row per configuration, with the aggregated metric and without a seed."""
     known = select_candidates(trials, metric)
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
-    scores = {group.number: group.score for group in configurations_of(known, metric, mode, aggregate)}
+    scores = {group.number: group.score for group in list_configurations(known, metric, mode, aggregate)}
     return first.assign(**{metric: first["configuration"].map(scores)})
 
 
-def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
-    """Return the Pareto front, the best by the first column first. `modes` is column to `max` or `min`.
+def find_pareto_front(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
+    """Return the Pareto front, sorted by its first column, best first. `modes` maps columns to `max` or `min`.
 
-    Equal trials all stay; a failed trial, or one without a number in one of the columns, does not.
+    Equal trials are all kept. Trials that failed, or lack a number in one of the columns, are dropped.
     """
     rated = select_candidates(trials, *modes)
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
@@ -116,18 +116,18 @@ def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFram
 # Importance
 
 
-def importance(units: pd.DataFrame, metric: str) -> pd.Series:
+def compute_importance(units: pd.DataFrame, metric: str) -> pd.Series:
     """Return the importance of each parameter for the metric, the largest first. The shares sum to 1, or are all 0.
 
     `units` are trials or, with repeats, configurations, as `aggregate_repeats` returns them. The importance is the
     share of the variance of the metric's ranks between groups of a parameter's values: Kruskal and Wallis' statistic as
-    the effect size epsilon squared. The groups are the values of a list, or `BINS` groups of numbers of the same size.
-    Ranks make a diverged trial count like the worst, and a logarithmic domain like a linear one. A parameter counts in
-    the trials in which it was drawn, and its importance is multiplied by the fraction of these trials.
+    the effect size epsilon squared. The groups are the values of a list, or N_GROUPS equally large groups of numbers.
+    Because of the ranks, a diverged trial weighs no more than the worst one, and a logarithmic domain equals a linear
+    one. Only trials in which a parameter was drawn are used, and its importance is multiplied by their fraction.
     """
     drawn = {str(name).removeprefix(CONFIG): units[name].dropna() for name in units if str(name).startswith(CONFIG)}
     effects = {
-        name: _variance_between(units.loc[values.index, metric], _groups(values)) * len(values) / len(units)
+        name: _compute_effect_size(units.loc[values.index, metric], _assign_groups(values)) * len(values) / len(units)
         for name, values in drawn.items()
     }
     shares = pd.Series(effects, dtype=float, name="importance").rename_axis("parameter")
@@ -135,20 +135,22 @@ def importance(units: pd.DataFrame, metric: str) -> pd.Series:
     return (shares / total if total > 0 else shares * 0).sort_values(ascending=False, kind="stable")
 
 
-def importance_table(units: pd.DataFrame, metric: str) -> pd.DataFrame:
+def make_importance_table(units: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the importance of each parameter and its `spread`, the bootstrap's standard error (Efron 1979).
 
-    The bootstrap draws `RESAMPLES` sets with a fixed seed, each of at most `RESAMPLED` trials; the spread is scaled for
-    larger numbers (m out of n; Bickel, Goetze and van Zwet 1997).
+    The bootstrap draws N_RESAMPLES sets with a fixed seed, each of at most MAX_RESAMPLE_SIZE trials. The spread is
+    rescaled if there are more trials (m out of n; Bickel, Goetze and van Zwet 1997).
     """
-    random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
-    sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
-    shares = importance(units, metric)
-    spread = pd.DataFrame([importance(resampled, metric) for resampled in sets]).std() * np.sqrt(size / len(units))
+    random, size = np.random.RandomState(0), min(len(units), MAX_RESAMPLE_SIZE)
+    sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(N_RESAMPLES)]
+    shares = compute_importance(units, metric)
+    spread = pd.DataFrame([compute_importance(resampled, metric) for resampled in sets]).std() * np.sqrt(
+        size / len(units)
+    )
     return pd.DataFrame({"importance": shares, "spread": spread[shares.index]})
 
 
-def _variance_between(metric: pd.Series, groups: pd.Series) -> float:
+def _compute_effect_size(metric: pd.Series, groups: pd.Series) -> float:
     codes, known = pd.factorize(groups)
     ranks, count = metric.rank().to_numpy(), len(known)
     if count < 2 or len(ranks) <= count or not np.ptp(ranks):
@@ -159,10 +161,10 @@ def _variance_between(metric: pd.Series, groups: pd.Series) -> float:
     return max(0.0, 1 - float(within / total) * (len(ranks) - 1) / (len(ranks) - count))
 
 
-def _groups(values: pd.Series) -> pd.Series:
-    """Return the group of each value: equal values, or neighbouring numbers if there are many."""
+def _assign_groups(values: pd.Series) -> pd.Series:
+    """Return the group of each value: equal values, or neighboring numbers if there are many."""
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    if not numbers or values.nunique() <= BINS:
+    if not numbers or values.nunique() <= N_GROUPS:
         return values.astype(str)
     positions = (values.astype(float).rank() - 0.5) / len(values)
-    return (positions * min(BINS, max(2, len(values) // 4))).astype(int)
+    return (positions * min(N_GROUPS, max(2, len(values) // 4))).astype(int)

@@ -24,35 +24,35 @@ from orchestrator.stats.aggregate.compare import (
 from orchestrator.stats.aggregate.configurations import Configuration
 from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.student_t import compute_tail_probability
-from orchestrator.sweeps.results.analysis import CONFIG, SEED, aggregate_repeats, best_first, configurations_of
+from orchestrator.sweeps.results.analysis import CONFIG, SEED, aggregate_repeats, list_configurations, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 
-_FEWEST_PAIRS = 5
-"""Number of paired differences from which they are tested."""
+_MIN_PAIRS = 5
+"""Minimum number of paired differences for a test."""
 
 
 def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
-    """Compare every sweep with the first; return plain data.
+    """Compare every sweep with the first, and return plain data.
 
-    `config`: dotted path to one value per sweep. `chosen`: dotted path to the value of each sweep's best trial.
-    `metrics`, `same_values` and `costs`: name to `values`, one per sweep, and `findings`: None for the first, then
-    `less`, `more`, `noise`, or `unknown` with too few trials. `same_values` is the mean difference over the trials with
-    the same values (with repeats also the same seed), and their number.
+    `config` has one value per sweep for each dotted path, `chosen` the value of each sweep's best trial.
+    `metrics`, `same_values` and `costs` have, for each name, one of the `values` per sweep, and `findings`: None, then
+    `less`, `more`, `noise`, or `unknown` if there are too few trials. `same_values` is the mean difference over trials
+    with the same values (with repeats also the same seed), and their number.
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
-    tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate) for sweep in sweeps]
+    tables = [sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate) for sweep in sweeps]
     return {
         "sweeps": [sweep.name for sweep in sweeps],
         "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
         "config": find_config_differences([sweep.config for sweep in sweeps]),
-        "chosen": _chosen(tables, [sweep.objective[0] for sweep in sweeps]),
-        "metrics": _metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
-        "same_values": _same_values(tables, objectives),
-        "costs": _costs(tables),
+        "chosen": _find_best_trials(tables, [sweep.objective[0] for sweep in sweeps]),
+        "metrics": _compare_metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
+        "same_values": _compare_same_values(tables, objectives),
+        "costs": _compare_costs(tables),
     }
 
 
-def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
+def _find_best_trials(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
     """Return the best trial of each sweep, and its values."""
     best = [
         table.iloc[0] if metric in table and table[metric].notna().any() else None
@@ -63,16 +63,16 @@ def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str,
     return {"best trial": [None if row is None else row.name for row in best], **values}
 
 
-def _metrics(
+def _compare_metrics(
     tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], aggregates: Sequence[str]
 ) -> dict[str, dict[str, list[Any]]]:
     compared = {}
     for metric, mode in objectives.items():
-        series = [_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables]
+        series = [_get_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables]
         best = np.max if mode == "max" else np.min
         if all("configuration" in table and metric in table for table in tables):
             leaders = [
-                next(iter(configurations_of(table, metric, mode, aggregate)), None)
+                next(iter(list_configurations(table, metric, mode, aggregate)), None)
                 for table, aggregate in zip(tables, aggregates, strict=True)
             ]
             compared[f"{metric} best configuration"] = _compare_configurations(leaders)
@@ -85,41 +85,41 @@ def _metrics(
 def _compare_configurations(leaders: Sequence[Configuration | None]) -> dict[str, list[Any]]:
     """Compare the mean of each sweep's best configuration with the first one's."""
     means = [None if leader is None or isnan(leader.mean) else leader.mean for leader in leaders]
-    return {"values": means, "findings": [None, *(_welch(leaders[0], other) for other in leaders[1:])]}
+    return {"values": means, "findings": [None, *(_run_welch_test(leaders[0], other) for other in leaders[1:])]}
 
 
-def _welch(first: Configuration | None, other: Configuration | None) -> str:
+def _run_welch_test(first: Configuration | None, other: Configuration | None) -> str:
     """Compare two means by Welch's t test (1947), with integer degrees of freedom."""
     if first is None or other is None or min(first.n, other.n) < 2:
         return "unknown"
     parts = [group.std**2 / group.n for group in (first, other)]
     squares = parts[0] ** 2 / (first.n - 1) + parts[1] ** 2 / (other.n - 1)
     freedom = int(sum(parts) ** 2 / squares) if squares else 1
-    return _t_test(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
+    return _run_t_test(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
 
 
-def _t_test(difference: float, error: float, freedom: int) -> str:
-    rare = difference != 0 and (
+def _run_t_test(difference: float, error: float, freedom: int) -> str:
+    is_significant_difference = difference != 0 and (
         error == 0 or 2 * compute_tail_probability(abs(difference) / error, freedom) < SIGNIFICANCE_LEVEL
     )
-    return describe_direction(difference) if rare else "noise"
+    return describe_direction(difference) if is_significant_difference else "noise"
 
 
-def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
+def _compare_costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
     names = [
         name
         for name in tables[0].columns
         if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))
     ]
     compare = _permute_trials(np.median)
-    columns = {name: [_numbers(table, name) for table in tables] for name in names}
+    columns = {name: [_get_numbers(table, name) for table in tables] for name in names}
     costs = {name: compare_series(series, np.median, series, compare) for name, series in columns.items()}
     return {name: entry for name, entry in costs.items() if any(value is not None for value in entry["values"])}
 
 
 def _permute_trials(summary: Any) -> Any:
     def compare(difference: float, first: Series, other: Series) -> str:
-        # Two, because the test is two-sided.
+        # The factor 2 is there because the test is two-sided.
         if 2 / comb(len(first) + len(other), len(first)) >= SIGNIFICANCE_LEVEL:
             return "unknown"
         return describe_direction(difference) if is_significant(first, other, summary) else "noise"
@@ -127,14 +127,16 @@ def _permute_trials(summary: Any) -> Any:
     return compare
 
 
-def _numbers(table: pd.DataFrame, name: str) -> Series:
+def _get_numbers(table: pd.DataFrame, name: str) -> Series:
     return table[name].dropna().to_numpy(dtype=float) if name in table else np.empty(0)
 
 
-def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
+def _compare_same_values(
+    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]
+) -> dict[str, dict[str, list[Any]]]:
     compared: dict[str, dict[str, list[Any]]] = {}
     for metric in objectives:
-        differences = [_differences(tables[0], other, metric) for other in tables[1:]]
+        differences = [_compute_differences(tables[0], other, metric) for other in tables[1:]]
         compared[metric] = {
             "values": [None, *(float(pairs.mean()) if len(pairs) else None for pairs in differences)],
             "trials": [None, *map(len, differences)],
@@ -143,7 +145,7 @@ def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) 
     return {metric: entry for metric, entry in compared.items() if any(entry["trials"])}
 
 
-def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Series:
+def _compute_differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Series:
     """Return the other sweep's metric minus the first's, by values; by values and seed if both sweeps have repeats."""
     paired_seeds = "configuration" in first and "configuration" in other
     paths, other_paths = (
@@ -170,6 +172,6 @@ def _key(value: Any) -> str:
 def _compare_pairs(differences: Series) -> str:
     """Test whether the mean of paired differences is 0, by a paired t test."""
     count = len(differences)
-    if count < _FEWEST_PAIRS:
+    if count < _MIN_PAIRS:
         return "unknown"
-    return _t_test(float(differences.mean()), float(differences.std(ddof=1)) / sqrt(count), count - 1)
+    return _run_t_test(float(differences.mean()), float(differences.std(ddof=1)) / sqrt(count), count - 1)

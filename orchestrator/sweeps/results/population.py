@@ -25,7 +25,7 @@ class Exploit:
     """Report of the source, counted from 1, that its checkpoint belongs to."""
     epoch: int
     step: int
-    """Optimizer steps of those weights."""
+    """Optimizer steps of the source's weights."""
     score: float
     """Metric of the trial."""
     source_score: float
@@ -36,14 +36,14 @@ class Exploit:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The values that differ from the source's."""
+        """Values that differ from those of the source."""
         return {
             path: value for path, value in self.after.items() if path not in self.before or self.before[path] != value
         }
 
 
 class History:
-    """The exploits of a sweep, in a file of its folder. Used in the driver."""
+    """Exploits of a sweep, in a file of its folder. Used in the driver."""
 
     def __init__(self, sweep: RunFolder) -> None:
         self._storage = sweep.storage
@@ -55,16 +55,16 @@ class History:
         return read_lines(self._storage, FILE, Exploit)
 
     def drop_unstarted(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Drop the last exploit of a trial that has other `values`: the driver died before the exploit began."""
+        """Drop a trial's last exploit if its `values` differ: the driver died before the exploit started."""
         exploits = self.read()
         last = {exploit.trial: exploit for exploit in exploits}
-        unbegun = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]
-        if unbegun:
-            lines = [f"{seal(json.dumps(asdict(exploit)))}\n" for exploit in exploits if exploit not in unbegun]
+        unstarted = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]
+        if unstarted:
+            lines = [f"{seal(json.dumps(asdict(exploit)))}\n" for exploit in exploits if exploit not in unstarted]
             self._storage.write(FILE, "".join(lines))
 
 
-def lineage(exploits: Sequence[Exploit], trial: str) -> list[Exploit]:
+def trace_lineage(exploits: Sequence[Exploit], trial: str) -> list[Exploit]:
     """Return the exploits that led to a trial's weights, oldest first."""
     path: list[Exploit] = []
     for exploit in reversed(exploits):

@@ -1,4 +1,4 @@
-"""The result of a sweep: values, metrics and costs of its trials. Reads files only; needs no Ray."""
+"""The result of a sweep: values, metrics and costs of its trials. Only reads files; does not need Ray."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from orchestrator.stats.read.recorded_files import warn_lost_rows
 from orchestrator.stats.read.valid_rows import list_columns
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
-    ENOUGH,
+    MIN_TRIALS,
     aggregate_repeats,
-    best_first,
-    configurations_table,
     explain_no_best,
-    importance_table,
-    non_dominated,
+    find_pareto_front,
+    make_configurations_table,
+    make_importance_table,
     select_candidates,
+    sort_best_first,
 )
-from orchestrator.sweeps.results.population import History, lineage
+from orchestrator.sweeps.results.population import History, trace_lineage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
 
 
 _SHOWN_TRIALS = 12
-"""Trials in a notebook's table of a sweep."""
+"""Number of trials in a notebook's table of a sweep."""
 
 
 class Sweep(Result):
-    """A sweep, running or over. Each table is read on access."""
+    """A sweep that is running or has ended. Each table is read on access."""
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__(folder)
         settings = folder.read_metadata().sweep
         assert settings is not None
         self.objectives = [*settings.objectives]
-        """Each of the sweep's metrics, with `max` or `min`."""
+        """The sweep's metrics, each with `max` or `min`."""
         self.objective = self.objectives[0]
-        """The first of them."""
+        """The first of the objectives."""
         self.repeats = settings.repeats
-        """Number of trials of each configuration, each with another seed."""
+        """Number of trials of each configuration, each with a different seed."""
         self.aggregate = settings.aggregate
         """Aggregate of `repeats`: `mean` or `lower_bound`."""
 
     def _repr_html_(self) -> str:
-        """Return the status and the best trials, for notebooks."""
+        """Render the status and the best trials, for notebooks."""
         from orchestrator.terminal.notebook import result_html
 
         trials = self.trials
@@ -69,7 +69,7 @@ class Sweep(Result):
         columns = [
             name for name in map(str, trials) if name in {"status", *dict(self.objectives)} or name.startswith(CONFIG)
         ]
-        best = best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
+        best = sort_best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
         return result_html(self.path, self.status, [counts, f"and {others} more trials" if others > 0 else None], best)
 
     @property
@@ -78,7 +78,7 @@ class Sweep(Result):
         return [Run(folder) for folder in trial_folders(self.folder)]
 
     def trial(self, trial: int | str) -> Run:
-        """Return a trial as a run, by number or name. Raises UsageError without such a trial."""
+        """Return a trial as a run, by number or name. Raises UsageError if there is no such trial."""
         name = trial_name(trial) if isinstance(trial, int) else trial
         folder = RunFolder(self.folder.storage / "trials", name)
         if "/" in name or not folder.exists():
@@ -95,22 +95,22 @@ class Sweep(Result):
         """
         from orchestrator.config.load import experiment_from_source
 
-        chosen = self.trial(trial)
-        if chosen.config["sweep"] is not None:
-            raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
-        source = chosen.folder.read_source().with_values({"name": f"{self.name}-{chosen.name}"})
-        if exploits := lineage(History(self.folder).read(), chosen.name):
+        run = self.trial(trial)
+        if run.config["sweep"] is not None:
+            raise UsageError(f"{run.path} never was an experiment: {run.error}")
+        source = run.folder.read_source().with_values({"name": f"{self.name}-{run.name}"})
+        if exploits := trace_lineage(History(self.folder).read(), run.name):
             changes = [
                 {"at": f"{exploit.step} steps", "set": exploit.changes} for exploit in exploits if exploit.changes
             ]
-            written, _ = source.merged()
-            changes = [*(written.get("changes") or []), *changes]
+            data, _ = source.merged()
+            changes = [*(data.get("changes") or []), *changes]
             source = source.with_values({**exploits[0].before, "changes": changes})
         return experiment_from_source(source)
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A row per trial: its values (`config/...`), its metrics at the best and the last report (`last/...`), its
+        """One row per trial: its values (`config/...`), its metrics at the best and the last report (`last/...`), its
         costs (see docs/tables.md), its status, why it was stopped, and its error."""
         records = self.records()
         rows = [self._row(name, record, records) for name, record in records.items()]
@@ -123,7 +123,7 @@ class Sweep(Result):
 
     @property
     def configurations(self) -> pd.DataFrame:
-        """A row per configuration of a sweep with `repeats`, the best first.
+        """One row per configuration of a sweep with `repeats`, best first.
 
         Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to `high`, the mean's 95%
         interval by Student's t; `n`, the trials that ended well (until then 0, and the others count); how many `failed`
@@ -133,10 +133,10 @@ class Sweep(Result):
             raise UsageError(
                 f"{self.path} has one trial of each configuration; use `trials`, or set sweep.repeats for several seeds"
             )
-        return configurations_table(self.trials, *self.objective, self.aggregate)
+        return make_configurations_table(self.trials, *self.objective, self.aggregate)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
-        """Return the record of each trial by name, or the damage of its files."""
+        """Return the record of each trial by name; a DamagedFile if its files are damaged."""
         return TrialIndex(self.folder, self.objectives).records()
 
     def _row(
@@ -150,14 +150,14 @@ class Sweep(Result):
             "status": record.status,
             "leader": record.leader,
             **({} if record.configuration is None else {"configuration": record.configuration}),
-            **{f"config/{path}": _cell(value) for path, value in record.values.items()},
+            **{f"config/{path}": _format_cell(value) for path, value in record.values.items()},
             metric: record.best.get(metric),
-            **_metrics(record.best),
-            **{f"last/{metric}": value for metric, value in _metrics(record.last).items()},
+            **_select_metrics(record.best),
+            **{f"last/{metric}": value for metric, value in _select_metrics(record.last).items()},
             "epoch": record.best.get("epoch"),
             "diverged": record.diverged or None,
             "reports": record.reports,
-            **_pace_of(records.get(record.leader or "")),
+            **_get_shared_speed(records.get(record.leader or "")),
             **record.usage,
             "total_s": record.wall_s,
             "stopped": "; ".join(record.stopped) or None,
@@ -166,7 +166,7 @@ class Sweep(Result):
 
     @property
     def stats(self) -> pd.DataFrame:
-        """The stats of all trials, with the trial as first column."""
+        """Stats of all trials, with the trial as first column."""
         return self.load_stats()
 
     def load_stats(
@@ -180,7 +180,7 @@ class Sweep(Result):
         `columns` and `where` are as in `Run.load_stats`. Raises UsageError for an unknown trial or column.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
-        per_trial = _trial_tables(runs, columns, lambda run, own: run.load_stats(own, where))
+        per_trial = _read_trial_tables(runs, columns, lambda run, names: run.load_stats(names, where))
         tables = [table.assign(trial=run.name) for run, table in per_trial]
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
@@ -201,10 +201,10 @@ class Sweep(Result):
             from orchestrator.stats.aggregate.summaries import summarize_by
             from orchestrator.stats.read.query import Rows
 
-            rows = _trial_tables(self.runs, columns, lambda run, own: _training_rows(run, own, where))
+            rows = _read_trial_tables(self.runs, columns, lambda run, names: _load_training_rows(run, names, where))
             tables = [summarize_by("trial", Rows.of(table), columns) for _, table in rows]
             return pd.concat(tables) if tables else pd.DataFrame()
-        per_trial = _trial_tables(self.runs, columns, lambda run, own: run.summary(by, own, where))
+        per_trial = _read_trial_tables(self.runs, columns, lambda run, names: run.summary(by, names, where))
         summaries = {run.name: table for run, table in per_trial}
         return pd.concat(summaries, names=["trial"]) if summaries else pd.DataFrame()
 
@@ -215,7 +215,7 @@ class Sweep(Result):
         Raises UsageError if there is none.
         """
         metric, _ = self.objective
-        trials = best_first(self.trials, dict(self.objectives), self.aggregate)
+        trials = sort_best_first(self.trials, dict(self.objectives), self.aggregate)
         if select_candidates(trials, metric).empty:
             raise UsageError(f"{self.path} has no best trial: {explain_no_best(trials, metric)}")
         return self.trial(str(trials.index[0]))
@@ -231,18 +231,18 @@ class Sweep(Result):
     def pareto(self, *columns: str, modes: Mapping[str, str] | None = None) -> pd.DataFrame:
         """Return the Pareto front of columns of `trials`, by default of the sweep's metrics.
 
-        `modes` is column to `max` or `min`, needed only where neither the sweep nor the name implies it. Raises
-        UsageError for an unknown column or mode.
+        `modes` maps columns to `max` or `min`. It is needed only if neither the sweep nor the name implies the
+        mode. Raises UsageError for an unknown column or mode.
         """
         trials, objectives = self.trials, dict(self.objectives)
-        chosen = {}
+        modes_by_column = {}
         for name in columns or objectives:
             mode = (modes or {}).get(name) or direction(name, objectives)
             if mode not in ("max", "min"):
                 raise UsageError(f"the mode of {name} is unknown; set modes={{'{name}': 'max'}} or 'min'")
-            chosen[name] = mode
-        check_columns([*chosen], [*trials.columns])
-        return non_dominated(trials, chosen)
+            modes_by_column[name] = mode
+        check_columns([*modes_by_column], [*trials.columns])
+        return find_pareto_front(trials, modes_by_column)
 
     def importance(self, metric: str | None = None) -> pd.Series:
         """Return the importance of each parameter for a metric (by default the sweep's first), as shares of 1.
@@ -255,21 +255,23 @@ class Sweep(Result):
         """Return `importance` with the `spread` of each share, the bootstrap's standard error."""
         trials, metric = self.trials, metric or self.objective[0]
         check_columns([metric], [*trials.columns])
-        # Without a mode there is no lower bound.
+        # There is no lower bound without a mode.
         mode = direction(metric, dict(self.objectives))
         units = aggregate_repeats(trials, metric, mode or "max", self.aggregate if mode else "mean")
-        if len(units) < ENOUGH:
+        if len(units) < MIN_TRIALS:
             kind = "trials" if self.repeats == 1 else "configurations"
-            raise UsageError(f"{len(units)} {kind} of {self.path} have {metric}; parameter importance needs {ENOUGH}")
-        return importance_table(units, metric)
+            raise UsageError(
+                f"{len(units)} {kind} of {self.path} have {metric}; parameter importance needs {MIN_TRIALS}"
+            )
+        return make_importance_table(units, metric)
 
 
-def _trial_tables(
+def _read_trial_tables(
     runs: Sequence[Run], columns: Sequence[str] | None, read: Callable[[Run, list[str] | None], pd.DataFrame]
 ) -> Iterator[tuple[Run, pd.DataFrame]]:
-    """Yield each trial with rows and its nonempty table of those columns that it has.
+    """Yield each trial that has rows, and its nonempty table of the columns that it has.
 
-    Raises UsageError if no trial has a column, or all refuse.
+    Raises UsageError if no trial has one of the columns, or if reading fails for all trials.
     """
     if isinstance(columns, str):
         check_columns(columns, ())
@@ -296,23 +298,23 @@ def _trial_tables(
         raise errors[0]
 
 
-def _training_rows(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
+def _load_training_rows(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
     names = None if columns is None else ["rank", *columns]
     return run.load_stats(names, restrict_to_training(where)).assign(trial=run.name)
 
 
-def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:
+def _select_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in report.items() if "/" in name}
 
 
-def _pace_of(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
-    """Return the speed of a shared training. Its time is in the leader's row only, so that sums are right."""
+def _get_shared_speed(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
+    """Return the speed of a shared training run. Its time is only in the leader's row, so that sums are correct."""
     usage = leader.usage if isinstance(leader, TrialRecord) else {}
     return {name: usage[name] for name in ("step_s", "data_wait_share", "samples_per_s") if name in usage}
 
 
-def _cell(value: Any) -> Any:
-    """Return a value for a table cell: mappings, lists and null as text."""
+def _format_cell(value: Any) -> Any:
+    """Format a value for a table cell: mappings, lists and null become text."""
     return json.dumps(value) if value is None or isinstance(value, dict | list) else value
 
 

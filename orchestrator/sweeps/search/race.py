@@ -1,11 +1,11 @@
-"""`scheduler: race`: compares configurations seed by seed and eliminates those unlikely to win. Does not need Ray.
+"""`scheduler: race`: compares configurations seed by seed, and eliminates unlikely winners. Does not need Ray.
 
-All configurations train with the first seed to the end, since curves may cross. Then the configuration with the best
-mean trains with its other seeds, and the others follow seed by seed, the better first. A configuration is eliminated
-when its mean over all seeds is too unlikely to exceed that of the best.
+All configurations train with the first seed to the end, because curves may cross. Then the configuration with the best
+mean trains with its other seeds, and the others follow seed by seed, better ones first. A configuration is eliminated
+when its mean over all seeds is too unlikely to exceed the mean of the best one.
 
-Each of C configurations may be eliminated with a probability of up to level / (C - 1). So the one that would have won
-is eliminated with a probability of at most `level`, as far as differences between seeds are normal.
+A configuration is eliminated if this probability is at most level / (C - 1), for C configurations. So the true winner
+is eliminated with a probability of at most `level`, if the differences between seeds are normally distributed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from orchestrator.config.checks.space import count_trials
 from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.student_t import compute_tail_probability
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
 from orchestrator.sweeps.search.sampling import draw_trials
-from orchestrator.sweeps.search.search import Search, TrialConfig, trial_config
+from orchestrator.sweeps.search.search import Search, TrialConfig, make_trial_config
 
-_MIN_FREEDOM = 4
-"""Degrees of freedom from which pairs count, and from which seeds without any difference count as equal."""
+_MIN_DEGREES_OF_FREEDOM = 4
+"""Minimum degrees of freedom to use pairs, and to regard seeds with equal results as equal."""
 
 
 class Race(Search):
-    """Decides which trial begins next, and stops the trials of eliminated configurations.
+    """Search that chooses the next trial, and stops the trials of eliminated configurations.
 
     A configuration with more failed trials than another one cannot win.
     """
@@ -51,37 +51,37 @@ class Race(Search):
         self._sign = 1 if mode == "max" else -1
         self._values = dict(enumerate(draw_trials(settings, seed)))
         self._values |= {number: trial.values for number, trial in previous.items()}
-        self.count = len(remaining_trials(settings, previous))
+        self.count = len(list_remaining_trials(settings, previous))
         self.eliminated: dict[int, str] = {}
-        """Configuration to why it will not win."""
+        """Reason for the elimination, by configuration."""
         self._best: dict[int, float] = {}
-        """Best value of each trial; more is better."""
-        self._begun: set[int] = set()
+        """Best value of each trial; higher is better."""
+        self._started: set[int] = set()
         self._ended: set[int] = set()
         self._failed: set[int] = set()
         for number, trial in previous.items():
             for report in trial.reports:
                 self._keep_best(number, report)
-            if trial.is_over:
-                self._begun.add(number)
+            if trial.has_ended:
+                self._started.add(number)
                 self._end(number, failed=trial.has_failed)
         self._eliminate()
         self._interrupted = deque(
             number
             for number, trial in sorted(previous.items())
-            if not trial.is_over and not (trial.has_failed and number // self._repeats in self.eliminated)
+            if not trial.has_ended and not (trial.has_failed and number // self._repeats in self.eliminated)
         )
 
     def suggest(self) -> TrialConfig | None:
-        number = self._interrupted.popleft() if self._interrupted else self._next()
+        number = self._interrupted.popleft() if self._interrupted else self._choose_next()
         if number is None:
             return None
-        self._begun.add(number)
-        return trial_config(number, self._values[number])
+        self._started.add(number)
+        return make_trial_config(number, self._values[number])
 
     @property
     def is_finished(self) -> bool:
-        return not self._running()
+        return not self._list_running()
 
     def reported(self, number: int, report: Mapping[str, Any]) -> str | None:
         self._keep_best(number, report)
@@ -99,108 +99,119 @@ class Race(Search):
     def _end(self, number: int, *, failed: bool) -> None:
         (self._failed if failed or number not in self._best else self._ended).add(number)
 
-    def _next(self) -> int | None:
+    def _choose_next(self) -> int | None:
         """Return the next trial: the first seed of each configuration, then all of the best one, then the rest."""
-        contenders = self._contenders()
+        contenders = self._list_contenders()
         waiting: list[int] = [
             min(remaining)
             for configuration in contenders
-            if (remaining := {*self._trials(configuration)} - self._begun)
+            if (remaining := {*self._list_trials(configuration)} - self._started)
         ]
         if first_seeds := [number for number in waiting if number % self._repeats == 0]:
             return min(first_seeds)
-        if any(number % self._repeats == 0 and number // self._repeats in contenders for number in self._running()):
+        if any(
+            number % self._repeats == 0 and number // self._repeats in contenders for number in self._list_running()
+        ):
             return None
-        best = max(contenders, key=self._mean)
+        best = max(contenders, key=self._compute_mean)
 
-        def order(number: int) -> tuple[bool, int, float]:
+        def sort_key(number: int) -> tuple[bool, int, float]:
             configuration, seed = divmod(number, self._repeats)
-            return configuration != best, seed, -self._mean(configuration)
+            return configuration != best, seed, -self._compute_mean(configuration)
 
-        return min(waiting, key=order, default=None)
+        return min(waiting, key=sort_key, default=None)
 
-    def _trials(self, configuration: int) -> range:
+    def _list_trials(self, configuration: int) -> range:
         return range(configuration * self._repeats, (configuration + 1) * self._repeats)
 
-    def _running(self) -> set[int]:
-        return self._begun - self._ended - self._failed
+    def _list_running(self) -> set[int]:
+        return self._started - self._ended - self._failed
 
-    def _contenders(self) -> list[int]:
+    def _list_contenders(self) -> list[int]:
         remaining = [number for number in range(self._configurations) if number not in self.eliminated]
-        failures = {number: len(self._failed.intersection(self._trials(number))) for number in remaining}
+        failures = {number: len(self._failed.intersection(self._list_trials(number))) for number in remaining}
         return [number for number in remaining if failures[number] == min(failures.values())]
 
-    def _results(self, configuration: int) -> dict[int, float]:
+    def _get_results(self, configuration: int) -> dict[int, float]:
         """Return the result of each seed whose trial has ended."""
-        ended = self._ended.intersection(self._trials(configuration))
+        ended = self._ended.intersection(self._list_trials(configuration))
         return {number % self._repeats: self._best[number] for number in sorted(ended)}
 
-    def _mean(self, configuration: int) -> float:
-        results = self._results(configuration)
+    def _compute_mean(self, configuration: int) -> float:
+        results = self._get_results(configuration)
         return fmean(results.values()) if results else -math.inf
 
     def _eliminate(self) -> None:
-        results = {number: ended for number in self._contenders() if (ended := self._results(number))}
+        results = {number: ended for number in self._list_contenders() if (ended := self._get_results(number))}
         if not results:
             return
-        best = max(results, key=self._mean)
-        probabilities = probabilities_to_win(results, best, self._repeats)
-        for other, probability in probabilities.items():
+        best = max(results, key=self._compute_mean)
+        probabilities = compute_win_probabilities(results, best, self._repeats)
+        for other, compute_probability in probabilities.items():
             seeds = len(results[other])
-            if seeds < self._repeats and probability <= self._level:
-                behind = self._mean(best) - self._mean(other)
+            if seeds < self._repeats and compute_probability <= self._level:
+                gap = self._compute_mean(best) - self._compute_mean(other)
                 self.eliminated[other] = (
-                    f"configuration {other} eliminated: {behind:.4g} behind configuration {best} over {seeds}"
-                    f" seed{'s' if seeds > 1 else ''}; probability of overtaking it: {probability:.2g}"
+                    f"configuration {other} eliminated: {gap:.4g} behind configuration {best} over {seeds}"
+                    f" seed{'s' if seeds > 1 else ''}; probability of overtaking it: {compute_probability:.2g}"
                 )
                 self._show_line(self.eliminated[other])
 
 
-def probabilities_to_win(results: Mapping[int, Mapping[int, float]], best: int, repeats: int) -> dict[int, float]:
-    """Return for each other configuration the probability that its mean over all `repeats` exceeds that of the best.
+def compute_win_probabilities(results: Mapping[int, Mapping[int, float]], best: int, repeats: int) -> dict[int, float]:
+    """Compute each other configuration's probability that its mean over all `repeats` exceeds the mean of the best.
 
     `results` has the result of each configuration and seed. Of n values out of R, with mean m and variance v, the mean
     over all R is m with the variance v (R - n) / (R n) (stochastic curtailment: Lan, Simon and Halperin 1982). The
     variance between seeds is pooled over configurations, or a configuration's own where that is larger. The difference
-    of two means has Student's t distribution. Where seeds are good or bad for all configurations, the differences of
-    trials with the same seed vary less, so the smaller of both probabilities counts.
+    of two means has Student's t distribution. If a seed is good or bad for all configurations, the differences between
+    trials with the same seed vary less, so the smaller of the two probabilities is used.
     """
-    pooled, freedom = pooled_variance([values.values() for values in results.values()])
-    paired, paired_freedom = _variance_of_differences(results)
+    pooled, freedom = compute_pooled_variance([values.values() for values in results.values()])
+    paired, paired_freedom = _compute_difference_variance(results)
 
-    def variance_of_mean(values: Collection[float], pooled: float) -> float:
-        variance = max(pooled, pooled_variance([values])[0])
+    def compute_variance_of_mean(values: Collection[float], pooled: float) -> float:
+        variance = max(pooled, compute_pooled_variance([values])[0])
         return variance * (repeats - len(values)) / (repeats * len(values))
 
-    def probability(configuration: int) -> float:
+    def compute_probability(configuration: int) -> float:
         own_results, best_results = results[configuration], results[best]
-        variance = variance_of_mean(own_results.values(), pooled) + variance_of_mean(best_results.values(), pooled)
-        unpaired = _probability(fmean(best_results.values()) - fmean(own_results.values()), variance, freedom)
+        variance = compute_variance_of_mean(own_results.values(), pooled) + compute_variance_of_mean(
+            best_results.values(), pooled
+        )
+        unpaired = _compute_overtaking_probability(
+            fmean(best_results.values()) - fmean(own_results.values()), variance, freedom
+        )
         differences = [best_results[seed] - own_results[seed] for seed in own_results.keys() & best_results.keys()]
-        if not differences or paired_freedom < _MIN_FREEDOM:
+        if not differences or paired_freedom < _MIN_DEGREES_OF_FREEDOM:
             return unpaired
-        return min(unpaired, _probability(fmean(differences), variance_of_mean(differences, paired), paired_freedom))
+        return min(
+            unpaired,
+            _compute_overtaking_probability(
+                fmean(differences), compute_variance_of_mean(differences, paired), paired_freedom
+            ),
+        )
 
-    return {configuration: probability(configuration) for configuration in results if configuration != best}
+    return {configuration: compute_probability(configuration) for configuration in results if configuration != best}
 
 
-def _variance_of_differences(results: Mapping[int, Mapping[int, float]]) -> tuple[float, int]:
-    """Return the variance between seeds of the difference of two configurations, and its degrees of freedom.
+def _compute_difference_variance(results: Mapping[int, Mapping[int, float]]) -> tuple[float, int]:
+    """Return the variance, between seeds, of the difference of two configurations, and its degrees of freedom.
 
-    It is twice the residual variance without the means of configurations and seeds, in the largest table of
+    It is twice the residual variance after subtracting the means of configurations and seeds, in the largest table of
     configurations with the same seeds.
     """
-    variance, most_freedom = 0.0, 0
+    variance, max_freedom = 0.0, 0
     for seeds in {frozenset(values) for values in results.values()}:
         table = np.array([[values[seed] for seed in seeds] for values in results.values() if values.keys() >= seeds])
         freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
-        if freedom > most_freedom:
+        if freedom > max_freedom:
             residuals = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
-            variance, most_freedom = 2 * float((residuals**2).sum()) / freedom, freedom
-    return variance, most_freedom
+            variance, max_freedom = 2 * float((residuals**2).sum()) / freedom, freedom
+    return variance, max_freedom
 
 
-def pooled_variance(groups: Iterable[Collection[float]]) -> tuple[float, int]:
+def compute_pooled_variance(groups: Iterable[Collection[float]]) -> tuple[float, int]:
     """Return the variance around each group's mean, and its degrees of freedom."""
     squares = largest = 0.0
     freedom = 0
@@ -208,14 +219,14 @@ def pooled_variance(groups: Iterable[Collection[float]]) -> tuple[float, int]:
         mean = fmean(group)
         squares += sum((value - mean) ** 2 for value in group)
         largest, freedom = max(largest, *map(abs, group)), freedom + len(group) - 1
-    # The difference of equal sums may be some rounding errors.
+    # Equal sums may differ by rounding errors.
     return (squares / freedom if freedom and squares > (1e-12 * largest) ** 2 else 0.0), freedom
 
 
-def _probability(lead: float, variance: float, freedom: int) -> float:
-    """Return the probability that a difference of `lead` changes its sign, by Student's t."""
+def _compute_overtaking_probability(lead: float, variance: float, freedom: int) -> float:
+    """Return the probability that a difference of `lead` changes its sign, from Student's t distribution."""
     if lead <= 0 or not freedom:
         return 1.0
     if not variance:
-        return 0.0 if freedom >= _MIN_FREEDOM else 1.0
+        return 0.0 if freedom >= _MIN_DEGREES_OF_FREEDOM else 1.0
     return compute_tail_probability(lead / math.sqrt(variance), freedom)

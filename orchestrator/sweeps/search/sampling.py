@@ -1,4 +1,4 @@
-"""Draws from the space of a sweep: at random, for Optuna, and by mutation. Needs no Ray."""
+"""Samples from the search space of a sweep: random draws, Optuna's suggestions, and mutations. Does not need Ray."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import optuna
 
 
-def random_points(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the configurations of a grid or random search without repeats; the same for the same seed."""
+def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
+    """Draw the configurations of a grid or random search, without repeats. The same seed gives the same ones."""
     random, fan_out = np.random.RandomState(sweep.seed), fan_out_points(sweep)
     count = math.ceil(count_trials(sweep) / sweep.repeats / len(fan_out))
     first = ({**point, **written} for written in sweep.points for point in grid_points(sweep))
@@ -36,26 +36,26 @@ def random_points(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
-    """Return the values of each trial of a grid or random search; `seed` is that of first repeats."""
-    return [values for point in random_points(sweep) for values in repeated(sweep, point, seed)]
+    """Draw the values of each trial of a grid or random search. First repeats have the seed `seed`."""
+    return [values for point in draw_points(sweep) for values in add_seeds(sweep, point, seed)]
 
 
-def repeated(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
-    """Return the values of each trial of one configuration; `repeats` have seeds from `seed` on."""
+def add_seeds(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """Return the values of each trial of a configuration. Repeats have consecutive seeds, starting at `seed`."""
     if sweep.repeats == 1:
         return [dict(values)]
     return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
 
 
-def suggested(sweep: Sweep, trial: optuna.Trial) -> list[dict[str, Any]]:
-    """Return Optuna's suggestion, combined with each `fan_out` value."""
+def suggest_points(sweep: Sweep, trial: optuna.Trial) -> list[dict[str, Any]]:
+    """Return Optuna's suggestion combined with each `fan_out` value."""
     fan_out = fan_out_points(sweep)
     values = _fill(sweep, lambda name, domain: suggest(domain, name, trial), fan_out[0])
     return [{**values, **copy.deepcopy(point)} for point in fan_out]
 
 
-def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point in Optuna's form, as in `suggest`, without values that the space no longer has."""
+def to_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a point to Optuna's form, as in `suggest`, without values that the space no longer contains."""
     known = {
         name: value
         for name, value in point.items()
@@ -68,7 +68,7 @@ def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fill(sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration: the fixed ones, and a choice for every other path that is drawn."""
+    """Return the values of a configuration: the fixed ones, and a choice for every other path to draw."""
     values: dict[str, Any] = {}
     for name in outer_first(sweep.space):
         if is_drawn(name, sweep.space, values):
@@ -105,8 +105,8 @@ def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
 # Mutation
 
 
-def mutated(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState) -> dict[str, Any]:
-    """Return the values that PBT gives a trial that exploits one with `values`: resampled or perturbed."""
+def mutate(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState) -> dict[str, Any]:
+    """Return the new values of a trial that exploits one with `values`: each is resampled or perturbed, as in PBT."""
     scheduler = sweep.scheduler
     assert isinstance(scheduler, PBT)
     changed = copy.deepcopy(dict(values))
@@ -114,23 +114,23 @@ def mutated(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomSta
         if name in changed:
             domain = sweep.space[name]
             resamples = random.uniform() < scheduler.resample_probability
-            changed[name] = draw(domain, random) if resamples else perturbed(domain, changed[name], scheduler, random)
+            changed[name] = draw(domain, random) if resamples else perturb(domain, changed[name], scheduler, random)
     return changed
 
 
-def perturbed(domain: Domain, value: Any, scheduler: PBT, random: np.random.RandomState) -> Any:
-    """Return a number times one of the factors, within its domain; in a list, the value before or after."""
+def perturb(domain: Domain, value: Any, scheduler: PBT, random: np.random.RandomState) -> Any:
+    """Multiply a number by one of the factors, within its domain; in a list, choose the previous or next value."""
     if domain.is_list:
         index = domain.values.index(value) + random.choice([-1, 1])
         return domain.values[min(max(index, 0), len(domain.values) - 1)]
     return domain.nearest(value * random.choice(scheduler.perturbation_factors))
 
 
-def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values, the mutated ones clipped to their domains."""
+def clip(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Clip mutated values to their domains."""
     paths = mutated_paths(sweep)
     return {name: sweep.space[name].nearest(value) if name in paths else value for name, value in values.items()}
 
 
-def bounds(sweep: Sweep) -> dict[str, list[float]]:
+def get_bounds(sweep: Sweep) -> dict[str, list[float]]:
     return {name: list(sweep.space[name].ends) for name in mutated_paths(sweep)}

@@ -1,4 +1,4 @@
-"""Searches, which choose the values of the next trial, with and without Ray Tune. Runs in the driver; needs no Ray."""
+"""Searches, which choose the values of the next trial. Used in the driver, with and without Ray."""
 
 from __future__ import annotations
 
@@ -11,51 +11,53 @@ from orchestrator.config.checks.shared_training import SharedPaths
 from orchestrator.config.checks.space import count_trainings, count_trials, fan_out_points
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import compute_score
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
-from orchestrator.sweeps.search.sampling import as_optuna, draw_trials, repeated, suggested
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
+from orchestrator.sweeps.search.sampling import add_seeds, draw_trials, suggest_points, to_optuna
 
 TrialConfig = dict[str, Any]
-"""`number` and `values` of a trial, and the same of its `followers`, which share its training."""
+"""`number` and `values` of a trial, and those of its `followers`, which share its training run."""
 
 
-def trial_config(number: int, values: Mapping[str, Any], followers: Sequence[Mapping[str, Any]] = ()) -> TrialConfig:
+def make_trial_config(
+    number: int, values: Mapping[str, Any], followers: Sequence[Mapping[str, Any]] = ()
+) -> TrialConfig:
     return {"number": number, "values": dict(values), "followers": [*followers]}
 
 
 class Search:
-    """Suggests the remaining trials. A trial that an earlier attempt began keeps its values."""
+    """Base class of searches, which suggest the remaining trials. Trials of earlier attempts keep their values."""
 
     def __init__(self, settings: Sweep, shared: SharedPaths = SharedPaths()) -> None:  # noqa: B008  # it is frozen
         self._settings, self._shared = settings, shared
-        self._waiting: deque[TrialConfig] = deque()
+        self._queue: deque[TrialConfig] = deque()
         self.count = 0
-        """Largest number of remaining trainings."""
+        """Maximum number of remaining training runs."""
 
     def suggest(self) -> TrialConfig | None:
-        """Return the next trial; None while none can begin."""
-        return self._waiting.popleft() if self._waiting else None
+        """Return the next trial; None while none can start."""
+        return self._queue.popleft() if self._queue else None
 
     @property
     def is_finished(self) -> bool:
-        """True once no other trial will begin."""
-        return not self._waiting
+        """True once no other trial will start."""
+        return not self._queue
 
     def reported(self, number: int, report: Mapping[str, Any]) -> str | None:
         """Learn from a report of a trial; return the reason to stop the trial, or None."""
         return None
 
     def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """Learn from the last report of a trial that is over; None if the trial failed."""
+        """Learn from the last report of a trial that has ended; None if the trial failed."""
 
     def _enqueue(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Queue trials; those that share a training run together."""
         for leader, *followers in self._shared.group_trials([*trials.items()]):
             others = [{"number": number, "values": trials[number]} for number in followers]
-            self._waiting.append(trial_config(leader, trials[leader], others))
+            self._queue.append(make_trial_config(leader, trials[leader], others))
 
 
 class DrawnTrials(Search):
-    """The trials of a grid or random search, all drawn before the first begins."""
+    """Trials of a grid or random search, all drawn before the first one starts."""
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
         super().__init__(settings, shared)
@@ -63,18 +65,18 @@ class DrawnTrials(Search):
         self._enqueue(
             {
                 number: previous[number].values if number in previous else drawn[number]
-                for number in remaining_trials(settings, previous)
+                for number in list_remaining_trials(settings, previous)
             }
         )
-        self.count = len(self._waiting)
+        self.count = len(self._queue)
 
 
 class OptunaTrials(Search):
-    """Optuna's suggestions (TPE), which also learn from earlier attempts of the sweep. Unfinished trials come first.
+    """Optuna's suggestions (TPE), which also learn from earlier attempts of the sweep; unfinished trials come first.
 
-    Each suggestion has a trial for each seed and each `fan_out` value. Once all of these are over, Optuna learns the
-    aggregate of the best configuration, without failed trials. Trials keep their numbers, so Optuna repeats a
-    suggestion that never began.
+    Each suggestion has a trial for each seed and each `fan_out` value. Once all of these have ended, Optuna learns the
+    aggregate of the best configuration, without failed trials. Trials keep their numbers, so a resumed sweep repeats a
+    suggestion whose trials never started.
     """
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
@@ -84,54 +86,54 @@ class OptunaTrials(Search):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._seed = seed
         self._size = len(fan_out_points(settings)) * settings.repeats
-        """Trials of one suggestion."""
-        # Each attempt of the sweep has another seed, as Optuna would repeat its first suggestions.
+        """Number of trials per suggestion."""
+        # Each attempt of the sweep needs a different seed, because Optuna would repeat its first suggestions.
         self._study = optuna.create_study(
             directions=["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives],
             sampler=optuna.samplers.TPESampler(seed=settings.seed + len(previous)),
         )
-        begun = max(previous, default=-1) // self._size + 1
+        n_suggested = max(previous, default=-1) // self._size + 1
         points = dict(enumerate(settings.points))
         points |= {number // self._size: trial.values for number, trial in previous.items()}
-        for suggestion in range(max(begun, len(settings.points))):
-            self._study.enqueue_trial(as_optuna(settings, points.get(suggestion, {})))
+        for suggestion in range(max(n_suggested, len(settings.points))):
+            self._study.enqueue_trial(to_optuna(settings, points.get(suggestion, {})))
         self._suggestions: list[optuna.Trial] = []
         self._results: defaultdict[int, dict[int, Mapping[str, Any] | None]] = defaultdict(dict)
-        """Suggestion to the last report of each of its trials that is over."""
-        for _ in range(begun):
+        """Last report of each ended trial, by suggestion."""
+        for _ in range(n_suggested):
             self._suggest_again(previous)
-        self.count = len(self._waiting) + count_trainings(settings, begun * self._size)
+        self.count = len(self._queue) + count_trainings(settings, n_suggested * self._size)
 
     def _suggest_again(self, previous: Mapping[int, PreviousTrial]) -> None:
         unfinished = {}
-        for number, values in self._next_trials():
+        for number, values in self._make_next_trials():
             trial = previous.get(number)
-            if trial and trial.is_over:
+            if trial and trial.has_ended:
                 self.ended(number, trial.reports[-1] if trial.reports and not trial.has_failed else None)
             elif trial or number < count_trials(self._settings):
                 unfinished[number] = trial.values if trial else values
         self._enqueue(unfinished)
 
-    def _next_trials(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Return number and values of each trial of Optuna's next suggestion."""
+    def _make_next_trials(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Return the number and the values of each trial of Optuna's next suggestion."""
         self._suggestions.append(self._study.ask())
         trials = [
             values
-            for configuration in suggested(self._settings, self._suggestions[-1])
-            for values in repeated(self._settings, configuration, self._seed)
+            for configuration in suggest_points(self._settings, self._suggestions[-1])
+            for values in add_seeds(self._settings, configuration, self._seed)
         ]
         return enumerate(trials, (len(self._suggestions) - 1) * self._size)
 
     def suggest(self) -> TrialConfig | None:
-        """Return the next trial, from a new suggestion if none waits."""
-        if not self._waiting:
+        """Return the next trial, from a new suggestion if the queue is empty."""
+        if not self._queue:
             count = count_trials(self._settings)
-            self._enqueue({number: values for number, values in self._next_trials() if number < count})
+            self._enqueue({number: values for number, values in self._make_next_trials() if number < count})
         return super().suggest()
 
     @property
     def is_finished(self) -> bool:
-        return not self._waiting and len(self._suggestions) * self._size >= count_trials(self._settings)
+        return not self._queue and len(self._suggestions) * self._size >= count_trials(self._settings)
 
     def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
         suggestion = number // self._size
@@ -141,7 +143,7 @@ class OptunaTrials(Search):
             return
         from optuna.trial import TrialState
 
-        best = self._best(results)
+        best = self._find_best(results)
         trial = self._suggestions[suggestion]
         if best is None or any(map(math.isnan, best)):
             self._study.tell(trial, state=TrialState.FAIL)
@@ -149,8 +151,8 @@ class OptunaTrials(Search):
             self._study.tell(trial, best)
         del self._results[suggestion]
 
-    def _best(self, results: Mapping[int, Mapping[str, Any] | None]) -> list[float] | None:
-        """Return the metrics of a suggestion's best configuration, aggregated over seeds; None without any result."""
+    def _find_best(self, results: Mapping[int, Mapping[str, Any] | None]) -> list[float] | None:
+        """Return the metrics of a suggestion's best configuration, aggregated over seeds; None if all trials failed."""
         configurations: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
         objectives, repeats, aggregate = self._settings.objectives, self._settings.repeats, self._settings.aggregate
         metric, mode = objectives[0]

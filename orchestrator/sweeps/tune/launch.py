@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep under Ray Tune. Runs in the driver."""
+"""Runs the trials of a sweep under Ray Tune. Used in the driver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     tuner = tune.Tuner(
         trainable,
         param_space=drawn,
-        tune_config=_tune_config(sweep, max_concurrent),
+        tune_config=_make_tune_config(sweep, max_concurrent),
         run_config=_run_config(sweep),
     )
     # `RunningSweep` shows a failed trial, without Tune's traceback.
@@ -59,11 +59,11 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     finally:
         sweep.folder.storage.delete(SCRATCH)
     for name, record in sweep.index.records().items():
-        if isinstance(record, TrialRecord) and not record.is_over:
+        if isinstance(record, TrialRecord) and not record.has_ended:
             end_trial(RunFolder(sweep.folder.storage / "trials", name), *rules.ending(name))
 
 
-def _tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
+def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
     settings, search, location = sweep.settings, sweep.search, sweep.folder.location
     scheduler = make_scheduler(
         settings,
@@ -75,12 +75,12 @@ def _tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     is_drawn = isinstance(search, DrawnTrials)
-    waits = isinstance(settings.scheduler, Population | HyperBand)
+    has_synchronous_trials = isinstance(settings.scheduler, Population | HyperBand)
     return tune.TuneConfig(
         num_samples=search.count,
         search_alg=None if is_drawn else _Searcher(search, settings),
         # Trials that wait for each other must all begin.
-        max_concurrent_trials=None if is_drawn and waits else max_concurrent,
+        max_concurrent_trials=None if is_drawn and has_synchronous_trials else max_concurrent,
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,
@@ -134,7 +134,7 @@ class _Stopper(_Unsaved, tune.Stopper):
         return stops and REPORTED not in result
 
     def stop_all(self) -> bool:
-        return self._rules.sweep_is_over()
+        return self._rules.should_end_sweep()
 
 
 class _Searcher(_Unsaved, Searcher):
@@ -207,7 +207,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, _, folder in self._trials(trial):
             if not _would_fail_again(folder):
-                self._sweep.recovers(number, _error_of(folder))
+                self._sweep.recovers(number, _read_error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
@@ -217,7 +217,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
                 self._failed(number, values, folder)
 
     def _failed(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
-        sweep, error = self._sweep, _error_of(folder)
+        sweep, error = self._sweep, _read_error(folder)
         self._last.pop(number, None)
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
@@ -229,7 +229,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
         sweep.failed(number, values, error, metric_missing=folder.read_metadata().metric_missing)
 
 
-def _error_of(trial: RunFolder) -> str:
+def _read_error(trial: RunFolder) -> str:
     error = trial.read_metadata().error if trial.exists() else None
     return error or f"the trial's process {RankFailed.died(0, trial).message}"
 

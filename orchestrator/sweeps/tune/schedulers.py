@@ -1,4 +1,4 @@
-"""Ray Tune's schedulers for a sweep, and what a trial's config and results contain. Runs in the driver."""
+"""Ray Tune's schedulers for a sweep, and the keys of a trial's config and results. Used in the driver."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
-from orchestrator.sweeps.search.search import trial_config
-from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
+from orchestrator.sweeps.search.sampling import clip, get_bounds, mutate
+from orchestrator.sweeps.search.search import make_trial_config
+from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 
 TRIAL = "trial"
-"""Key of a config: number, values and followers of the trial."""
+"""Key of a config: the trial's number, values and followers."""
 REPORTED = "reported"
 """Key of a shared result: the number of the trial that reported; None once all have ended."""
 FAILED = "failed"
 """Key of a shared result: the numbers of trials that failed since the last result."""
 SECONDS = "seconds"
 """Key of a result: the trial's training time, including earlier attempts."""
-_LONGEST = 1_000_000
-"""More reports than any trial makes."""
-_OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
-"""Parameters that Tune's schedulers do not get: Hookyard draws new values from the space's domains."""
+_MAX_REPORTS = 1_000_000
+"""Upper bound of a trial's number of reports."""
+_OWN_PARAMETERS = {"type", "mutate", "resample_probability", "perturbation_factors"}
+"""Parameters that are not passed to Tune's schedulers, because Hookyard draws new values from the domains."""
 
 
-def tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {TRIAL: trial_config(number, values)}
+def make_tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {TRIAL: make_trial_config(number, values)}
 
 
 def make_scheduler(
@@ -50,22 +50,22 @@ def make_scheduler(
     would_fail_again: Callable[[int], bool] = lambda number: False,
     history: History | None = None,
 ) -> TrialScheduler:
-    """Return Tune's scheduler for a sweep; its time is the number of reports.
+    """Make Tune's scheduler for a sweep. Its time unit is the number of reports.
 
-    `reasons` has the trials that the stopping rules stop. `would_fail_again` returns whether a retry of the trial with
+    `reasons` has the trials that the stopping rules stop. `would_fail_again` returns True if a retry of the trial with
     a number would fail the same way. A population records its exploits in `history`.
     """
-    keeps = (settings, previous, reasons or {}, would_fail_again)
+    arguments = (settings, previous, reasons or {}, would_fail_again)
     # The names of the options are Tune's own.
-    options = settings.scheduler.model_dump(exclude=_OUR_OWN, exclude_none=True)
+    options = settings.scheduler.model_dump(exclude=_OWN_PARAMETERS, exclude_none=True)
     base: Any
     match settings.scheduler:
         case settings_of.Asha():
-            return _SweepScheduler.extending(Halving)(*keeps, **{"max_t": _LONGEST, **options})
+            return _SweepScheduler.extending(Halving)(*arguments, **{"max_t": _MAX_REPORTS, **options})
         case settings_of.HyperBand():
-            return _SweepScheduler.extending(Bands)(*keeps, **options)
+            return _SweepScheduler.extending(Bands)(*arguments, **options)
         case settings_of.Median():
-            return _SweepScheduler.extending(Median)(*keeps, time_attr=TRAINING_ITERATION, **options)
+            return _SweepScheduler.extending(Median)(*arguments, time_attr=TRAINING_ITERATION, **options)
         case PBT():
             base = PopulationBasedTraining
             # Tune requires some mutations; `next_config` makes the real ones.
@@ -74,22 +74,22 @@ def make_scheduler(
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
             # Both ends of the mutated ranges, where their values are in a trial's config.
-            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {"values": bounds(settings)}}
+            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {"values": get_bounds(settings)}}
         case _:
-            return _SweepScheduler(*keeps)
+            return _SweepScheduler(*arguments)
     return _Population.extending(base)(
-        *keeps, history=history, time_attr=TRAINING_ITERATION, log_config=False, **options
+        *arguments, history=history, time_attr=TRAINING_ITERATION, log_config=False, **options
     )
 
 
 class _TrialStandIn:
-    """Stands for a trial that is not one of Tune's: it is over, runs in this process, or shares a training run.
+    """Stand-in for a trial that is not one of Tune's: it has ended, runs in this process, or shares a training run.
 
-    It also stands for Tune's controller around that trial.
+    It also acts as Tune's controller of that trial.
     """
 
     def __init__(self, number: int) -> None:
-        self.trial_id, self.config = trial_name(number), tune_config(number, {})
+        self.trial_id, self.config = trial_name(number), make_tune_config(number, {})
         self.last: dict[str, Any] = {}
 
     def get_live_trials(self) -> list[Any]:
@@ -97,7 +97,7 @@ class _TrialStandIn:
 
 
 class _SweepScheduler(FIFOScheduler):
-    """The common part of all schedulers of a sweep.
+    """Base class of a sweep's schedulers.
 
     It replays earlier reports, does not restart a trial that would fail again, and applies the rule to each trial that
     shares a training run. For repeats the rule gets the aggregate of the trials with as many reports.
@@ -125,89 +125,89 @@ class _SweepScheduler(FIFOScheduler):
         )
         self._sharing: dict[int, _TrialStandIn] = {}
         self._last: dict[str, dict[str, Any]] = {}
-        """The last report before a resume of each trial that goes on. Most trials repeat it."""
-        self._repeated: defaultdict[tuple[int, int], dict[int, float]] = defaultdict(dict)
-        """Configuration and ordinal of a report to the metric of each trial there."""
+        """Last report of each resumed trial before the resume. Most trials repeat it."""
+        self._metrics_of_repeats: defaultdict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        """Metric of each trial, by configuration and number of reports."""
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Add a trial that is new or restarts after a failure."""
-        for number in [number for number, previous in self._previous.items() if previous.is_over]:
+        for number in [number for number, previous in self._previous.items() if previous.has_ended]:
             self._replay(_TrialStandIn(number), self._previous.pop(number))
         would_fail = []
-        for member in self._members(trial):
-            super().on_trial_add(tune_controller, member)
-            number = member.config[TRIAL]["number"]
+        for stand_in in self._list_trials(trial):
+            super().on_trial_add(tune_controller, stand_in)
+            number = stand_in.config[TRIAL]["number"]
             would_fail.append(number not in self._previous and self._would_fail_again(number))
             if number in self._previous:
-                self._replay(member, self._previous.pop(number))
+                self._replay(stand_in, self._previous.pop(number))
         if all(would_fail):
             tune_controller.stop_trial(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Decide on a report. Of trials that share a training run only the one that reported stops."""
+        """Decide after a report. In a shared training run, only the trial that reported can stop."""
         if REPORTED not in result:
             return self._decide(tune_controller, trial, result)
-        member = self._sharing[result[REPORTED]]
-        member.last = result
-        decision = self._decide(member, member, result)
+        stand_in = self._sharing[result[REPORTED]]
+        stand_in.last = result
+        decision = self._decide(stand_in, stand_in, result)
         reason = self._reasons.get(trial_name(result[REPORTED]))
         if reason or decision == TrialScheduler.STOP:
-            call_before_next_step(tune_controller, trial, "drop", result[REPORTED], reason or BY_SCHEDULER)
+            call_before_next_step(tune_controller, trial, "drop", result[REPORTED], reason or SCHEDULER_REASON)
         return str(TrialScheduler.CONTINUE)
 
     def _decide(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         last = self._last.pop(trial.trial_id, None)
         if last and last[TRAINING_ITERATION] < result[TRAINING_ITERATION]:
-            self.replay_results(trial, [self._aggregated(trial, last)])
-        return str(super().on_trial_result(tune_controller, trial, self._aggregated(trial, result)))
+            self.replay_results(trial, [self._aggregate(trial, last)])
+        return str(super().on_trial_result(tune_controller, trial, self._aggregate(trial, result)))
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        for member in self._members(trial):
-            last = result if member is trial else member.last
-            super().on_trial_complete(tune_controller, member, self._aggregated(member, last))
+        for stand_in in self._list_trials(trial):
+            last = result if stand_in is trial else stand_in.last
+            super().on_trial_complete(tune_controller, stand_in, self._aggregate(stand_in, last))
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        for member in self._members(trial):
-            super().on_trial_remove(tune_controller, member)
+        for stand_in in self._list_trials(trial):
+            super().on_trial_remove(tune_controller, stand_in)
 
-    def _members(self, trial: Any) -> list[Any]:
-        """Return a trial, or stand-ins for each trial of a shared training."""
+    def _list_trials(self, trial: Any) -> list[Any]:
+        """Return the trial, or stand-ins for the trials of a shared training run."""
         config = trial.config[TRIAL]
         if not config["followers"]:
             return [trial]
-        numbers = [member["number"] for member in (config, *config["followers"])]
+        numbers = [entry["number"] for entry in (config, *config["followers"])]
         return [self._sharing.setdefault(number, _TrialStandIn(number)) for number in numbers]
 
-    def _aggregated(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """Return a result with the aggregate of its configuration as metric; the worst value if it is not finite."""
+    def _aggregate(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a result whose metric is the aggregate of its configuration; the worst value if that is not finite."""
         (metric, mode), repeats = self._settings.objectives[0], self._settings.repeats
         if metric not in result:
             return result
         number = trial.config[TRIAL]["number"]
-        values = self._repeated[number // repeats, result[TRAINING_ITERATION]] if repeats > 1 else {}
+        values = self._metrics_of_repeats[number // repeats, result[TRAINING_ITERATION]] if repeats > 1 else {}
         values[number] = result[metric]
         score = compute_score([*values.values()], mode, self._settings.aggregate)
         return {**result, metric: score if math.isfinite(score) else -math.inf if mode == "max" else math.inf}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
-        """Give a trial's earlier reports to a rule that compares trials.
+        """Pass a trial's earlier reports to a scheduler that compares trials.
 
-        If the trial goes on, nobody may have decided on its last report yet.
+        If the trial continues, its last report may still need a decision.
         """
         if not isinstance(self, Halving | Median):
             return
         results = [{**report, TRAINING_ITERATION: count} for count, report in enumerate(previous.reports, 1)]
-        if results and not previous.is_over:
+        if results and not previous.has_ended:
             self._last[trial.trial_id] = results.pop()
-        self.replay_results(trial, [self._aggregated(trial, result) for result in results])
+        self.replay_results(trial, [self._aggregate(trial, result) for result in results])
 
 
 class _Population(_SweepScheduler, Exploiting):
-    """A population that stays in the space's domains and records its exploits."""
+    """A population that stays within the domains of the space, and records its exploits."""
 
-    def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
-        super().__init__(settings, *keeps, **options)
-        reports = max((len(trial.reports) for trial in self._previous.values() if not trial.is_over), default=0)
+    def __init__(self, settings: Sweep, *arguments: Any, history: History, **options: Any) -> None:
+        super().__init__(settings, *arguments, **options)
+        reports = max((len(trial.reports) for trial in self._previous.values() if not trial.has_ended), default=0)
         self.compare_first_after(reports, options.get("burn_in_period", 0))
         self._history = history
         self._random = np.random.RandomState(settings.seed)
@@ -215,11 +215,11 @@ class _Population(_SweepScheduler, Exploiting):
     def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         values = source.config[TRIAL]["values"]
         if isinstance(self._settings.scheduler, PBT):
-            values = mutated(self._settings, values, self._random)
+            values = mutate(self._settings, values, self._random)
         else:
             # PB2 computes in float32, and may exceed the range by rounding.
-            values = {**values, **clipped(self._settings, tunes_own()[TRIAL]["values"])}
-        return tune_config(trial.config[TRIAL]["number"], values)
+            values = {**values, **clip(self._settings, tunes_own()[TRIAL]["values"])}
+        return make_tune_config(trial.config[TRIAL]["number"], values)
 
     def record_exploit(
         self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float

@@ -17,7 +17,7 @@ from hooks import Hook, State
 from hooks.parts.power_average import exponent
 from orchestrator import Run, run
 from orchestrator.cli import app
-from orchestrator.runs.averaging import LARGEST_ERROR
+from orchestrator.runs.averaging import MAX_ERROR
 from tests.hooks.training.test_power_ema import direct
 from tests.orchestrator.runs.several_ranks import train_on_ranks
 from tests.tasks import described
@@ -68,7 +68,7 @@ def test_average_is_the_weighted_sum_within_its_error(done: Run, std: float, at:
     for place, (name, expected) in enumerate(zip(names, direct(values, [*range(1, made.step + 1)], std), strict=True)):
         bound = made.error * norm * torch.stack([value[place] for value in values]).norm(dim=0)
         assert ((made.weights[name].double() - expected).abs() <= bound + 1e-6).all()
-    assert made.error <= (1e-6 if std in POWER["std"] else LARGEST_ERROR)
+    assert made.error <= (1e-6 if std in POWER["std"] else MAX_ERROR)
 
 
 def test_other_tensors_of_an_average_are_the_checkpoint_s(done: Run) -> None:

@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wrong(folder: Path) -> dict[str, str]:
     """The files that are damaged or missing, each with which."""
-    return {one.file: one.status for one in check_files(RunFolder(folder)) if one.is_wrong}
+    return {one.file: one.status for one in check_files(RunFolder(folder)) if one.is_damaged_or_missing}
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -55,13 +55,13 @@ def test_replay_of_one_rank_is_equal_and_writes_nothing(tmp_path: Path) -> None:
     before, probe = files(done.path), Probe()
     found = replay(done, 13, hooks={"probe": probe})
     assert found.checkpoint == "step-00000006"
-    assert found.agrees
+    assert found.is_identical
     assert found.losses["iteration"].tolist() == probe.seen == [12, 13]
     assert probe.heard == ["on_end"]
     assert found.row["same"].all()
     assert {"loss", "lr", "samples", "step", "batch_size"} <= {*found.row.index}
     anew = replay(done, 5)
-    assert (anew.checkpoint, anew.agrees, anew.losses["iteration"].tolist()) == (None, True, [1, 2, 3, 4, 5])
+    assert (anew.checkpoint, anew.is_identical, anew.losses["iteration"].tolist()) == (None, True, [1, 2, 3, 4, 5])
     assert files(done.path) == before
     told = CliRunner().invoke(app, ["replay", done.path, "--iteration", "13"])
     assert "with 1 thread: the losses of iterations 12 to 13 are bit-for-bit equal" in told.stdout
@@ -85,7 +85,7 @@ def test_replay_fails_where_the_run_failed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no training row of iteration 4 on rank 0; the last is 2"):
         replay(failed, 4)
     mended = replay(failed, 3, hooks={"breaks": Probe()})
-    assert mended.agrees
+    assert mended.is_identical
     assert mended.row["stored"].isna().all()
 
 
@@ -94,7 +94,7 @@ def test_replay_uses_the_threads_of_the_run_and_no_time_limit(tmp_path: Path, mo
     train(0, 1, [create(experiment, tmp_path, "points")])
     probe, clock = Probe(), count(step=3600)
     monkeypatch.setattr("hooks.training.time_limit.monotonic", lambda: next(clock))
-    assert replay(open_run(tmp_path / "points"), 12, hooks={"probe": probe}).agrees
+    assert replay(open_run(tmp_path / "points"), 12, hooks={"probe": probe}).is_identical
     assert (probe.threads, torch.get_num_threads()) == (2, 1)
 
 
@@ -117,7 +117,7 @@ def test_replay_of_two_ranks_is_equal(tmp_path: Path) -> None:
     [done] = train_on_ranks(2, tmp_path, points=experiment)
     found = replay(done, 13, rank=1)
     assert found.checkpoint == "step-00000006"
-    assert found.agrees
+    assert found.is_identical
     assert sorted(found.losses[["rank", "iteration"]].to_numpy().tolist()) == [[0, 12], [0, 13], [1, 12], [1, 13]]
     assert found.row["same"].all()
     with pytest.raises(UsageError, match="replayed with gloo, without a debugger or added hooks"):

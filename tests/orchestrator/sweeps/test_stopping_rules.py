@@ -53,12 +53,12 @@ def test_rules_stop_each_trial_by_itself(
 def test_a_metric_that_no_trial_reports_ends_the_sweep() -> None:
     rules, others = StoppingRules(settings()), StoppingRules(settings())
     rules.trial_failed("trial-0000", "no such metric")
-    assert rules.sweep_is_over()
+    assert rules.should_end_sweep()
     assert rules.metric_missing == "no such metric"
     assert rules.ending("trial-0001") == ("interrupted", "trial-0000 failed, which ends the sweep")
     others.should_stop("trial-0000", {"val/score": 1.0}, 0)
     others.trial_failed("trial-0001", "no such metric")
-    assert not others.sweep_is_over()
+    assert not others.should_end_sweep()
     assert others.metric_missing is None
 
 

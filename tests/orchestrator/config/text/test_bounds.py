@@ -139,10 +139,10 @@ def test_budget_may_cut_a_large_grid() -> None:
     axes = grid(seed=20, batch_size=20, accumulate=20, epochs=20)
     sweep = {"metric": "train/loss", "budget": {"trials": 4}, **axes}
     settings = experiment_from_dict({**LINE, "sweep": sweep}).sweep
-    from orchestrator.sweeps.search.sampling import random_points
+    from orchestrator.sweeps.search.sampling import draw_points
 
     assert settings is not None
-    assert [point["epochs"] for point in random_points(settings)] == [1, 2, 3, 4]
+    assert [point["epochs"] for point in draw_points(settings)] == [1, 2, 3, 4]
 
 
 EXITS = """\

@@ -14,7 +14,7 @@ from orchestrator.report.views.comparison import (
     select_trials,
     spending,
 )
-from orchestrator.sweeps.results.analysis import importance_table
+from orchestrator.sweeps.results.analysis import make_importance_table
 from tests.orchestrator.report.reading import charts_of, lines_of, tables_of
 
 MAX = {"val/accuracy": "max"}
@@ -54,7 +54,7 @@ def test_line_of_the_best_trial_is_strongest() -> None:
 
 def test_importance_matches_the_sweeps() -> None:
     table = tables_of(parameter_importance(TRIALS, MAX).content)["Importance for val/accuracy"]
-    expected = importance_table(TRIALS, "val/accuracy")
+    expected = make_importance_table(TRIALS, "val/accuracy")
     assert table == [
         ["parameter", "share", "spread"],
         *([name, f"{share:.1%}", f"{spread:.1%}"] for name, share, spread in expected.itertuples()),

@@ -21,7 +21,7 @@ from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex, TrialRec
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
-from orchestrator.sweeps.results.previous_trials import previous_trials
+from orchestrator.sweeps.results.previous_trials import load_previous_trials
 from orchestrator.sweeps.results.result import Sweep
 
 OBJECTIVES = [("val/loss", "min"), ("val/accuracy", "max")]
@@ -108,8 +108,8 @@ def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: py
     assert {*opened} == {"sweep"}
     assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 2)
     assert table.loc["trial-0007", "val/loss"] == 1.0
-    first = previous_trials(sweep, Settings())[6]
-    assert (first.is_over, first.has_failed, first.values["optimizer.lr"]) == (True, True, 0.6)
+    first = load_previous_trials(sweep, Settings())[6]
+    assert (first.has_ended, first.has_failed, first.values["optimizer.lr"]) == (True, True, 0.6)
     assert first.last_reports == ("2026-01-01T00:00:03Z",)
     assert first.reports == tuple(
         {"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step} for step in (1, 2, 3)

@@ -116,5 +116,5 @@ def test_damaged_batch_ends_the_stream_and_is_reported(data: bytes) -> None:
 
 def test_ended_stream_without_its_end_is_reported(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     for cut in (data, data[:-8], data[:-9]):
-        read_stream(cut, "rows", is_over=True)
+        read_stream(cut, "rows", has_ended=True)
         assert ("rows is damaged: it was cut short" in caplog.text) == (cut is not data)

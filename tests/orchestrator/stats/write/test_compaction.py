@@ -137,13 +137,13 @@ def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch, work: Callabl
 def test_kill_at_any_file_operation_keeps_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    recorded, operations, is_over = tmp_path / "recorded", 0, False
+    recorded, operations, has_ended = tmp_path / "recorded", 0, False
     recorded.mkdir()
     record(Storage(recorded), [one for one in ROWS if one["rank"] == 0], COSTS)
     before = everything(Storage(recorded))
-    while not is_over:
+    while not has_ended:
         storage = Storage(shutil.copytree(recorded, tmp_path / str(operations)))
-        is_over = killed_after(operations, monkeypatch, partial(compact, storage, ATTEMPTS))
+        has_ended = killed_after(operations, monkeypatch, partial(compact, storage, ATTEMPTS))
         same(storage, before)
         compact(storage, ATTEMPTS)
         same(storage, before)

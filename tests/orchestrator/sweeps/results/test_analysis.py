@@ -14,10 +14,10 @@ from scipy.stats import kruskal
 from orchestrator.sweeps.results import analysis
 from orchestrator.sweeps.results.analysis import (
     aggregate_repeats,
-    configurations_table,
-    importance,
-    importance_table,
-    non_dominated,
+    compute_importance,
+    find_pareto_front,
+    make_configurations_table,
+    make_importance_table,
 )
 
 NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan), st.just(math.inf))
@@ -44,7 +44,7 @@ def test_pareto_front_is_not_dominated(case: tuple[list[tuple[list[float], str]]
     trials, modes = case
     names = [f"m{index}" for index in range(len(modes))]
     table = pd.DataFrame([[*row, status] for row, status in trials], columns=[*names, "status"])
-    front = non_dominated(table, dict(zip(names, modes, strict=True)))
+    front = find_pareto_front(table, dict(zip(names, modes, strict=True)))
     rated = {
         index: row for index, (row, status) in enumerate(trials) if status != "failed" and not any(map(math.isnan, row))
     }
@@ -63,7 +63,7 @@ def test_configurations_count_trials_that_ended_well() -> None:
         (1, "stopped", 1, 32, 0.5, 0.8),
     ]
     trials = pd.DataFrame(rows, [f"trial-000{number}" for number in range(4)], columns)
-    table = configurations_table(trials, "val/loss", "min")
+    table = make_configurations_table(trials, "val/loss", "min")
     means = aggregate_repeats(trials, "val/loss", "min", "mean").set_index("configuration")["val/loss"]
     assert table["mean"].to_dict() == means.to_dict() == pytest.approx({1: 0.7, 0: 0.4})
     assert table["config/width"].tolist() == [32, 16]
@@ -89,14 +89,14 @@ def test_parameters_are_important_in_the_order_of_their_effects_on_ranks() -> No
     """A diverged trial, whose loss is infinite, counts like the worst."""
     table = drawn(200)
     table["loss"] = 3 * np.log10(table["config/lr"]) + np.log2(table["config/width"])
-    shares = importance(table, "loss")
+    shares = compute_importance(table, "loss")
     assert [*shares.index] == ["lr", "width", "noise"]
     assert shares.sum() == pytest.approx(1)
     assert shares["lr"] > 0.6
     assert shares["noise"] < 0.05
-    assert importance(table.assign(loss=np.exp(table["loss"])), "loss").equals(shares)
+    assert compute_importance(table.assign(loss=np.exp(table["loss"])), "loss").equals(shares)
     diverged = table["loss"].where(table.index != table["loss"].idxmax(), math.inf)
-    assert importance(table.assign(loss=diverged), "loss").equals(shares)
+    assert compute_importance(table.assign(loss=diverged), "loss").equals(shares)
 
 
 def test_a_parameter_of_a_hook_that_is_off_counts_where_the_hook_is_on() -> None:
@@ -112,8 +112,8 @@ def test_a_parameter_of_a_hook_that_is_off_counts_where_the_hook_is_on() -> None
     )
     by_decay = table.assign(accuracy=np.where(on, np.nan_to_num(decay), 0.5))
     by_switch = table.assign(accuracy=np.where(on, 1.0, 0.0) + 0.01 * random.rand(300))
-    assert importance(by_decay, "accuracy").idxmax() == "hooks.ema.decay"
-    assert importance(by_switch, "accuracy")["hooks.ema"] > 0.8
+    assert compute_importance(by_decay, "accuracy").idxmax() == "hooks.ema.decay"
+    assert compute_importance(by_switch, "accuracy")["hooks.ema"] > 0.8
 
 
 def test_the_variance_between_groups_is_kruskal_and_wallis_statistic() -> None:
@@ -124,8 +124,8 @@ def test_the_variance_between_groups_is_kruskal_and_wallis_statistic() -> None:
     effect = (kruskal(*groups).statistic - len(groups) + 1) / (40 - len(groups))
     fifths = [own for _, own in table.groupby(pd.qcut(table["config/noise"], 5, labels=False))["loss"]]
     other = max(0, (kruskal(*fifths).statistic - 4) / (40 - 5))
-    assert importance(table, "loss")["width"] == pytest.approx(effect / (effect + other))
-    assert importance(table.assign(loss=1.0, **{"config/same": 3}), "loss").tolist() == [0, 0, 0]
+    assert compute_importance(table, "loss")["width"] == pytest.approx(effect / (effect + other))
+    assert compute_importance(table.assign(loss=1.0, **{"config/same": 3}), "loss").tolist() == [0, 0, 0]
 
 
 def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,25 +134,25 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeyp
     def mean(units: pd.DataFrame, metric: str) -> pd.Series:
         return pd.Series({"a": units[metric].mean(), "b": 1 - units[metric].mean()})
 
-    monkeypatch.setattr(analysis, "importance", mean)
-    monkeypatch.setattr(analysis, "RESAMPLES", 500)
+    monkeypatch.setattr(analysis, "compute_importance", mean)
+    monkeypatch.setattr(analysis, "N_RESAMPLES", 500)
     scores = np.array([0.1, 0.4, 0.4, 0.7, 0.9])
-    table = importance_table(pd.DataFrame({"score": scores}), "score")
+    table = make_importance_table(pd.DataFrame({"score": scores}), "score")
     assert table["importance"].to_dict() == pytest.approx({"a": 0.5, "b": 0.5})
     expected = np.sqrt(((scores - scores.mean()) ** 2).sum()) / 5
     assert table["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
-    monkeypatch.setattr(analysis, "RESAMPLED", 3)
-    smaller_sets = importance_table(pd.DataFrame({"score": scores}), "score")
+    monkeypatch.setattr(analysis, "MAX_RESAMPLE_SIZE", 3)
+    smaller_sets = make_importance_table(pd.DataFrame({"score": scores}), "score")
     assert smaller_sets["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
 
 
 def test_spread_shrinks_with_trials_and_exceeds_the_share_of_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "RESAMPLES", 25)
+    monkeypatch.setattr(analysis, "N_RESAMPLES", 25)
     tables = {}
     for count in (12, 240):
         table, noise = drawn(count, seed=1), np.random.RandomState(4).randn(count)
         table["loss"] = 2 * np.log10(table["config/lr"]) + np.log2(table["config/width"]) + noise
-        tables[count] = importance_table(table, "loss")
+        tables[count] = make_importance_table(table, "loss")
     is_certain = (tables[240]["importance"] > 2 * tables[240]["spread"]).to_dict()
     assert is_certain == {"lr": True, "width": True, "noise": False}
     spreads = [table.loc["lr", "spread"] for table in tables.values()]

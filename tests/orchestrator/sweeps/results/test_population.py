@@ -18,7 +18,7 @@ from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.storage import Storage
-from orchestrator.sweeps.results.population import Exploit, History, lineage
+from orchestrator.sweeps.results.population import Exploit, History, trace_lineage
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.trials import begin_trial
 from tests.tasks import described
@@ -169,10 +169,10 @@ def test_a_lineage_follows_the_weights_back_through_trials() -> None:
         exploit(1, 2, 20, 0.5),  # after trial 0 copied trial 1
         exploit(3, 0, 30, 0.6),
     ]
-    assert [exploit.step for exploit in lineage(exploits, "trial-0003")] == [10, 20, 30]
-    assert [exploit.after["lr"] for exploit in lineage(exploits, "trial-0003")] == [0.2, 0.4, 0.6]
-    assert [exploit.after["lr"] for exploit in lineage(exploits, "trial-0001")] == [0.3, 0.5]
-    assert lineage(exploits, "trial-0004") == []
+    assert [exploit.step for exploit in trace_lineage(exploits, "trial-0003")] == [10, 20, 30]
+    assert [exploit.after["lr"] for exploit in trace_lineage(exploits, "trial-0003")] == [0.2, 0.4, 0.6]
+    assert [exploit.after["lr"] for exploit in trace_lineage(exploits, "trial-0001")] == [0.3, 0.5]
+    assert trace_lineage(exploits, "trial-0004") == []
 
 
 def test_a_value_that_cannot_change_during_training_cannot_be_replayed(sweep: RunFolder) -> None:

@@ -12,7 +12,7 @@ from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
 from orchestrator.records.new_run import create_run
 from orchestrator.report.sweep import sweep_page
-from orchestrator.sweeps.results.analysis import best_first
+from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.terminal.sweep_status import LiveSweep
@@ -250,7 +250,7 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
         shown[1].split()[0],
         next(line for line in shown if line.startswith("Best: ")).split()[1].rstrip(","),
         outcome.pareto("val/accuracy", "val/loss").index[0],
-        best_first(outcome.trials, dict(outcome.objectives)).index[0],
+        sort_best_first(outcome.trials, dict(outcome.objectives)).index[0],
         LiveSweep(outcome.folder).look().best,
     }
     assert first == {"trial-0001"}

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from orchestrator import ConfigError, resume_sweep, sweep
 from orchestrator.config.sections.sweep import Stop, Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.race import Race, probabilities_to_win
+from orchestrator.sweeps.search.race import Race, compute_win_probabilities
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.test_in_process import searching
 
@@ -128,7 +128,7 @@ def test_race_without_noise_keeps_equal_configurations(losses: np.ndarray) -> No
 
 def probability(*results: list[float]) -> float:
     """That of the second configuration against the first, where both and others have five seeds in the end."""
-    return probabilities_to_win({number: dict(enumerate(own)) for number, own in enumerate(results)}, 0, 5)[1]
+    return compute_win_probabilities({number: dict(enumerate(own)) for number, own in enumerate(results)}, 0, 5)[1]
 
 
 def test_probability_follows_student_t_over_remaining_seeds() -> None:

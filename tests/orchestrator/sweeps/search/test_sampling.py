@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.sweeps.search.sampling import bounds, clipped, draw, mutated, random_points
+from orchestrator.sweeps.search.sampling import clip, draw, draw_points, get_bounds, mutate
 
 
 def sweep(space: dict[str, Any], **more: Any) -> Sweep:
@@ -19,17 +19,17 @@ def sweep(space: dict[str, Any], **more: Any) -> Sweep:
 
 def test_a_grid_is_every_combination_once() -> None:
     space = {"a": {"grid": [1, 2]}, "b": {"choice": ["x", "y"]}}
-    points = [(point["a"], point["b"]) for point in random_points(sweep(space, search="grid"))]
+    points = [(point["a"], point["b"]) for point in draw_points(sweep(space, search="grid"))]
     assert points == list(itertools.product([1, 2], ["x", "y"]))
 
 
 def test_a_random_search_draws_the_other_paths_for_each_point_of_a_grid() -> None:
     space = {"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}
-    points = random_points(sweep(space, trials=6))
+    points = draw_points(sweep(space, trials=6))
     assert [point["a"] for point in points] == [1, 2, 1, 2, 1, 2]
     assert len({point["b"] for point in points}) == 6
-    assert random_points(sweep(space, trials=6, budget={"trials": 4})) == points[:4]
-    assert random_points(sweep(space, trials=6, seed=0)) == points != random_points(sweep(space, trials=6, seed=4))
+    assert draw_points(sweep(space, trials=6, budget={"trials": 4})) == points[:4]
+    assert draw_points(sweep(space, trials=6, seed=0)) == points != draw_points(sweep(space, trials=6, seed=4))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_random_search_draws_the_other_paths_for_each_point_of_a_grid() -> Non
 def test_drawn_numbers_are_in_their_domain(
     domain: dict[str, Any], low: float, high: float, median: float, kind: Any
 ) -> None:
-    values = [point["x"] for point in random_points(sweep({"x": domain}, trials=400))]
+    values = [point["x"] for point in draw_points(sweep({"x": domain}, trials=400))]
     assert low <= min(values) <= max(values) <= high
     assert np.median(values) == pytest.approx(median, rel=0.3)
     assert {type(value) for value in values} == {kind}
@@ -69,7 +69,7 @@ def test_drawn_numbers_are_in_their_domain(
 )
 def test_every_value_of_a_domain_is_drawn(domain: dict[str, Any], expected: set[Any]) -> None:
     """Without rounding errors."""
-    assert {point["x"] for point in random_points(sweep({"x": domain}, trials=200))} == expected
+    assert {point["x"] for point in draw_points(sweep({"x": domain}, trials=200))} == expected
 
 
 SWITCHED = {
@@ -79,7 +79,7 @@ SWITCHED = {
 
 
 def test_path_is_drawn_only_inside_its_choice() -> None:
-    points = random_points(sweep(SWITCHED, trials=60))
+    points = draw_points(sweep(SWITCHED, trials=60))
     assert all(("hooks.ema.decay" in point) == (point["hooks.ema"] == {}) for point in points)
     assert 10 < sum("hooks.ema.decay" in point for point in points) < 30
     # The hook comes before its field, as a trial's values override the experiment in this order.
@@ -88,7 +88,7 @@ def test_path_is_drawn_only_inside_its_choice() -> None:
 
 def test_points_come_first_and_missing_values_are_drawn() -> None:
     points = [{"a": 0.5}, {"b": 0.25}]
-    drawn = random_points(sweep({"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}}, trials=3, points=points))
+    drawn = draw_points(sweep({"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}}, trials=3, points=points))
     assert (drawn[0]["a"], drawn[1]["b"]) == (0.5, 0.25)
     assert len({value for point in drawn for value in point.values()}) == 6
 
@@ -115,7 +115,7 @@ def test_mutations_stay_in_their_domains() -> None:
     settings = sweep(POPULATION, scheduler={"type": "pbt", "perturbation_factors": [0.1, 7]}, trials=4)
     random, points = np.random.RandomState(0), [POINT]
     for _ in range(200):
-        points.append(mutated(settings, points[-1], random))
+        points.append(mutate(settings, points[-1], random))
     for name, domain in settings.space.items():
         assert all(point[name] in domain for point in points)
         assert {type(point[name]) for point in points} == {type(draw(domain, random))}
@@ -127,19 +127,19 @@ def test_mutations_stay_in_their_domains() -> None:
 def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neighbor() -> None:
     scheduler = {"type": "pbt", "resample_probability": 0, "perturbation_factors": [0.8, 1.2]}
     settings, random = sweep(POPULATION, scheduler=scheduler, trials=4), np.random.RandomState(0)
-    points = [mutated(settings, POINT, random) for _ in range(50)]
+    points = [mutate(settings, POINT, random) for _ in range(50)]
     assert {round(point["hooks.ema.decay"], 9) for point in points} == {0.56, 0.84}
     assert {point["hooks.ema.every"] for point in points} == {3, 4}  # 4.8 exceeds the largest value, 4
     assert {point["hooks.ema.average"] for point in points} == {"a", "b"}
     assert {point["optimizer.lr"] for point in points} == {0.4, 0.6}
     switched = sweep(SWITCHED, scheduler="pbt", trials=4)
-    assert mutated(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, "a missing value stays missing"
+    assert mutate(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, "a missing value stays missing"
 
 
 def test_pb2_s_values_are_clipped_to_their_domain() -> None:
     space = {"hooks.ema.decay": {"uniform": [0.5, 0.999]}, "batch_size": {"choice": [8]}}
     settings, rounded = sweep(space, scheduler="pb2", trials=4), float(np.float32(0.999))
     assert rounded > 0.999
-    clipped_values = clipped(settings, {"hooks.ema.decay": rounded, "batch_size": 8})
+    clipped_values = clip(settings, {"hooks.ema.decay": rounded, "batch_size": 8})
     assert clipped_values == {"hooks.ema.decay": 0.999, "batch_size": 8}
-    assert bounds(settings) == {"hooks.ema.decay": [0.5, 0.999]}
+    assert get_bounds(settings) == {"hooks.ema.decay": [0.5, 0.999]}

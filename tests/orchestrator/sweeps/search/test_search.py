@@ -93,7 +93,7 @@ def test_optuna_learns_again_from_earlier_attempts_of_the_sweep() -> None:
     known = dict(Draws(settings, 0))
     previous = {
         number: PreviousTrial(
-            known[number], is_over=number != 7, has_failed=number == 5, reports=({"val/score": bowl(known[number])},)
+            known[number], has_ended=number != 7, has_failed=number == 5, reports=({"val/score": bowl(known[number])},)
         )
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
@@ -196,7 +196,8 @@ def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
     settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
     first = dict(next(Draws(settings, 0).group_trials()))
     previous = {
-        number: PreviousTrial(first[number], is_over=number == 1, reports=({"val/score": 4.0},)) for number in range(3)
+        number: PreviousTrial(first[number], has_ended=number == 1, reports=({"val/score": 4.0},))
+        for number in range(3)
     }
     draws, numbers = Draws(settings, 0, previous), []
     for trials in draws.group_trials():

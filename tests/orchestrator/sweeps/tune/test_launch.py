@@ -8,8 +8,8 @@ import pytest
 from ray.tune.experiment import Trial
 
 from orchestrator.records.sweep_folder import trial_folder
-from orchestrator.sweeps.tune.launch import _TrialEvents, _tune_config
-from orchestrator.sweeps.tune.schedulers import tune_config
+from orchestrator.sweeps.tune.launch import _make_tune_config, _TrialEvents
+from orchestrator.sweeps.tune.schedulers import make_tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running
 
 
@@ -21,7 +21,9 @@ def test_trial_that_never_began_is_recorded_as_failed(
 ) -> None:
     (tmp_path / "experiment.yaml").write_text("name: sweep\n")
     values = {"optimizer.lr": lr}
-    _TrialEvents(running(tmp_path)).on_trial_error(0, [], Trial("nothing", stub=True, config=tune_config(4, values)))
+    _TrialEvents(running(tmp_path)).on_trial_error(
+        0, [], Trial("nothing", stub=True, config=make_tune_config(4, values))
+    )
     metadata = trial_folder(str(tmp_path), 4).read_metadata()
     assert (metadata.status, metadata.values) == ("failed", values)
     assert error in metadata.error
@@ -34,5 +36,5 @@ def test_trial_that_never_began_is_recorded_as_failed(
 def test_schedulers_with_waiting_trials_begin_all_of_them(
     tmp_path: Path, scheduler: str, max_concurrent: int | None
 ) -> None:
-    config = _tune_config(running(tmp_path, scheduler=scheduler), 2)
+    config = _make_tune_config(running(tmp_path, scheduler=scheduler), 2)
     assert (config.search_alg, config.num_samples, config.max_concurrent_trials) == (None, 3, max_concurrent)

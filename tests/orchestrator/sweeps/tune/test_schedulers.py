@@ -18,15 +18,15 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.sampling import random_points
-from orchestrator.sweeps.tune.schedulers import TRIAL, SequentialScheduler, make_scheduler, seeded, tune_config
+from orchestrator.sweeps.search.sampling import draw_points
+from orchestrator.sweeps.tune.schedulers import TRIAL, SequentialScheduler, make_scheduler, make_tune_config, seeded
 
 
 class Member:
     """The attributes of a Tune trial that a scheduler reads."""
 
     def __init__(self, number: int, values: dict[str, Any]) -> None:
-        self.trial_id, self.config, self.status = f"id-{number}", tune_config(number, values), Trial.RUNNING
+        self.trial_id, self.config, self.status = f"id-{number}", make_tune_config(number, values), Trial.RUNNING
         self.checkpoint, self.experiment_tag, self.evaluated_params = object(), "", {}
         self.temporary_state = SimpleNamespace(saving_to=None)
         self.run_metadata = SimpleNamespace(
@@ -74,7 +74,7 @@ def sweep(**more: Any) -> Sweep:
 def exploits_of(settings: Sweep, folder: Path, epochs: int) -> tuple[list[Exploit], list[Member]]:
     """Train a population, scored by the distance of a decay from 0.7."""
     controller, scheduler = Controller(), scheduler_of(settings, folder)
-    for number, values in enumerate(random_points(settings)):
+    for number, values in enumerate(draw_points(settings)):
         controller.members.append(Member(number, values))
         scheduler.on_trial_add(controller, controller.members[-1])
     with seeded(settings.seed):
@@ -231,7 +231,7 @@ def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, 
         previous = {
             number: PreviousTrial(
                 {},
-                is_over=number < first,
+                has_ended=number < first,
                 reports=tuple({"val/score": score} for score in curves[number][:count]),
             )
             for number, count in [*enumerate(expected[:first]), (first, reports)]
