@@ -54,8 +54,10 @@ def draw(seed: int) -> GangCase:
     case.train *= ranks
     can_shard = ranks > 1 and case.program == "denoiser" and case.optimizer not in ("LBFGS", "Adafactor")
     strategy = "fsdp" if can_shard and chance.random() < 0.7 else "ddp"
+    # Only other ranks notice that one has stopped.
+    accidents = [name for name in ACCIDENTS if ranks > 1 or name != "stop"]
     for _ in range(chance.randrange(1, 4)):
-        case.places.append(f"{chance.choice(ACCIDENTS)} {case.draw_moment(chance)} rank{chance.randrange(ranks)}")
+        case.places.append(f"{chance.choice(accidents)} {case.draw_moment(chance)} rank{chance.randrange(ranks)}")
     return GangCase(case, engine, strategy, ranks, chance.randrange(2) if engine == "gang" else 0)
 
 

@@ -18,7 +18,7 @@ from orchestrator import Experiment, Sweep, open_sweep, resume_sweep, sweep
 from orchestrator.testing.trees import difference
 
 ACCIDENTS = ("kill", "kill", "interrupt", "terminate", "clock")
-ON_RAY = ("kill", "kill", "stop", "kill-raylet", "kill-head", "kill-driver", "interrupt-driver", "terminate-driver")
+ON_RAY = ("kill", "kill", "kill-raylet", "kill-head", "kill-driver", "interrupt-driver", "terminate-driver")
 KEY = ["trial", "rank", "phase", "epoch", "iteration"]
 
 
