@@ -111,7 +111,7 @@ class CustomLoop(TrainingLoop):
         Raises TaskError if it has trained nothing.
         """
         state = self.state
-        if self.stopping.is_asked():
+        if self.stopping.is_stop_requested():
             self.stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not self.stopping.reasons:
@@ -123,13 +123,13 @@ class CustomLoop(TrainingLoop):
         if self.stopping.reasons:
             state.request_checkpoint("stop")
         elif not state.finished:
-            self.parts.is_over = True
+            self.parts.has_ended = True
             state.max_steps = state.step
         return True
 
     def restore(self, name: str) -> None:
         super().restore(name)
-        if self.parts.is_over:
+        if self.parts.has_ended:
             self.state.max_steps = self.state.step
 
     def _begin_round(self) -> None:
@@ -267,7 +267,7 @@ class CustomLoop(TrainingLoop):
         self._calls_to_check -= 1
         if self._calls_to_check <= 0:
             self.finish_if_written()
-            self._has_to_stop = self.stopping.is_asked()
+            self._has_to_stop = self.stopping.is_stop_requested()
             self._calls_to_check = self.stopping.next_check - state.iteration
         return self._has_to_stop
 
@@ -285,7 +285,7 @@ class KeptParts:
         self._per_rank: Mapping[str, Part] = {}
         self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
         """The contents still to restore: the checkpoint's name, shared parts, and this rank's own."""
-        self.is_over = False
+        self.has_ended = False
         """True once the task has returned after steps that it has not reported."""
 
     @property
@@ -322,7 +322,7 @@ class KeptParts:
         return {"parts": _states(self._per_rank)}
 
     def details(self) -> dict[str, Any]:
-        return {"is_over": self.is_over, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
+        return {"has_ended": self.has_ended, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         name, saved_world_size = loaded.name, loaded.world_size
@@ -333,7 +333,7 @@ class KeptParts:
                 f" continue with {self._world.world_size}; set workers.count: {saved_world_size}"
             )
         self._stored = name, {part: state for part, state in loaded.shared.items() if part != "hooks"}, own
-        self.is_over = loaded.manifest["is_over"]
+        self.has_ended = loaded.manifest["has_ended"]
 
 
 def _states(parts: Mapping[str, Part]) -> dict[str, Any]:

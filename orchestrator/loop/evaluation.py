@@ -67,7 +67,7 @@ class Evaluation:
             meters = {name: meter.to(state.device) for name, meter in self._meters().items()}
             with weights(state), torch.no_grad():
                 state.module.eval()
-                batches, places = data.once()
+                batches, places = data.evaluation_batches()
                 iterations = self._iterations.evaluate(batches, meters, offset, epoch)
                 for has_batch in self._places(places):
                     if has_batch:

@@ -22,7 +22,7 @@ from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.cursor import RunCursor
-from orchestrator.loop.state.hooked_contents import WeightsAlone
+from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.training import Training, load_initial_weights
 from orchestrator.loop.training_loop import TrainingLoop
@@ -160,7 +160,7 @@ class EvaluationLoop(Loop):
         data_of: DataOf = data_from_task,
         origin: InitialWeights | None = None,
     ) -> None:
-        super().__init__(task, experiment, hooks, context, data_of=data_of, resumes=True, contents=WeightsAlone)
+        super().__init__(task, experiment, hooks, context, data_of=data_of, resumes=True, contents=EvaluationContents)
         self._kind, self._rewinds, self._origin = kind, rewinds, origin
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""The run around a loop: its arguments beside task, experiment and hooks."""
+"""The context of a loop: its arguments other than task, experiment and hooks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from orchestrator.stats.write.recorder import Recorder
 
 @dataclass(frozen=True)
 class RunContext:
-    """The place of a loop, and of its files. By default one rank of a run that keeps nothing. Used in workers."""
+    """Rank, storage and display of a loop. By default one rank of a run that writes nothing. Used in workers."""
 
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)
     store: CheckpointStore | None = None
-    """Store of the checkpoints; without one there are none."""
+    """Checkpoint store; None saves no checkpoints."""
     artifacts: Path = Path(".")
-    """Local folder for files of hooks."""
+    """Local folder for files that hooks write."""
     send_artifacts: Callable[[], None] = lambda: None
-    """Uploads these files to the run's storage."""
+    """Function that uploads these files to the run's storage."""
     display: Display | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The experiment as plain data, with a trial's section `sweep`; empty for the experiment alone."""
+    """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment` itself."""
     name: str = ""
-    """Name of the run; empty for the experiment's."""
+    """Name of the run; empty for the name of the experiment."""
     stop_requested: Callable[[], bool] = lambda: False
-    """Returns whether somebody outside asks this rank to stop."""
+    """Function that returns whether this rank is interrupted."""
 
     def process_fields(self) -> dict[str, Any]:
         world = self.world

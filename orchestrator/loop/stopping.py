@@ -13,40 +13,42 @@ from orchestrator.loop.world import World
 CHECK_EVERY_S = 0.25
 """Seconds between two checks for stop requests."""
 INTERRUPTED = "interrupted"
-"""Stop reason of a run that was asked to stop from outside, as by Ctrl-C."""
+"""Stop reason of a run that was interrupted, for example by Ctrl-C."""
 _SHARE = 0.005
-"""The largest share of the time that checks may take. With thousands of ranks they are less frequent."""
+"""Maximum share of the time that checks may take; with thousands of ranks they become less frequent."""
 
 
 class StopCoordinator:
     """Coordinator of early stops, which a hook or the user requests on any rank. Runs in a worker.
 
-    A collective in every step would cost more than a small step, so ranks check every few iterations. In each check
-    they agree on the next. The cost of a check is the wait of the last rank; the smallest of the last few counts. With
-    one rank it is free. The clock gets this rank's wait.
+    A collective in every step could cost more than the step, so ranks check only every few iterations. In each check
+    they agree on the next one. The cost of a check is the wait of the last rank, as the minimum over the last few
+    checks. This rank's wait is added to the clock's. With one rank, a check is free.
     """
 
-    def __init__(self, state: State, world: World, clock: Clock, asked_from_outside: Callable[[], bool]) -> None:
+    def __init__(self, state: State, world: World, clock: Clock, is_interrupted: Callable[[], bool]) -> None:
         self._state, self._world, self._clock = state, world, clock
-        self._asked_from_outside = asked_from_outside
+        self._is_interrupted = is_interrupted
         self.next_check = 0
         """The iteration of the next check, the same on all ranks."""
         self.reasons: tuple[str, ...] = ()
-        """Why the run ends, as all ranks agreed; empty while it continues."""
+        """Stop reasons on which all ranks have agreed; empty while the run continues."""
         self._waited_s = 0.0
         self._costs_s: deque[float] = deque(maxlen=3)
         self.interrupted = False
-        """True if the run ends before it is done, and can be resumed."""
+        """True if the run ends early, but can be resumed."""
 
-    def is_asked(self) -> bool:
-        """Return whether any rank was asked to stop; collective, so call it only from `next_check` on."""
+    def is_stop_requested(self) -> bool:
+        """Return whether a stop is requested on any rank; collective, so call it only from `next_check` on."""
         state = self._state
-        is_asked = bool(state.stop_reasons or state.pause_reasons) or self._asked_from_outside()
+        is_requested = bool(state.stop_reasons or state.pause_reasons) or self._is_interrupted()
         if self._world.world_size == 1:
-            return is_asked
-        began = perf_counter()
-        flag, iteration_s, waited_s = self._world.maximum([float(is_asked), self._clock.iteration_s, -self._waited_s])
-        self._waited_s = perf_counter() - began
+            return is_requested
+        start = perf_counter()
+        flag, iteration_s, waited_s = self._world.maximum(
+            [float(is_requested), self._clock.iteration_s, -self._waited_s]
+        )
+        self._waited_s = perf_counter() - start
         self._clock.waiting_s += self._waited_s
         self._costs_s.append(-waited_s)
         iteration_s = max(iteration_s, 1e-6)
@@ -55,8 +57,8 @@ class StopCoordinator:
         return flag > 0
 
     def agree(self) -> None:
-        """Join the reasons of all ranks; collective."""
-        own = (self._state.stop_reasons, self._state.pause_reasons + [INTERRUPTED] * self._asked_from_outside())
+        """Collect the stop reasons of all ranks; collective."""
+        own = (self._state.stop_reasons, self._state.pause_reasons + [INTERRUPTED] * self._is_interrupted())
         stops, pauses = zip(*self._world.gather(own), strict=True)
         self.interrupted = any(pauses)
         self.reasons = tuple(dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons))

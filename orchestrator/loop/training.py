@@ -165,11 +165,11 @@ class Training:
         state, data = self.state, self.data.train
         assert self._batches is not None
         iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
-        runs_dry = data.runs_dry
+        stops_when_exhausted = data.stops_when_exhausted
         # A run resumed with different ranks or batches may have no iteration left in its epoch.
         has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
         while not has_ended:
-            if runs_dry and not data.ready():
+            if stops_when_exhausted and not data.fetch_ahead():
                 self._stop_at_end_of_data()
                 break
             next(iterations)
@@ -186,7 +186,7 @@ class Training:
                         return
                     state.request_checkpoint("stop")
                     break
-            if self.changes.coming:
+            if self.changes.pending:
                 self.changes.advance()
         if not state.finished and not self.stopping.reasons and not data.has_more():
             self._stop_at_end_of_data()
@@ -221,7 +221,7 @@ class Training:
 
     def _must_stop(self) -> bool:
         """Return whether training must stop in the middle of a phase, as all ranks agree."""
-        if not self.stopping.is_asked():
+        if not self.stopping.is_stop_requested():
             return False
         self.stopping.agree()
         return bool(self.stopping.reasons)

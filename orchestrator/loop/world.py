@@ -1,4 +1,4 @@
-"""The world: this process's rank, and its communication with the other ranks. Runs in workers."""
+"""The rank of this process, and its communication with the other ranks. Runs in workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 @dataclass
 class World:
-    """This process among the ranks of a run.
+    """Rank of this process in a run, and collectives for small messages.
 
-    Whoever starts the ranks makes and destroys the process group. Messages between ranks use gloo, beside the
-    gradients' own backend.
+    The code that starts the ranks creates and destroys the process group. Messages use gloo, even if gradients use
+    NCCL.
     """
 
     rank: int = 0
@@ -35,8 +35,8 @@ class World:
     def abort(self) -> None:
         """Abort the device's collectives, because a rank may have died; callable from any thread.
 
-        NCCL would wait for that rank until its timeout, and so would everybody who waits for the device. The device's
-        results may be wrong afterwards. Gloo notices.
+        NCCL would wait for that rank until a timeout, and so would every synchronization with the device. Results on
+        the device may be wrong afterwards. Gloo detects a dead rank itself.
         """
         if self._is_aborted:
             return
@@ -78,7 +78,7 @@ class World:
             dist.barrier(group=self._group)
 
     def maximum(self, values: list[float]) -> list[float]:
-        """Return the largest of each value across ranks."""
+        """Return the element-wise maximum across ranks."""
         if self.world_size == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)

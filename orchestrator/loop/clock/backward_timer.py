@@ -1,4 +1,4 @@
-"""The end of a rank's own backward pass, after which it waits for the gradients of the others."""
+"""Detection of the end of a rank's own backward pass, after which it waits for other ranks' gradients."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ class BackwardTimer:
 
     `DistributedDataParallel` exchanges gradients during the pass, and waits for the missing ones in a callback that
     autograd calls at its end. Autograd calls such callbacks in the order in which they were queued, and this one is
-    queued before the last gradient exists. So the time between its mark and the end of the pass is the wait for other
-    ranks, and the part of the transfer that the pass did not hide. On CUDA the mark is an event on the caller's stream,
-    which autograd makes wait for the kernels of the pass.
+    queued before the last gradient exists. So the time between its timestamp and the end of the pass is the wait for
+    other ranks, plus the part of the transfer that does not overlap with the pass. On CUDA the timestamp is an event on
+    the caller's stream, which autograd makes wait for the kernels of the pass.
     """
 
     def __init__(self, model: DistributedDataParallel, clock: Clock) -> None:
         self._clock = clock
-        self._ended: Any = None
+        self._pass_end: Any = None
         self._is_queued = False
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # One is enough where DDP needs a gradient of each in each pass. Its hooks run before DDP gets its gradient.
+        # One parameter is enough if each gets a gradient in each pass. Its hook runs before DDP gets the gradient.
         for parameter in trained if model.find_unused_parameters or model.static_graph else trained[:1]:
-            parameter.register_hook(self._queue_mark)
+            parameter.register_hook(self._queue_callback)
 
-    def _queue_mark(self, gradient: Tensor) -> None:
+    def _queue_callback(self, gradient: Tensor) -> None:
         if self._clock.recording and not self._is_queued:
             self._is_queued = True
             call_after_backward(self._mark_end)
 
     def _mark_end(self) -> None:
-        self._ended = self._clock.mark()
+        self._pass_end = self._clock.mark()
 
     def take(self, default: Any) -> Any:
-        """Return the mark of the pass that has just ended, or the default if there is none."""
-        ended, self._ended, self._is_queued = self._ended, None, False
-        return default if ended is None else ended
+        """Return the timestamp of the pass that has just ended, or `default` if there is none."""
+        pass_end, self._pass_end, self._is_queued = self._pass_end, None, False
+        return default if pass_end is None else pass_end

@@ -1,4 +1,4 @@
-"""Costs of hooks and of saving, written with the rows."""
+"""Recording of the costs of hooks and of saving."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from orchestrator.stats.write.recorder import Recorder
 
 
 class CostRecorder:
-    """Recorder of costs outside iterations, which it writes together with the rows."""
+    """Recorder of the costs of hooks and of saving, which it writes together with the rows."""
 
     def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: RunCursor) -> None:
         self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor
         self._charges: dict[str, list[float]] = {}
 
     def charge(self, event: str, seconds: float) -> None:
-        """Add a cost of the loop: `save`, for which training waited, or `write`, which went on beside it."""
+        """Add a cost of the loop: `save`, for which training waited, or `write`, which ran in the background."""
         self._charges.setdefault(event, []).append(seconds)
 
     def flush(self, *, is_saving: bool = False) -> None:
@@ -32,10 +32,10 @@ class CostRecorder:
     def _record(self, stage: int) -> None:
         """Record costs that precede a checkpoint at this iteration and `stage` or a later one."""
         state = self._state
-        place = {"epoch": self._cursor.epoch_label, "iteration": state.iteration, "step": state.step, "stage": stage}
+        position = {"epoch": self._cursor.epoch_label, "iteration": state.iteration, "step": state.step, "stage": stage}
         charges, self._charges = self._charges, {}
         own = [
             {"hook": "(loop)", "event": event, "calls": len(costs), "seconds": sum(costs)}
             for event, costs in charges.items()
         ]
-        self._recorder.append_costs([{**place, **cost} for cost in self._plan.drain_costs() + own])
+        self._recorder.append_costs([{**position, **cost} for cost in self._plan.drain_costs() + own])

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.sampling import sampled
+from orchestrator.loop.data.sampling import find_sampler_order
 from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, sequential, shuffled
 from orchestrator.loop.step.task_errors import check_type, missing_batch, wrong_batch, wrong_sample
 from orchestrator.loop.world import World
@@ -32,7 +32,7 @@ class Loader(Protocol):
 class Indexed(PhaseData):
     """A phase's map-style dataset, in the order of the task's sampler.
 
-    By default training shuffles it in each epoch, and an evaluation does not.
+    By default, training shuffles it in each epoch; an evaluation does not.
     """
 
     by_index = True
@@ -42,18 +42,18 @@ class Indexed(PhaseData):
     ) -> None:
         self._task, self._dataset, self._phase = task, dataset, phase
         self._experiment, self._world = experiment, world
-        # Not the default generator: making an iterator must not draw from those that a resume restores.
+        # Not the default generator: creating an iterator must not change the random state that a resume restores.
         self._generator = generator
-        self._trains = phase == "train"
+        self._is_training = phase == "train"
         self._check_length()
         length = len(dataset)
-        own = sampled(task, dataset, phase, experiment.seed, world)
-        default = shuffled(length, experiment.seed) if self._trains else sequential(length)
+        own = find_sampler_order(task, dataset, phase, experiment.seed, world)
+        default = shuffled(length, experiment.seed) if self._is_training else sequential(length)
         order, length = own or (default, length)
         self.size = length
-        self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._trains)
-        self.loader = self._loader(self.sampler)
-        if self._trains and self.length() == 0:
+        self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._is_training)
+        self.loader = self._make_loader(self.sampler)
+        if self._is_training and self.length() == 0:
             size = f"{length} samples on {world.world_size} rank{'s' if world.world_size > 1 else ''}"
             if not experiment.loader.drop_last:
                 raise ConfigError(
@@ -64,16 +64,16 @@ class Indexed(PhaseData):
 
     def _check_length(self) -> None:
         samples, ranks = len(self._dataset), self._world.world_size
-        if not self._trains and samples < ranks and self._task.meters():
+        if not self._is_training and samples < ranks and self._task.meters():
             message = (
                 f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks"
             )
             raise ConfigError([Problem("task", message)])
 
-    def _loader(self, sampler: ShardedSampler) -> Any:
-        options = self._experiment.loader
-        size = self._experiment.batch_size if self._trains else options.eval_batch_size or self._experiment.batch_size
-        drop_last = self._trains and options.drop_last
+    def _make_loader(self, sampler: ShardedSampler) -> Any:
+        options, train_size = self._experiment.loader, self._experiment.batch_size
+        size = train_size if self._is_training else options.eval_batch_size or train_size
+        drop_last = self._is_training and options.drop_last
         batches = (
             SeededBatches(sampler, size, drop_last, self._experiment.seed)
             if options.num_workers
@@ -95,10 +95,10 @@ class Indexed(PhaseData):
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         self.sampler.begin(epoch, offset)
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
-        return batches_of(self.loader, self._phase)
+        return iterate_batches(self.loader, self._phase)
 
-    def once(self) -> tuple[Iterator[Any], Iterable[object]]:
-        return batches_of(self.loader, self._phase), range(len(self.loader))
+    def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
+        return iterate_batches(self.loader, self._phase), range(len(self.loader))
 
     def first_sample(self) -> Any:
         loader = self._task.loader(
@@ -107,22 +107,21 @@ class Indexed(PhaseData):
         return next(self._with_own_generators(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        return self._with_own_generators(self._loader(self._whole(shuffled)))
+        return self._with_own_generators(self._make_loader(self._make_sampler(shuffled)))
 
-    def _whole(self, is_shuffled: bool) -> ShardedSampler:
+    def _make_sampler(self, is_shuffled: bool) -> ShardedSampler:
         length = len(self._dataset)
         order = shuffled(length, self._experiment.seed) if is_shuffled else sequential(length)
         return ShardedSampler(order, length, self._world.rank, self._world.world_size, even=False)
 
     def _with_own_generators(self, loader: Any) -> Iterator[Any]:
-        return with_own_generators(batches_of(loader, self._phase), self._experiment.seed)
+        return with_own_generators(iterate_batches(loader, self._phase), self._experiment.seed)
 
 
-def batches_of(loader: Iterable[Any], phase: str) -> Iterator[Any]:
-    """Yield the batches of a loader; raises RunError with the index and the phase of a sample that cannot be loaded.
+def iterate_batches(loader: Iterable[Any], phase: str) -> Iterator[Any]:
+    """Yield the batches of a loader; raises RunError that names a sample that cannot be loaded.
 
-    A loader in this process does not use its own iterator, whose work for processes and for a profiler costs more than
-    all of the loop's own.
+    If the loader has no processes, this does not use torch's iterator, whose overhead is larger than the loop's.
     """
     if type(loader) is not DataLoader or loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
         return iter(loader)
@@ -138,7 +137,7 @@ def _fetch_in_process(loader: Any, batches: Iterable[list[int]], phase: str) -> 
         try:
             batch = collate(fetch(indices))
         except Exception as error:  # user code may raise anything
-            raise _explain(loader, indices, phase, error)  # noqa: B904  # its cause is chosen there
+            raise _explain(loader, indices, phase, error)  # noqa: B904  # `_explain` sets the cause
         if batch is None:
             raise missing_batch(collate)
         yield batch
@@ -151,10 +150,10 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
             batch = next(iterator)
         except StopIteration:
             return
-        except Exception as error:  # user code may raise anything, also in a process of the loader
+        except Exception as error:  # user code may raise anything, even in a loader process
             if not _is_raised_again(error):
                 raise
-            # `_explain` chooses the cause.
+            # `_explain` sets the cause.
             raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
         if batch is None:
             raise missing_batch(loader.collate_fn)
@@ -163,7 +162,7 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
 
 
 def _is_raised_again(error: Exception) -> bool:
-    """Return whether user code in a process of the loader raised this, and not torch about a lost process."""
+    """Return whether user code in a loader process raised this error, not torch because a process died."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -171,7 +170,7 @@ def _is_raised_again(error: Exception) -> bool:
 
 
 def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:
-    """Load the samples of a batch one by one, and return an error that names the one that fails, or all."""
+    """Load the samples of a batch one by one, and return an error that names the failing sample, or all samples."""
     samples = []
     for index in indices:
         try:

@@ -1,4 +1,4 @@
-"""The data of one phase, as the loop uses them."""
+"""The interface of one phase's data."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any
 class PhaseData(ABC):
     """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once. Used in workers.
 
-    The defaults are those of data whose position the loop's counters know.
+    The default methods suit data whose position follows from the loop's counters.
     """
 
     loader: Any
-    """The loader in `state.loaders`."""
+    """Loader, as in `state.loaders`."""
     by_index = False
-    """True if a position in an epoch is a number of samples, from which any number of ranks can continue."""
+    """True if a position in an epoch is a number of samples, so any number of ranks can continue there."""
     size: int | None = None
     """Samples of an epoch on all ranks; None if unknown."""
-    runs_dry = False
-    """True if training ends when a rank has no batch left, so that all ranks agree before each batch."""
-    is_over = False
-    """True if training has ended that way."""
+    stops_when_exhausted = False
+    """True if training ends when a rank has no batch left; then all ranks agree before each batch."""
+    is_exhausted = False
+    """True if training has ended because a rank had no batch left."""
 
     @abstractmethod
     def length(self, offset: int = 0) -> int:
-        """Return this rank's batches in an epoch, without the first `offset` samples of all ranks.
+        """Return the number of this rank's batches in an epoch, after the first `offset` samples of all ranks.
 
-        In training all ranks have the same number. In an evaluation 0 means unknown.
+        In training all ranks have the same number. In an evaluation, 0 means unknown.
         """
 
     @abstractmethod
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        """Return the training batches of an epoch, without the first `offset` samples of all ranks."""
+        """Return the training batches of an epoch, after the first `offset` samples of all ranks."""
 
-    def ready(self) -> bool:
-        """Return whether every rank has another training batch; collective."""
+    def fetch_ahead(self) -> bool:
+        """Fetch the next training batch; return whether every rank has one. Collective."""
         return True
 
     def has_more(self) -> bool:
@@ -44,15 +44,15 @@ class PhaseData(ABC):
         return True
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return this rank's position, as plain data; None if the loop's counters know it."""
+        """Return this rank's position, as plain data; None if it follows from the loop's counters."""
         return None
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:  # noqa: B027  # nothing by default
         """Continue at a saved position; raises CheckpointError if that is impossible."""
 
     @abstractmethod
-    def once(self) -> tuple[Iterator[Any], Iterable[object]]:
-        """Return the batches of an evaluation, and an iterable with an item for each of them."""
+    def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
+        """Return the batches of an evaluation, and an iterable with one item per batch."""
 
     def close(self) -> None:
         self.loader = None
@@ -63,4 +63,4 @@ class PhaseData(ABC):
 
     @abstractmethod
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Yield this rank's batches once, the same each time, without effect on the training."""
+        """Yield this rank's batches once, the same each time, without affecting training."""

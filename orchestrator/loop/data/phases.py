@@ -21,7 +21,7 @@ from orchestrator.loop.world import World
 from orchestrator.task import Task
 
 DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
-"""Returns the data of a task for a rank."""
+"""Function that returns the data of a task for a rank."""
 
 
 def data_from_task(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
@@ -37,7 +37,7 @@ class Data:
         self._device = world.device
         datasets = dict(data_of(task, experiment, world))
         check_phases(task, datasets)
-        _refuse_unread(task, experiment, datasets)
+        _check_no_unread_keys(task, experiment, datasets)
         generator = torch.Generator()
 
         def build(phase: str) -> PhaseData:
@@ -56,33 +56,33 @@ class Data:
         """Loaders by phase, for hooks."""
 
     def phase_names(self, kind: str) -> list[str]:
-        """Return the phases of val, or of test, in the order in which they run."""
+        """Return the val or test phases, in the order in which they run."""
         return phases_of(kind, self.phases)
 
     def sizes(self) -> dict[str, int]:
-        """Return the samples of each phase, if known."""
+        """Return the number of samples of each phase whose size is known."""
         return {phase: data.size for phase, data in self.phases.items() if data.size is not None}
 
     def close(self) -> None:
-        """Release the loaders and their processes, which the garbage collector would end late and slowly."""
+        """Release the loaders and their processes; the garbage collector would do so late and slowly."""
         self.loaders.clear()
         for data in self.phases.values():
             data.close()
 
     def first_sample(self, phase: str) -> Any:
-        """Return a batch of the first sample of a phase, on the device, the same on each rank and each time."""
+        """Return a batch of a phase's first sample, on the device; the same on each rank and each time."""
         return to_device(self.phases[phase].first_sample(), self._device)
 
     def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
-        """Return this rank's batches of a phase once, on the device, the same each time.
+        """Iterate once over this rank's batches of a phase, on the device; the same batches each time.
 
-        They have no effect on the training's order and random numbers.
+        This does not affect the training's order and random numbers.
         """
         return (to_device(batch, self._device) for batch in self.phases[phase].fresh_batches(shuffled=shuffled))
 
 
-def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
-    """Raise ConfigError for keys about data that the task does not have: evaluations, streams, the loop's loaders."""
+def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
+    """Raise ConfigError for keys about data that the task does not have: evaluation phases, streams, loaders."""
     loader, train, method = experiment.loader, datasets["train"], f"{type(task).__name__}.data()"
     if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
         message = (

@@ -1,4 +1,4 @@
-"""The order of a task's own sampler, checked to be the same on all ranks and in each call."""
+"""The order of a task's own sampler; it must be the same on all ranks and in each call."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from orchestrator.randomness import seeded
 from orchestrator.task import Task
 
 
-def sampled(task: Task, dataset: Any, phase: str, seed: int, world: World) -> tuple[Order, int] | None:
-    """Return the order of `task.sampler` for a phase and its length, or None if it has none.
+def find_sampler_order(task: Task, dataset: Any, phase: str, seed: int, world: World) -> tuple[Order, int] | None:
+    """Return the order of `task.sampler` for a phase and its length, or None if it has no sampler.
 
-    Collective if there is a sampler. Raises ConfigError unless it is an order of this dataset.
+    Collective if there is a sampler. Raises ConfigError unless it is a repeatable order of this dataset.
     """
     sampler = task.sampler(dataset, phase)
     if sampler is None:
         return None
     method = f"{type(task).__name__}.sampler() for {phase}"
     is_sampler = isinstance(sampler, Sampler) or hasattr(sampler, "set_epoch")
-    order = (_sampler_order if is_sampler else _weighted_order)(sampler, len(dataset), seed, method)
+    order = (_make_sampler_order if is_sampler else _make_weighted_order)(sampler, len(dataset), seed, method)
     first = order(0)
     if not first:
         raise _problem(method, "gives no sample")
@@ -49,8 +49,8 @@ def _problem(method: str, message: str, advice: str | None = None) -> ConfigErro
     return ConfigError([Problem("task", f"{method} {message}", suggestion=advice)])
 
 
-def _weighted_order(weights: Iterable[float], samples: int, seed: int, method: str) -> Order:
-    """Draw as many samples as there are, with replacement, as torch's WeightedRandomSampler does."""
+def _make_weighted_order(weights: Iterable[float], samples: int, seed: int, method: str) -> Order:
+    """Return an order that draws with replacement, as torch's WeightedRandomSampler does."""
     try:
         if isinstance(weights, Mapping):
             raise TypeError
@@ -72,7 +72,7 @@ def _weighted_order(weights: Iterable[float], samples: int, seed: int, method: s
     return order
 
 
-def _sampler_order(sampler: Any, samples: int, seed: int, method: str) -> Order:
+def _make_sampler_order(sampler: Any, samples: int, seed: int, method: str) -> Order:
     """Return the order of a sampler, with all generators seeded for the epoch."""
 
     def order(epoch: int) -> list[int]:

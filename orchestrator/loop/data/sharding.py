@@ -1,4 +1,4 @@
-"""The order of an epoch's samples, and this rank's share of it."""
+"""The order of an epoch's samples, and this rank's share of them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def shuffled(length: int, seed: int) -> Order:
 class ShardedSampler(Sampler[int]):
     """Sampler of this rank's share of `length` samples, from any position in an epoch. Used in workers.
 
-    With `even` the shares are those of torch's DistributedSampler: a few samples are repeated, so that all ranks have
-    the same number. `offset` counts the samples of this epoch that all ranks have consumed. As shares are interleaved,
-    these are a prefix of the epoch's order, so another number of ranks can continue the epoch.
+    With `even`, shares are those of torch's DistributedSampler: a few samples are repeated to give all ranks the same
+    number. `offset` counts the samples of this epoch that all ranks have consumed. Shares are interleaved, so the
+    consumed samples are a prefix of the epoch's order, and any number of ranks can continue the epoch.
     """
 
     def __init__(self, order: Order, length: int, rank: int, world_size: int, *, even: bool) -> None:
@@ -44,14 +44,14 @@ class ShardedSampler(Sampler[int]):
         self.epoch = 0
         self.offset = 0
         self.current_epoch = 0
-        """The current epoch, even if all epochs have the order of the first."""
+        """Number of the current epoch, even if all epochs have the same order."""
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch; keeps the offset."""
         self.epoch = epoch
 
     def begin(self, epoch: int, offset: int) -> None:
-        """Begin the rest of an epoch."""
+        """Begin an epoch after `offset` samples."""
         self.current_epoch, self.offset = epoch, offset
 
     def __iter__(self) -> Iterator[int]:
@@ -77,15 +77,15 @@ class SeededBatches(BatchSampler):
     """Sampler of this rank's batches, each with its own seed, for a loader with processes. Used in workers.
 
     The process that fetches a batch seeds all generators. The seed depends on the experiment's seed, the epoch, and the
-    batch's place among the samples of all ranks. So a resume, or another process, draws the same numbers.
+    batch's position in the epoch's order. So the random numbers do not depend on the process, nor on a resume.
     """
 
     def __init__(self, sampler: ShardedSampler, batch_size: int, drop_last: bool, seed: int) -> None:
         super().__init__(sampler, batch_size, drop_last)
-        self._own, self._seed = sampler, seed
+        self._sharded_sampler, self._seed = sampler, seed
 
     def __iter__(self) -> Iterator[list[int]]:
-        sampler = self._own
+        sampler = self._sharded_sampler
         for number, batch in enumerate(super().__iter__()):
             position = sampler.offset + number * self.batch_size * sampler.world_size + sampler.rank
             entropy = np.random.SeedSequence([self._seed, sampler.current_epoch, position])
@@ -93,16 +93,16 @@ class SeededBatches(BatchSampler):
 
 
 class _Batch(list[int]):
-    """The indices of a batch. In another process they arrive as a plain list, and seed its generators."""
+    """Indices of a batch. Unpickled in a loader process, they become a plain list, and seed that process."""
 
     def __init__(self, indices: list[int], seed: int) -> None:
         super().__init__(indices)
         self.seed = seed
 
     def __reduce__(self) -> tuple[Callable[..., list[int]], tuple[Any, ...]]:
-        return _arrived, (list(self), self.seed)
+        return _seed_and_return, (list(self), self.seed)
 
 
-def _arrived(indices: list[int], seed: int) -> list[int]:
+def _seed_and_return(indices: list[int], seed: int) -> list[int]:
     seed_host(seed)
     return indices

@@ -1,4 +1,4 @@
-"""Streams: iterable datasets, and loaders that keep their own position. Runs in workers."""
+"""Iterable datasets, and loaders that keep their own position. Runs in workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.config.checks.data import length_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, TaskError
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.stream_shard import Share, has_state, refuse_unclear
+from orchestrator.loop.data.stream_shard import Share, check_sharding_declared, has_state
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 from orchestrator.task import Task
@@ -25,9 +25,9 @@ _NOT_FETCHED: Any = object()
 class Stream(PhaseData):
     """A phase's iterable dataset or loader.
 
-    Training iterates over it in passes. If the length of a pass is known, and there is no `epoch_steps`, an epoch is a
-    pass. Otherwise passes follow each other without regard to epochs. A rank whose pass ends before the epoch begins
-    the next pass, or all ranks end the run there (`loader.on_exhausted`).
+    Training iterates over it in passes. If the length of a pass is known and `epoch_steps` is not set, an epoch is a
+    pass; otherwise epochs and passes are independent. If a rank's pass ends before the epoch, the rank begins the next
+    pass, or all ranks end the run there (`loader.on_exhausted`).
     """
 
     def __init__(
@@ -42,33 +42,33 @@ class Stream(PhaseData):
     ) -> None:
         self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
         self._generator, self._build_again = generator, build_again
-        self._trains = phase == "train"
-        self.runs_dry = self._trains and experiment.loader.on_exhausted == "stop"
-        options = experiment.loader
-        self._batch_size = experiment.batch_size if self._trains else options.eval_batch_size or experiment.batch_size
-        self._drop_last = self._trains and options.drop_last
+        self._is_training = phase == "train"
+        self.stops_when_exhausted = self._is_training and experiment.loader.on_exhausted == "stop"
+        options, train_size = experiment.loader, experiment.batch_size
+        self._batch_size = train_size if self._is_training else options.eval_batch_size or train_size
+        self._drop_last = self._is_training and options.drop_last
         self._share: Share | None = None
         self.loader: Any = data
         if not is_loader(data):
             self._check_dataset(data)
             self._share = Share(data, world.rank, world.world_size, experiment.seed)
-            self.loader = self._loader(self._share, generator, options.num_workers)
-        if self._trains and not has_state(self.loader):
+            self.loader = self._make_loader(self._share, generator, options.num_workers)
+        if self._is_training and not has_state(self.loader):
             message = f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume"
             advice = "return the dataset, or torchdata's StatefulDataLoader"
             raise ConfigError([Problem("task", message, suggestion=advice)])
-        self._pass_length = self._agreed(self._own_length())
-        self._is_whole = self._own_length() == self._pass_length
-        self._by_pass = self._pass_length is not None and experiment.epoch_steps is None
-        self._length = self._epoch_length() if self._trains else self._pass_length or 0
+        self._pass_length = self._agree_on_length(self._find_own_length())
+        self._is_whole = self._find_own_length() == self._pass_length
+        self._is_epoch_one_pass = self._pass_length is not None and experiment.epoch_steps is None
+        self._length = self._find_epoch_length() if self._is_training else self._pass_length or 0
         self._epoch, self._passes = 0, 0
         self._batches: Iterator[Any] | None = None
         self._pass: Iterator[Any] = iter(())
         self._restored: dict[str, Any] | None = None
         self._next = _NOT_FETCHED
-        self._ahead: dict[str, Any] | None = None
-        """The position before the batch that was fetched ahead of its phase, and the generators at that time."""
-        self.is_over = False
+        self._position_ahead: dict[str, Any] | None = None
+        """Position and random state before the batch that was fetched ahead of its phase."""
+        self.is_exhausted = False
 
     def _check_dataset(self, dataset: Any) -> None:
         name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
@@ -76,9 +76,9 @@ class Stream(PhaseData):
             message = f"{name} is an iterator, which ends after one pass; return an object whose __iter__ starts over"
             raise ConfigError([Problem("task", message)])
         if self._world.world_size > 1 or loader.num_workers:
-            refuse_unclear(dataset, self._phase)
+            check_sharding_declared(dataset, self._phase)
 
-    def _loader(
+    def _make_loader(
         self, share: Share, generator: torch.Generator, num_workers: int = 0, batch_size: int | None = None
     ) -> Any:
         pin = self._experiment.loader.pin_memory
@@ -93,18 +93,18 @@ class Stream(PhaseData):
             options["num_workers"] = num_workers
         return self._task.loader(share, None, self._phase, options)
 
-    # How long an epoch is
+    # Length of an epoch
 
-    def _agreed(self, own: int | None) -> int | None:
-        """Return the largest number of batches of a rank, or the smallest if training stops there."""
-        lengths = self._world.gather(own) if self._trains else [own]
+    def _agree_on_length(self, own: int | None) -> int | None:
+        """Return the largest number of batches of any rank, or the smallest if training stops when a rank has none."""
+        lengths = self._world.gather(own) if self._is_training else [own]
         known = [length for length in lengths if length is not None]
         if len(known) < len(lengths):
             return None
-        return min(known) if self.runs_dry else max(known)
+        return min(known) if self.stops_when_exhausted else max(known)
 
-    def _own_length(self) -> int | None:
-        """Return the batches of a pass on this rank; None if unknown."""
+    def _find_own_length(self) -> int | None:
+        """Return the number of this rank's batches in a pass; None if unknown."""
         if self._share is None:
             return length_of(self.loader)
         samples = length_of(self._share.dataset)
@@ -112,7 +112,7 @@ class Stream(PhaseData):
             return None
         shards = [samples]
         if not self._share.shares_itself:
-            # Each process of each rank makes batches of its own samples.
+            # Each loader process of each rank makes batches of its own samples.
             count = self._world.world_size * (self._experiment.loader.num_workers or 1)
             shards = [
                 -(-(samples - first) // count) for first in range(self._world.rank, count, self._world.world_size)
@@ -120,7 +120,7 @@ class Stream(PhaseData):
         size = self._batch_size
         return sum(max(0, shard // size if self._drop_last else -(-shard // size)) for shard in shards)
 
-    def _epoch_length(self) -> int:
+    def _find_epoch_length(self) -> int:
         experiment = self._experiment
         if experiment.epoch_steps is not None:
             return experiment.epoch_steps * experiment.micro_batches
@@ -143,40 +143,40 @@ class Stream(PhaseData):
     # Training
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        if self._batches is not None and not self._by_pass:
+        if self._batches is not None and not self._is_epoch_one_pass:
             return self._batches
         state, self._restored = self._restored, None
         if self._batches is not None:
             self._end_pass()
         elif state and self._share is None and state["loader"] is not None and self._is_new_pass(state, epoch):
-            # The order of the next pass may depend on what a loader keeps of the last one.
+            # Finish the last pass first, because a loader may derive the order of the next pass from it.
             self._passes = state["pass"]
             self._pass = self._start_pass(state["loader"])
             self._end_pass()
         if state is None or self._is_new_pass(state, epoch):
-            state = {"pass": epoch if self._by_pass else state["pass"] + 1 if state else 0, "loader": None}
+            state = {"pass": epoch if self._is_epoch_one_pass else state["pass"] + 1 if state else 0, "loader": None}
         self._epoch, self._passes = epoch, state["pass"]
         self._pass = self._start_pass(state["loader"])
-        if not self.runs_dry:
-            self._batches = self._all_passes(has_batch=state["loader"] is not None)
+        if not self.stops_when_exhausted:
+            self._batches = self._iterate_passes(has_batch=state["loader"] is not None)
             return self._batches
         if "random" in state:
-            self._fetch_as_before(state)
-        self._batches = self._iterate()
+            self._fetch_ahead_again(state)
+        self._batches = self._iterate_ahead()
         return self._batches
 
     def _is_new_pass(self, state: Mapping[str, Any], epoch: int) -> bool:
-        """Return whether training begins a new pass after the place that `state` describes."""
-        return state["is_over"] or (self._by_pass and state["epoch"] != epoch)
+        """Return whether training begins a new pass after the position `state`."""
+        return state["is_exhausted"] or (self._is_epoch_one_pass and state["epoch"] != epoch)
 
     def _end_pass(self) -> None:
-        """Exhaust a pass after its last batch, as a `for` loop does, with the training's generators unchanged."""
+        """Exhaust a pass after its last batch, as a `for` loop does, without changing the training's random state."""
         if self._is_whole and self._passes == self._epoch:
             before = random_state()
             next(self._pass, _END)
             restore_random_state(before)
 
-    def _all_passes(self, has_batch: bool) -> Iterator[Any]:
+    def _iterate_passes(self, has_batch: bool) -> Iterator[Any]:
         """Yield the rest of a pass and all that follow; raises TaskError for a pass without a batch."""
         while True:
             for batch in self._pass:
@@ -190,25 +190,25 @@ class Stream(PhaseData):
             self._passes += 1
             self._pass, has_batch = self._start_pass(), False
 
-    def _start_pass(self, place: Any = None) -> Iterator[Any]:
-        """Return a pass, or the rest of it from a place on. Reading up to it draws no numbers from the training."""
+    def _start_pass(self, position: Any = None) -> Iterator[Any]:
+        """Return a pass, or its rest from `position` on. Skipping to it does not change the training's random state."""
         if self._share is not None:
             self._share.passes = self._passes
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + self._passes * 1_009 + self._world.rank)
-        if place is None:
-            return self._checked(iter(self.loader))
+        if position is None:
+            return self._with_located_errors(iter(self.loader))
         before = random_state()
-        self.loader.load_state_dict(place)
+        self.loader.load_state_dict(position)
         batches = iter(self.loader)
         restore_random_state(before)
-        return self._checked(batches)
+        return self._with_located_errors(batches)
 
-    def _checked(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _with_located_errors(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches; raises RunError if one cannot be loaded."""
         while True:
             try:
                 batch = next(batches, _END)
-            except Exception as error:  # the user's own code, which may raise anything
+            except Exception as error:  # user code may raise anything
                 raise RunError(
                     f"the {self._phase} stream fails on rank {self._world.rank}: {type(error).__name__}: {error}"
                 ) from error
@@ -216,46 +216,46 @@ class Stream(PhaseData):
                 return
             yield batch
 
-    def ready(self) -> bool:
+    def fetch_ahead(self) -> bool:
         if self._next is _NOT_FETCHED:
             self._next = next(self._pass, _END)
-        self.is_over = bool(self._world.maximum([float(self._next is _END)])[0])
-        return not self.is_over
+        self.is_exhausted = bool(self._world.maximum([float(self._next is _END)])[0])
+        return not self.is_exhausted
 
     def has_more(self) -> bool:
-        if not self.runs_dry or self._by_pass:
+        if not self.stops_when_exhausted or self._is_epoch_one_pass:
             return True
-        self._ahead = {**self._place(self.loader.state_dict()), "random": random_state()}
-        return self.ready()
+        self._position_ahead = {**self._make_position(self.loader.state_dict()), "random": random_state()}
+        return self.fetch_ahead()
 
-    def _fetch_as_before(self, state: dict[str, Any]) -> None:
-        """Fetch the batch that was fetched ahead when the checkpoint was made, with the generators of that moment."""
-        before, self._ahead = random_state(), state
+    def _fetch_ahead_again(self, state: dict[str, Any]) -> None:
+        """Fetch again the batch that was fetched ahead of the checkpoint, with the random state of that time."""
+        before, self._position_ahead = random_state(), state
         restore_random_state(state["random"])
         self._next = next(self._pass, _END)
         restore_random_state(before)
 
-    def _iterate(self) -> Iterator[Any]:
+    def _iterate_ahead(self) -> Iterator[Any]:
         while True:
-            batch, self._next, self._ahead = self._next, _NOT_FETCHED, None
+            batch, self._next, self._position_ahead = self._next, _NOT_FETCHED, None
             yield batch
 
-    # Where it stands
+    # Position
 
     def state_dict(self) -> dict[str, Any] | None:
         if self._batches is None:
-            return self._restored or self._place(None)
-        if self.is_over:
-            return self._place(None)
-        return self._ahead or self._place(self.loader.state_dict())
+            return self._restored or self._make_position(None)
+        if self.is_exhausted:
+            return self._make_position(None)
+        return self._position_ahead or self._make_position(self.loader.state_dict())
 
-    def _place(self, place: Any) -> dict[str, Any]:
+    def _make_position(self, loader_state: Any) -> dict[str, Any]:
         return {
             "epoch": self._epoch,
             "pass": self._passes,
             "processes": self._experiment.loader.num_workers,
-            "loader": place,
-            "is_over": self.is_over,
+            "loader": loader_state,
+            "is_exhausted": self.is_exhausted,
         }
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
@@ -275,13 +275,13 @@ class Stream(PhaseData):
                 f" resume with loader.num_workers={state['processes']}"
             )
         self._restored, self._epoch, self._passes = state, state["epoch"], state["pass"]
-        self.is_over = self.runs_dry and state["is_over"]
+        self.is_exhausted = self.stops_when_exhausted and state["is_exhausted"]
 
-    # Evaluation, and beside the training
+    # Evaluation, and batches outside the training order
 
-    def once(self) -> tuple[Iterator[Any], Iterable[object]]:
+    def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
         batches = _LookAhead(self._start_pass())
-        return batches, batches.places()
+        return batches, batches.items()
 
     def close(self) -> None:
         self._batches = self.loader = None
@@ -291,20 +291,20 @@ class Stream(PhaseData):
         dataset, seed = self._build_again(), self._experiment.seed
         loader = dataset
         if self._share is not None:
-            loader = self._loader(Share(dataset, 0, 1, seed), torch.Generator(), batch_size=1)
+            loader = self._make_loader(Share(dataset, 0, 1, seed), torch.Generator(), batch_size=1)
         return next(with_own_generators(loader, seed))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Yield batches of new data, because the stream must keep its position; of training data one epoch."""
+        """Yield the batches of a new stream, because this one must keep its position; one epoch of training data."""
         dataset, seed, world = self._build_again(), self._experiment.seed, self._world
         loader = dataset
         if self._share is not None:
-            loader = self._loader(Share(dataset, world.rank, world.world_size, seed), torch.Generator())
-        return islice(with_own_generators(loader, seed), self._length if self._trains else None)
+            loader = self._make_loader(Share(dataset, world.rank, world.world_size, seed), torch.Generator())
+        return islice(with_own_generators(loader, seed), self._length if self._is_training else None)
 
 
 class _LookAhead(Iterator[Any]):
-    """An iterator that knows whether there is another batch."""
+    """Iterator that fetches one batch ahead, to know whether there is another."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches, self._next = batches, next(batches, _END)
@@ -313,12 +313,12 @@ class _LookAhead(Iterator[Any]):
         batch, self._next = self._next, next(self._batches, _END)
         return batch
 
-    def places(self) -> Iterator[object]:
-        """Yield an item for each batch, as long as there is one."""
+    def items(self) -> Iterator[object]:
+        """Yield one item per batch, for as long as there are batches."""
         while self._next is not _END:
             yield self._next
 
 
 def is_loader(data: Any) -> bool:
-    """Return whether an object yields batches, and not samples as a dataset does."""
+    """Return whether an object yields batches, not samples as a dataset does."""
     return isinstance(data, DataLoader) or (not isinstance(data, IterableDataset) and has_state(data))

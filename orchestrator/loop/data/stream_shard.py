@@ -1,4 +1,4 @@
-"""This process's share of an iterable dataset, by rank and loader process, and its position in it."""
+"""One process's share of an iterable dataset, by rank and loader process, and the position in it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ SHARE_THEMSELVES = {
     "streaming.base.dataset.StreamingDataset",
     "webdataset.pipeline.DataPipeline",
 }
-"""Classes that share their samples out among ranks and processes."""
-_QUESTIONS = {"get_rank", "get_world_size", "get_worker_info"}
+"""Classes that shard their samples among ranks and loader processes."""
+_RANK_QUERIES = {"get_rank", "get_world_size", "get_worker_info"}
 
 
 class Share(IterableDataset[Any]):
-    """The samples of an iterable dataset that belong to this process: every n-th, or all if it shares itself out.
+    """This process's samples of an iterable dataset: every n-th, or all if the dataset shards itself.
 
-    Each pass seeds all generators, so that a shuffle at its beginning is the same in every rank and every process of a
-    loader.
+    Each pass seeds all generators, so a shuffle at its beginning is the same on every rank and in every loader process.
     """
 
     def __init__(self, dataset: Any, rank: int, world_size: int, seed: int) -> None:
@@ -42,12 +41,12 @@ class Share(IterableDataset[Any]):
         self._new_orders = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Use another order in each pass. The dataset gets the number of the pass, not of the epoch."""
+        """Use a different order in each pass. The dataset gets the number of the pass, not of the epoch."""
         self._new_orders = True
 
     @property
     def order(self) -> int:
-        """The number of the dataset's order."""
+        """Number that the dataset's `set_epoch` gets."""
         return self.passes if self._new_orders else 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -55,9 +54,9 @@ class Share(IterableDataset[Any]):
 
 
 class _Position:
-    """Iterates over a share, from its beginning or from a state.
+    """Iterator over a share, from its beginning or from a saved position.
 
-    If neither the dataset nor its iterator has a state, samples are read again up to the position.
+    If neither the dataset nor its iterator can save a position, samples are read again up to it.
     """
 
     def __init__(self, share: Share) -> None:
@@ -77,7 +76,7 @@ class _Position:
 
     def __next__(self) -> Any:
         if self._items is None:
-            item = self._first()
+            item = self._read_first()
             if self._shard == 0:
                 return item
         while True:
@@ -86,8 +85,8 @@ class _Position:
             if self._shards == 1 or (self._read - 1) % self._shards == self._shard:
                 return item
 
-    def _first(self) -> Any:
-        """Return the first sample. The code of a generator runs only now."""
+    def _read_first(self) -> Any:
+        """Return the first sample. A generator function starts running only here, so seed it here."""
         if self._share.shares_itself:
             self._items = iter(self._dataset)
             item = next(self._items)
@@ -103,7 +102,7 @@ class _Position:
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain data: samples read, and the state of the iterator or the dataset.
 
-        In a process of the loader also the generators, which nothing else keeps.
+        In a loader process, it includes the random state, which is saved nowhere else.
         """
         state: dict[str, Any] = {"read": self._read}
         if self._in_process:
@@ -119,12 +118,12 @@ class _Position:
             self._items = iter(self._dataset)
             self._items.load_state_dict(state["iterator"])
         elif "dataset" in state:
-            # A copy, because the next pass begins at the dataset's beginning.
+            # Load into a copy, because the next pass starts at the dataset's beginning.
             self._dataset = (deepcopy if _is_of_hugging_face(self._dataset) else copy)(self._dataset)
             self._dataset.load_state_dict(state["dataset"])
             self._items = iter(self._dataset)
         elif state["read"]:
-            self._first()
+            self._read_first()
             for _ in range(state["read"] - 1):
                 next(self._items)
         self._read = state["read"]
@@ -138,19 +137,19 @@ def has_state(source: Any) -> bool:
 
 
 def shares_itself(dataset: Any) -> bool:
-    """Return whether a dataset shards itself: it declares that, or its library does it."""
+    """Return whether a dataset shards itself: its class declares so, or its library is known to do so."""
     answer = getattr(dataset, "shares_itself", None)
     return bool(_classes(dataset) & SHARE_THEMSELVES if answer is None else answer)
 
 
-def refuse_unclear(dataset: Any, phase: str) -> None:
-    """Raise ConfigError for a dataset that may share itself out, and does not say whether it does."""
+def check_sharding_declared(dataset: Any, phase: str) -> None:
+    """Raise ConfigError for a dataset that may shard itself, but does not declare whether it does."""
     if hasattr(dataset, "shares_itself") or shares_itself(dataset):
         return
-    questions = _referenced_names(getattr(type(dataset).__iter__, "__code__", None)) & _QUESTIONS
-    if questions:
+    queries = _referenced_names(getattr(type(dataset).__iter__, "__code__", None)) & _RANK_QUERIES
+    if queries:
         message = (
-            f"the {phase} dataset ({type(dataset).__name__}) calls {' and '.join(sorted(questions))} in __iter__, so it"
+            f"the {phase} dataset ({type(dataset).__name__}) calls {' and '.join(sorted(queries))} in __iter__, so it"
             " may shard itself among ranks and loader processes, or among some of them"
         )
         advice = (
@@ -169,7 +168,7 @@ def _is_of_hugging_face(dataset: Any) -> bool:
 
 
 def _referenced_names(code: CodeType | None) -> set[str]:
-    """Return the names in a function's code, and in the functions within it."""
+    """Return the names in a function's code, and in its inner functions."""
     if code is None:
         return set()
     return set(code.co_names).union(
@@ -178,7 +177,7 @@ def _referenced_names(code: CodeType | None) -> set[str]:
 
 
 def _split(dataset: Any, rank: int, world_size: int) -> Any:
-    """Split a dataset of Hugging Face by rank. It splits itself by loader process."""
+    """Split a Hugging Face dataset by rank; the dataset splits itself by loader process."""
     if world_size == 1 or not _is_of_hugging_face(dataset) or is_split_by_node(dataset):
         return dataset
     return import_module("datasets.distributed").split_dataset_by_node(dataset, rank, world_size)

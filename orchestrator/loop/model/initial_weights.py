@@ -1,4 +1,4 @@
-"""Initial weights of the model: matching them by name and shape, and loading them. Runs in workers."""
+"""Matching initial weights with the model by name and shape, and loading them. Runs in workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.loop.model.strategy import sharded_model
 
 
 def load(module: nn.Module, init: Init, source: Mapping[str, Any], origin: object) -> list[str]:
-    """Load the tensors that match into the module, which may be sharded; returns lines for the log.
+    """Load the tensors that match into the module, which may be sharded; return lines for the log.
 
     Raises ConfigError if a pattern matches no name, if no tensor matches, or with `strict` if some tensors do not.
     """
@@ -50,7 +50,7 @@ def _match(
 
 
 def describe_mismatches(source: Mapping[str, Any], model: Mapping[str, Any], names: Collection[str]) -> list[str]:
-    """Return lines about the tensors of a source that do not fit a model; `names` are the model's that should."""
+    """Return lines about a source's tensors that do not fit a model; `names` are the model's tensors to load."""
     shapes = {name: (_shape(source[name]), _shape(model[name])) for name in names if name in source}
     different = [f"{name} ({old}, here {new})" for name, (old, new) in shapes.items() if old != new]
     mismatches = (

@@ -1,4 +1,4 @@
-"""The strategy by which the ranks of a run share one model. Runs in workers."""
+"""Data-parallel strategies: DDP and FSDP. Runs in workers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from orchestrator.loop.model.torch_settings import compile_mode
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_turns
 
-# Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass. The option had another
-# name before torch 2.13.
+# The hook sync_buffers broadcasts buffers once per phase, instead of DDP in each forward pass. The option had a
+# different name before torch 2.13.
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
@@ -32,7 +32,7 @@ _SYNC_BUFFERS = (
 
 
 def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
-    """Return the model on this rank's device, shared with the other ranks, for the training step."""
+    """Return the model on this rank's device, wrapped for data-parallel training."""
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
@@ -41,8 +41,8 @@ def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: Wor
             _compile_units(units, compile_mode(experiment))
         return shard(module, units, world, experiment.precision)
     if has_turns(type(task)) or experiment.accumulate == "auto":
-        # Each turn exchanges the gradients of its own parameters only, while DDP needs those of all. DDP also exchanges
-        # within the backward pass, where a rank may run out of memory.
+        # Without DDP: it needs gradients of all parameters, but a turn computes only some. And it communicates during
+        # the backward pass, in which a rank may run out of memory.
         coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])
         return module
     devices = [world.device] if world.device.type == "cuda" else None
@@ -51,10 +51,10 @@ def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: Wor
 
 
 class WithinOneCall(nn.Module):
-    """A model within DDP, called itself, or with a function that may call its submodules one by one.
+    """Wrapper inside DDP that calls the model, or a function that may call its submodules one by one.
 
-    DDP prepares the backward pass in its own call. A submodule called outside it would silently train on each rank
-    alone.
+    DDP prepares the backward pass in its own forward call. A submodule called outside it would silently train on each
+    rank alone.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -66,7 +66,7 @@ class WithinOneCall(nn.Module):
 
 
 def forward_pass(task: Task, model: nn.Module, module: nn.Module) -> Callable[[nn.Module, Any], Any]:
-    """Return the task's forward pass, which gets the task's own `module` also within `model`."""
+    """Return the task's forward pass, which always gets the task's own `module`, even inside `model`."""
     if model is module:
         return task.forward
 
@@ -79,8 +79,8 @@ def forward_pass(task: Task, model: nn.Module, module: nn.Module) -> Callable[[n
 def shard(module: nn.Module, units: Collection[nn.Module], world: World, precision: str) -> nn.Module:
     """Return the module with parameters sharded along the first dimension, as DTensors.
 
-    A unit's parameters are gathered together and released after it, in the backward pass too; so is the rest of the
-    module. With bf16 they are gathered and multiplied in bf16, while shards, optimizer and sums of gradients are fp32.
+    A unit's parameters are gathered together before it, and released after it, in the backward pass too; so is the
+    rest of the module. With bf16 they are gathered and used in bf16; shards, optimizer and gradient sums are fp32.
     Layers with running statistics stay fp32. Buffers are not sharded.
     """
     from torch.distributed.device_mesh import init_device_mesh
@@ -89,8 +89,8 @@ def shard(module: nn.Module, units: Collection[nn.Module], world: World, precisi
     mesh = init_device_mesh(world.device.type, (world.world_size,))
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     policy = half if precision == "bf16" else MixedPrecisionPolicy()
-    # From the inside out, so that an outer call leaves out what is already sharded. Parameters are released after each
-    # call, even of the root, as a hook may change shards between two calls.
+    # From the inside out, so an outer call skips parameters that are already sharded. Parameters are released after
+    # each call, even of the root, because a hook may change shards between two calls.
     for part in reversed([*module.modules()]):
         if part is module or not any(True for _ in part.parameters()):
             continue
@@ -103,7 +103,7 @@ def shard(module: nn.Module, units: Collection[nn.Module], world: World, precisi
 
 
 def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
-    """Compile each unit's computation, without the calls that gather and release its parameters."""
+    """Compile each unit's forward pass, but not the calls that gather and release its parameters."""
     if not units:
         raise ConfigError(
             [
@@ -118,21 +118,21 @@ def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Return whether ranks have shards of the module, so that all of them must take part in each call."""
+    """Return whether the module is sharded across ranks, so all of them must take part in each call."""
     return any(shards.is_sharded(parameter) for parameter in module.parameters())
 
 
 def set_gradient_sync(model: nn.Module, now: bool) -> None:
-    """Set whether the next backward pass synchronizes gradients across ranks, or accumulates them on each."""
+    """Set whether the next backward pass synchronizes gradients across ranks, or accumulates them locally."""
     if isinstance(model, DistributedDataParallel):
-        # DDP's no_sync() sets this, but as a context would have to surround half the iteration.
+        # DDP's no_sync() does the same, but a context would have to enclose half the iteration.
         model.require_backward_grad_sync = now
     elif callable(exchange := getattr(model, "set_requires_gradient_sync", None)):
         exchange(now)
 
 
 def check_gradients_synced(model: DistributedDataParallel) -> None:
-    """Raise TaskError if the last backward pass has not exchanged all gradients: the loss does not depend on some."""
+    """Raise TaskError if the last backward pass did not synchronize all gradients: some parameters are unused."""
     indices = gradients_never_exchanged(model)
     if indices is None:
         return
@@ -159,23 +159,23 @@ def sharded_model(saved: dict[str, Any], module: nn.Module) -> dict[str, Any]:
     if not is_sharded(module):
         return saved
     present = module.state_dict()
-    own_shards = copy(saved)  # keeps the version numbers that torch stores beside the items
+    own_shards = copy(saved)  # keeps the metadata that torch stores as an attribute
     own_shards.update({name: shards.like(value, present[name]) for name, value in saved.items() if name in present})
     return own_shards
 
 
 def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return an optimizer's saved state dict, with tensors of a parameter's shape sharded as the parameter is."""
+    """Return an optimizer's saved state dict, with tensors of a parameter's shape sharded like the parameter."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not any(map(shards.is_sharded, parameters)):
         return saved
 
-    def fitted(value: Any, parameter: Tensor) -> Any:
+    def shard_like(value: Any, parameter: Tensor) -> Any:
         return shards.like(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
 
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     state = dict(saved["state"])
     for number, parameter in zip(numbers, parameters, strict=False):
         if number in state:
-            state[number] = {name: fitted(value, parameter) for name, value in state[number].items()}
+            state[number] = {name: shard_like(value, parameter) for name, value in state[number].items()}
     return {**saved, "state": state}

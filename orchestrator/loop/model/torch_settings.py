@@ -1,4 +1,4 @@
-"""Settings of an experiment for the model, before ranks share it, and for torch while it trains."""
+"""Settings of an experiment for the model, before it is wrapped, and for torch during training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.loop.world import World
 
 
 def apply_settings(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
-    """Return the model with the experiment's settings; raises ConfigError for a key without effect."""
+    """Apply the experiment's settings to the model, and return it; raises ConfigError for a key without effect."""
     if experiment.sync_batchnorm:
         if not any(isinstance(part, BatchNorm) for part in module.modules()):
             raise ConfigError([Problem("sync_batchnorm", "has no effect: the model has no BatchNorm")])
@@ -45,7 +45,7 @@ def compile_mode(experiment: Experiment) -> str | None:
 
 
 def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
-    """Checkpoint the submodules that match, of nested ones only the outermost."""
+    """Checkpoint the matching submodules; of nested ones, only the outermost."""
     # Containers such as ModuleList have no forward pass.
     submodules = {
         name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward
@@ -69,13 +69,13 @@ def settings_without_effect(experiment: Experiment) -> Iterator[str]:
 
 
 def thread_count(experiment: Experiment) -> int:
-    """Return torch's threads of a rank. Sums are split by them, so their last bits depend on this number."""
+    """Return the number of torch's threads of a rank. Sums are split by threads, so their last bits depend on it."""
     return max(1, int(experiment.workers.cpus))
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Give torch a number of threads within the block."""
+    """Set the number of torch's threads within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -86,10 +86,10 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def torch_settings(experiment: Experiment) -> Iterator[None]:
-    """Apply the experiment's settings to torch within the block, and restore those of the program after it."""
+    """Apply the experiment's settings to torch within the block; restore the previous ones after it."""
     with ExitStack() as before:
         if experiment.deterministic:
-            # cuBLAS reads it at each call, and without it torch refuses matrix products.
+            # Without it, torch rejects matrix products; cuBLAS reads it at each call.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             warns = torch.is_deterministic_algorithms_warn_only_enabled()
             before.callback(

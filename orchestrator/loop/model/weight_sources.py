@@ -1,4 +1,4 @@
-"""Weight sources: finding and reading initial weights. In the driver, and on each rank."""
+"""Finding and reading initial weights, in the driver and on each rank."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _STATE_DICTS = {
 
 
 def find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
-    """Find the weights that `init` names, in these folders and the working directory.
+    """Find the weights that `init` names, in `folders` and the working directory.
 
-    Raises ConfigError if they do not exist, or have none of the names in `init`.
+    Raises ConfigError if they do not exist, or if no name in them matches `init`.
     """
     try:
         with errors_before_start():
             origin = _find(init, folders)
-            init.renamed(_names(origin))
+            init.renamed(_list_names(origin))
     except CheckpointError as error:
         raise ConfigError([Problem("init.from", str(error))]) from None
     return origin
@@ -49,8 +49,8 @@ def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
 
 
 def find_again(origin: InitialWeights) -> InitialWeights:
-    """Return the same weights; raises CheckpointError if they have changed since they were found."""
-    now = _store(origin.path).fingerprint(str(origin.checkpoint)) if origin.checkpoint else _sha256(origin.path)
+    """Return `origin` again; raises CheckpointError if the weights have changed since they were found."""
+    now = _open_store(origin.path).fingerprint(str(origin.checkpoint)) if origin.checkpoint else _hash_file(origin.path)
     if now != origin.sha256:
         raise CheckpointError(
             f"{origin} has changed since this run began: its sha256 is {now[:12]}..., expected {origin.sha256[:12]}..."
@@ -59,9 +59,9 @@ def find_again(origin: InitialWeights) -> InitialWeights:
 
 
 def read(origin: InitialWeights) -> dict[str, Any]:
-    """Return whole tensors by name, on the CPU. A run's are verified by their hashes; raises CheckpointError."""
+    """Return full tensors by name, on the CPU. Those of a checkpoint are verified; raises CheckpointError."""
     if origin.checkpoint:
-        return _store(origin.path).weights(origin.checkpoint, origin.weights)
+        return _open_store(origin.path).weights(origin.checkpoint, origin.weights)
     return _read_weights(origin.path, origin.weights)
 
 
@@ -78,7 +78,7 @@ def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
             if checkpoint == label and at:
                 continue
             if storage.parent.state(storage.name):
-                return InitialWeights(full, None, init.weights, _sha256(full))
+                return InitialWeights(full, None, init.weights, _hash_file(full))
             if storage.exists(".metadata"):
                 raise CheckpointError(
                     f"{storage} is a folder of torch.distributed.checkpoint; convert it to a file first: python -m"
@@ -101,7 +101,7 @@ def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
         if trial is None:
             raise CheckpointError(f"{path} is a sweep without a best trial; name one: {path}/trials/trial-0000")
         path = str(trial_folder(path, int(str(trial).rpartition("-")[2])))
-    store = _store(path)
+    store = _open_store(path)
     name = store.resolve(label)
     weights = init.weights and (init.weights if init.weights == "model" else f"{init.weights}/model")
     weights = weights or store.find_evaluated_weights(label)
@@ -113,18 +113,18 @@ def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
     return InitialWeights(path, name, weights, store.verify(name))
 
 
-def _store(path: str) -> CheckpointStore:
+def _open_store(path: str) -> CheckpointStore:
     folder = RunFolder(path)
     return CheckpointStore(folder.find_checkpoint_folder(), folder.name)
 
 
-def _names(origin: InitialWeights) -> list[str]:
+def _list_names(origin: InitialWeights) -> list[str]:
     if origin.checkpoint:
-        return _store(origin.path).state_dict_keys(origin.checkpoint, str(origin.weights))
+        return _open_store(origin.path).state_dict_keys(origin.checkpoint, str(origin.weights))
     return list(_read_weights(origin.path, origin.weights))
 
 
-def _sha256(path: str) -> str:
+def _hash_file(path: str) -> str:
     storage = Storage(path)
     digest = hashlib.sha256()
     for piece in storage.parent.pieces(storage.name):
@@ -135,17 +135,17 @@ def _sha256(path: str) -> str:
 def _read_weights(path: str, weights: str | None) -> dict[str, Any]:
     storage = Storage(path)
     if path.endswith(".safetensors"):
-        return _chosen(_read_safetensors(storage), weights, path)
+        return _choose_state_dict(_read_safetensors(storage), weights, path)
     with storage.parent.fetched(storage.name) as file:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # a file of another format may cause any
+        except Exception as error:  # a file of a different format may cause any error
             reason = str(error).partition("WeightsUnpickler error: ")[2].partition(". Please")[0]
             raise CheckpointError(
                 f"{path} cannot be read: expected a file of torch.save with tensors and plain data only, got"
                 f" {reason or type(error).__name__}"
             ) from None
-    return _chosen(content, weights, path)
+    return _choose_state_dict(content, weights, path)
 
 
 def _read_safetensors(storage: Storage) -> dict[str, Tensor]:
@@ -161,7 +161,7 @@ def _read_safetensors(storage: Storage) -> dict[str, Tensor]:
     return tensors
 
 
-def _chosen(content: Any, weights: str | None, path: str) -> dict[str, Any]:
+def _choose_state_dict(content: Any, weights: str | None, path: str) -> dict[str, Any]:
     """Return the state dict of a file: the entry that `weights` names, or the whole content."""
     name = weights or "model"
     if isinstance(content, Mapping):

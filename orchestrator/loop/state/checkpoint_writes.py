@@ -1,4 +1,4 @@
-"""Writing a checkpoint's files: at once, or in the background, where a thread writes a copy in this host's memory."""
+"""Writing of a checkpoint's files, in the foreground, or in the background by a thread that writes a copy."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Entries = Mapping[str, dict[str, Any]]
 """Entries of a manifest, by the names of the files."""
 
 _POLL_S = 0.5
-"""The longest pause of the master between two looks for the files of other ranks."""
-OTHERS_S = 10.0
+"""Maximum pause between two checks of the master for the files of other ranks."""
+PEER_TIMEOUT_S = 10.0
 """Seconds that the master waits, after its own files, for the files of ranks that may have died."""
 
 
 class Background:
-    """A thread beside the training that writes copies of checkpoints, and deletes old ones. Used in workers.
+    """Thread that writes copies of checkpoints during training, and deletes old ones. Used in workers.
 
-    The copies are in memory that is kept from one checkpoint to the next, page-locked where they come from a GPU.
+    Host memory for the copies is reused from one checkpoint to the next; it is pinned if they come from a GPU.
     Source: torch.distributed.checkpoint.async_save.
     """
 
@@ -40,7 +40,7 @@ class Background:
         from torch.distributed.checkpoint.staging import (
             DefaultStager,
             StagingOptions,
-        )  # which takes half a second
+        )  # slow to import: half a second
 
         self._device, on_gpu = device, device.type == "cuda"
         options = StagingOptions(
@@ -48,13 +48,13 @@ class Background:
         )
         self._new_stager = partial(DefaultStager, options)
         self._stager = self._new_stager()
-        finalize(self, self._stager.close)  # it refers to itself in a cycle, and so keeps all copies
+        finalize(self, self._stager.close)  # a reference cycle in the stager would keep all copies
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._deletions: list[Future[None]] = []
         store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
 
-    def copied(self, tree: Any) -> Any:
-        """Return a copy on the CPU, whole when this returns. Tensors that share memory share it in the copy."""
+    def copy(self, tree: Any) -> Any:
+        """Return a finished copy on the CPU. Tensors that share memory also share it in the copy."""
         tensors: dict[Any, Tensor] = {id(tensor): tensor for tensor in placeholders.tensors_in(tree)}
         try:
             copies: Any = self._stager.stage(
@@ -68,14 +68,14 @@ class Background:
                 " hooks.checkpoint.background: false"
             ) from error
         if torch.__version__ < "2.13":
-            self._stager = self._new_stager()  # which closes itself after it has copied
+            self._stager = self._new_stager()  # an older stager closes itself after a copy
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the stager waits for the current device, which may be another
-        # The stager changes parameters, and containers other than dicts. So it gets the tensors only.
+            torch.cuda.synchronize(self._device)  # the stager synchronizes only the current device
+        # The stager gets only the tensors, because it changes parameters, and containers other than dicts.
         return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
 
     def finish_deletions(self) -> None:
-        """Wait for the last deletion; raises an error of one."""
+        """Wait for all deletions; raises the first error."""
         deletions, self._deletions = self._deletions, []
         for deletion in deletions:
             deletion.result()
@@ -89,105 +89,105 @@ def _like(copy: Tensor, tensor: Tensor) -> Tensor:
 
 
 class ForegroundWrite:
-    """This rank's files of one checkpoint, written by the loop itself. Used in workers."""
+    """Write of this rank's files of one checkpoint, in the training loop itself. Used in workers."""
 
-    is_under_way = has_failed = False
-    """Whether this rank has more to do, and whether it could not do its part."""
+    is_writing = has_failed = False
+    """True while this rank is still writing, and true if its write has failed."""
 
     def __init__(
         self, store: CheckpointStore, name: str, files: Mapping[str, Any], commit: Callable[[Entries], None]
     ) -> None:
         self._store, self._name, self._files, self._commit = store, name, files, commit
         self.seconds = 0.0
-        """Seconds that it has taken beside the training."""
+        """Seconds that the write has taken in the background."""
         self.entries: Entries = {}
         """Files that this rank has written."""
         self._failure: BaseException | None = None
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         try:
             self.entries = self._store.write_files(self._name, self._files)
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        except Exception as error:  # reported to the other ranks, which must not wait for this one
             self._failure = error
 
-    def failure(self) -> BaseException | None:
-        """Wait until this rank's files are written, or cannot be; returns the error."""
+    def wait(self) -> BaseException | None:
+        """Wait until this rank's write succeeds or fails; return the error if it fails."""
         return self._failure
 
     def publish(self, entries: Entries) -> None:
-        """Put the checkpoint in its place, made of the files of all ranks. Master."""
+        """Commit the checkpoint, with the files of all ranks. Called on the master."""
         self._commit(entries)
 
-    def end(self, others_s: float = OTHERS_S) -> bool:
-        """Return whether the checkpoint is in its place, once nothing of it is under way.
+    def end(self, peer_timeout_s: float = PEER_TIMEOUT_S) -> bool:
+        """Wait until nothing of the checkpoint is being written; return whether it is committed.
 
-        The master waits `others_s` longer than for its own files for those of ranks that may be gone. Asks no rank;
-        raises this rank's own error.
+        The master waits up to `peer_timeout_s` longer for files of ranks that may be dead. No communication. Raises
+        this rank's own error.
         """
         return False
 
 
 class BackgroundWrite(ForegroundWrite):
-    """The same in a thread, which calls no collective.
+    """Write of this rank's files in a thread, which calls no collective.
 
-    Each rank writes a file with its entries, and the master's thread commits once all are there.
+    Each rank writes a file with its manifest entries. The master's thread commits once all of them exist.
     """
 
     def __init__(self, thread: ThreadPoolExecutor, world: World, *arguments: Any) -> None:
         self._thread, self._world, self._given_up = thread, world, Event()
         super().__init__(*arguments)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._folder = self._store.storage / self._store.staging_folder(self._name)
         self._written = self._thread.submit(self._write)
         self._published = self._thread.submit(self._publish) if self._world.is_master else self._written
 
     @property
-    def is_under_way(self) -> bool:  # type: ignore[override]
+    def is_writing(self) -> bool:  # type: ignore[override]
         return not self._published.done()
 
     @property
     def has_failed(self) -> bool:  # type: ignore[override]
         return any(part.done() and part.exception() for part in (self._written, self._published))
 
-    def failure(self) -> BaseException | None:
+    def wait(self) -> BaseException | None:
         return self._written.exception()
 
     def publish(self, entries: Entries) -> None:
         self._published.result()
 
-    def end(self, others_s: float = OTHERS_S) -> bool:
+    def end(self, peer_timeout_s: float = PEER_TIMEOUT_S) -> bool:
         wait([self._written])
-        wait([self._published], timeout=others_s)
+        wait([self._published], timeout=peer_timeout_s)
         self._given_up.set()
         self._written.result()
         return self._published.result()
 
     def _write(self) -> bool:
-        began = perf_counter()
+        start = perf_counter()
         self.entries = self._store.write_files(self._name, self._files)
         self._files = {}
         if not self._world.is_master:
             self._folder.write(_entries_file(self._world.rank), json.dumps(self.entries))
-        self.seconds = perf_counter() - began
+        self.seconds = perf_counter() - start
         return True
 
     def _publish(self) -> bool:
         if not self.entries:
             return False
         entries = dict(self.entries)
-        began, others = perf_counter(), [_entries_file(rank) for rank in range(1, self._world.world_size)]
+        start, files = perf_counter(), [_entries_file(rank) for rank in range(1, self._world.world_size)]
         pause_s = 0.01
-        while others and not {*others} <= {*self._folder.names()}:
+        while files and not {*files} <= {*self._folder.names()}:
             if self._given_up.wait(pause_s):
                 return False
             pause_s = min(2 * pause_s, _POLL_S)
-        for text in self._folder.each(self._folder.read, others):
+        for text in self._folder.each(self._folder.read, files):
             entries |= json.loads(text)
-        self._folder.each(self._folder.delete, others)
+        self._folder.each(self._folder.delete, files)
         self._commit(entries)
-        self.seconds += perf_counter() - began
+        self.seconds += perf_counter() - start
         return True
 
 

@@ -1,4 +1,4 @@
-"""The position of a run: in the current epoch, and in the current round. Runs in workers."""
+"""Training progress of a run, within the current epoch and round. Runs in workers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _COUNTERS = ("epoch", "step", "iteration", "samples", "world_samples", "phase_it
 
 
 class EpochProgress:
-    """The position of all ranks together in the current epoch. The counters are the state's."""
+    """Position of all ranks in the current epoch, counted in the state's counters."""
 
     def __init__(
         self, state: State, length_after: Callable[[int], int] = lambda offset: 0, samples_per_iteration: int = 0
     ) -> None:
-        """`length_after` returns the iterations of an epoch after a number of samples of all ranks.
+        """`length_after` returns the remaining iterations of an epoch after a number of samples of all ranks.
 
-        `samples_per_iteration` counts those of all ranks; 0 if the data keeps its own position.
+        `samples_per_iteration` counts the samples of all ranks; 0 if the data keeps its own position.
         """
         self._state, self._length_after = state, length_after
         self._samples_per_iteration = samples_per_iteration
         self._consumed_before = 0
-        """Samples of this epoch that were consumed in iterations of another size."""
+        """Samples of this epoch that were consumed in iterations of a different size."""
         self.length = length_after(0)
         """Training iterations of this epoch on each rank."""
 
@@ -47,32 +47,32 @@ class EpochProgress:
         self.length = self._length_after(0)
 
     def restore(self, offset: int) -> None:
-        """Continue after a number of samples of all ranks, perhaps with another number of ranks or batch size."""
+        """Continue after `offset` samples of all ranks, possibly with a different number of ranks or batch size."""
         if self._samples_per_iteration and offset not in (0, self.consumed()):
-            # Iterations had another size. What was consumed is a prefix of the epoch's order.
+            # Iterations had a different size. The consumed samples are a prefix of the epoch's order.
             self._state.phase_iteration, self._consumed_before = divmod(offset, self._samples_per_iteration)
             self.length = self._state.phase_iteration + self._length_after(offset)
 
 
 class RunCursor:
-    """The stage of a run's current round, and its counts of validation. A checkpoint keeps them as a `Position`."""
+    """Stage of a run's current round, and its validation counters. A checkpoint stores them as a `Position`."""
 
     def __init__(self, state: State, epoch: EpochProgress) -> None:
         self._state, self.epoch = state, epoch
         self.stage = Stage.REPORTED
         self.eval_iterations: dict[str, int] = {}
-        """Iterations of each phase of val completed in this epoch."""
+        """Completed iterations of each val phase in this epoch."""
         self.val_iterations = 0
         """Validation iterations completed in this run."""
 
     @property
     def epoch_label(self) -> int:
-        """The epoch of rows and reports, from 0: the one under way, or the last one after its end."""
+        """Epoch of rows and reports, from 0: the current epoch, or between two epochs the previous one."""
         epoch = self._state.epoch
         return epoch if self.epoch.has_begun else max(0, epoch - 1)
 
     def begin_train_phase(self) -> None:
-        """Enter a training phase, perhaps the first of its epoch."""
+        """Begin a training phase; the first of an epoch resets its validation counters."""
         self.stage = Stage.TRAIN
         if not self.epoch.has_begun:
             self.eval_iterations = {}

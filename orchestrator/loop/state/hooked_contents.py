@@ -1,4 +1,4 @@
-"""A checkpoint's contents for the hooked loop: model, optimizers, the place in the data, running means."""
+"""Checkpoint contents of the hooked loop: model, optimizers, position in the data, running means."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class HookedContents:
         self._restore_training(loaded, dict.fromkeys(rescheduled, position))
         self._iterations.microbatches = manifest.get("microbatches", 1)
         self._check_data(loaded.name, manifest.get("data", {}), position)
-        self._changes.restored({key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()})
+        self._changes.restore({key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()})
         self._restore_buffers(rank_state.get("buffers", {}))
         self._restore_task(loaded)
         means = self._iterations.means = Means()
         means.include(rank_state.get("means", {}))
         self._data.train.restore(rank_state.get("data"), loaded.world_size)
-        if self._data.train.is_over:
+        if self._data.train.is_exhausted:
             state.max_steps = state.step
         for rank in range(state.rank + state.world_size, loaded.world_size, state.world_size):
             # The means of the current phase include the samples of ranks that no longer exist.
@@ -105,7 +105,7 @@ class HookedContents:
         self._iterations.task.load_state_dict(saved)
 
     def _saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """Return the checkpoint's optimizers and schedulers by name; raises CheckpointError if they are others."""
+        """Return the checkpoint's optimizer entries by name; raises CheckpointError if names or types differ."""
         saved: dict[str, Mapping[str, Any]] = manifest.get("optimizers") or {"": manifest}
         if saved.keys() != self._schedules.keys():
             before, now = (", ".join(filter(None, names)) or "a single one" for names in (saved, self._schedules))
@@ -113,13 +113,13 @@ class HookedContents:
                 f"the checkpoint was made with other optimizers ({before}), and cannot continue with these ({now})"
             )
         for name, entry in saved.items():
-            self._changes.refuse_another_optimizer(name, entry["optimizer"])
+            self._changes.check_same_optimizer(name, entry["optimizer"])
         return saved
 
     def _check_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
-        """Show where a phase has another number of samples now.
+        """Print a line for each phase whose number of samples has changed.
 
-        Raises CheckpointError if training stands past the last sample.
+        Raises CheckpointError if the position in the epoch is beyond the last sample.
         """
         for phase, now in self._data.sizes().items():
             then = before.get(phase, now)
@@ -155,7 +155,7 @@ class HookedContents:
     def _restore_optimizer(self, name: str, saved: Mapping[str, Any], rescheduled: Position | None) -> None:
         """Restore an optimizer, its scheduler and its scaler.
 
-        Another schedule than the checkpoint's is moved to the run's position instead.
+        With `rescheduled`, advance the new schedule to that position instead of restoring the checkpoint's.
         """
         state, optimizer_state, schedule = self._state, saved["optimizer"], saved["scheduler"]
         optimizer, scheduler, scaler = state.optimizers[name], state.schedulers[name], state.scalers[name]
@@ -175,13 +175,13 @@ class HookedContents:
                 buffers[name].copy_(value)
 
 
-class WeightsAlone(HookedContents):
-    """The contents that an evaluation restores, on any number of ranks: weights, buffers, and changes of hooks."""
+class EvaluationContents(HookedContents):
+    """Contents that an evaluation restores, on any number of ranks: weights, buffers and changed hook fields."""
 
     files = ("model",)
     unread = ("optimizer",)
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         self._restore_training(loaded, {})
-        self._changes.restored({name: {} for name in self._schedules})
+        self._changes.restore({name: {} for name in self._schedules})
         self._restore_buffers(loaded.rank_state.get("buffers", {}))

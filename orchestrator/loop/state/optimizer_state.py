@@ -1,4 +1,4 @@
-"""An optimizer's state, restored as it was saved."""
+"""Restoring of an optimizer's state without a change of dtypes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Load a state dict into an optimizer, with the dtypes that its tensors were saved with.
 
-    `load_state_dict` gives floating-point tensors the parameter's dtype. So the single-precision factors of ASGD and
-    NAdam would change where the parameters have another.
+    `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change the
+    single-precision factors of ASGD and NAdam.
     """
     optimizer.load_state_dict(saved)
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
@@ -25,7 +25,7 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 
 
 def with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved state with this optimizer's present settings, such as the learning rates."""
+    """Return a saved state with this optimizer's current settings, such as the learning rates."""
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     groups = [{**group, **now} for group, now in zip(saved["param_groups"], settings, strict=True)]
     return {**saved, "param_groups": groups}

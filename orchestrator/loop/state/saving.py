@@ -1,4 +1,4 @@
-"""Saving: all ranks together write or restore a checkpoint, whatever its contents. Runs in workers."""
+"""Writing and restoring of checkpoints by all ranks, whatever the contents. Runs in workers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class LoadedCheckpoint:
     name: str
     manifest: Mapping[str, Any]
     shared: dict[str, Any]
-    """The contents that all ranks share, by file."""
+    """Contents that all ranks share, by file."""
     rank_state: Mapping[str, Any]
     """This rank's own contents."""
     of_rank: Callable[[int], Mapping[str, Any]]
-    """Returns the contents of another rank."""
+    """Function that returns the contents of another rank."""
 
     @property
     def world_size(self) -> int:
@@ -43,16 +43,16 @@ class LoadedCheckpoint:
 
 
 class CheckpointContents(Protocol):
-    """The contents of a checkpoint beside hooks, generators and the run's position."""
+    """Contents of a checkpoint, except for hooks, random state and the run's position."""
 
     files: tuple[str, ...]
-    """Files without which there is no such checkpoint."""
+    """Files that every such checkpoint has."""
     unread: tuple[str, ...]
-    """Files that a restore leaves alone."""
+    """Files that a restore does not read."""
 
     @property
     def mesh(self) -> Any:
-        """The mesh over which ranks shard tensors; None where they do not."""
+        """Device mesh over which tensors are sharded; None if they are not."""
 
     def shared(self) -> dict[str, Any]:
         """Return the contents that all ranks share, by file."""
@@ -70,8 +70,8 @@ class CheckpointContents(Protocol):
 class CheckpointSaver:
     """Writer and reader of checkpoints, in which every rank takes part.
 
-    With the hook `checkpoint: {background: true}` training continues once all is copied, and one checkpoint at a time
-    is written meanwhile. `send_artifacts` uploads what hooks wrote.
+    With the hook `checkpoint: {background: true}`, training continues as soon as all tensors are copied, while one
+    checkpoint at a time is written. `send_artifacts` uploads files that hooks wrote.
     """
 
     def __init__(
@@ -87,33 +87,33 @@ class CheckpointSaver:
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._contents, self._cursor = contents, cursor
-        self._ledger, self._send_artifacts = cost_recorder, send_artifacts
+        self._cost_recorder, self._send_artifacts = cost_recorder, send_artifacts
         self.last_path: str | None = None
         """The newest stored checkpoint."""
         self.last_step = -1
         """The step of the newest checkpoint."""
         self._random_state: dict[str, Any] | None = None
         self.after_training: dict[str, Any] | None = None
-        """The generators at the end of the last training phase. Evaluation begins with them."""
+        """Random state at the end of the last training phase, with which each evaluation begins."""
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
         self._background = Background(world.device, store) if store and in_background else None
         self._unpublished: tuple[str, ForegroundWrite] | None = None
-        """The checkpoint that is not yet in its place."""
+        """Name and write of the checkpoint that is not yet committed."""
         self._paused_s = 0.0
         self.training_files: TrainingFiles | None = None
-        """Files that runs with the same training have stored of it."""
+        """Files of the training that another run of the same training has already stored."""
         self.restored_hooks: Mapping[str, Hook] = plan.hooks
-        """Hooks whose state a restore gives back to them."""
+        """Hooks whose state is restored."""
 
     def save(self, name: str) -> None:
-        """Write checkpoint `name`, or begin to write it in the background; collective."""
+        """Write checkpoint `name`, or start to write it in the background; collective."""
         if self.store is None:
             return
         self.finish()
         self.close()
         state, store, world = self._state, self.store, self._world
         name = world.broadcast(partial(store.find_unused_name, name))
-        started = perf_counter()
+        start = perf_counter()
         checkpoint = {
             **self._contents.shared(),
             "hooks": {name: hook.state_dict() for name, hook in self._plan.hooks.items()},
@@ -122,29 +122,29 @@ class CheckpointSaver:
         shards = placeholders.Sharded() if self._contents.mesh is not None else None
         checkpoint = placeholders.encode(checkpoint, shards)
         sharded = shards.tensors() if shards else {}
-        # The rows that led to this checkpoint must be on disk before it is: a resume relies on that.
-        self._ledger.flush(is_saving=True)
+        # A resume relies on this: the rows that led to a checkpoint are on disk before it.
+        self._cost_recorder.flush(is_saving=True)
         self._send_artifacts()
         store.discard_unfinished(name)
         world.barrier()
-        files, details = self._files(checkpoint, sharded)
+        files, details = self._make_files(checkpoint, sharded)
         commit = partial(store.commit, name, position=self._cursor.position(), details=details)
         self.last_step = state.step
         if self._background:
             self._unpublished = name, BackgroundWrite(self._background.thread, world, store, name, files, commit)
-            self._paused_s = perf_counter() - started
+            self._paused_s = perf_counter() - start
             return
         shared = self.training_files if world.is_master and not sharded else None
-        place = state.iteration, self._cursor.stage is Stage.TRAIN
-        linked = shared.link(place, store, name) if shared else {}
+        position = state.iteration, self._cursor.stage is Stage.TRAIN
+        linked = shared.link(position, store, name) if shared else {}
         own = {file: content for file, content in files.items() if file not in linked}
         write = ForegroundWrite(store, name, own, commit)
         write.entries = {**linked, **write.entries}
         self._unpublished = name, write
-        self._paused_s = perf_counter() - started
+        self._paused_s = perf_counter() - start
         self.finish()
         if shared:
-            shared.keep(place, store, name, write.entries)
+            shared.keep(position, store, name, write.entries)
 
     @property
     def is_writing(self) -> bool:
@@ -152,52 +152,52 @@ class CheckpointSaver:
         return self._unpublished is not None
 
     def finish(self) -> None:
-        """Wait until the checkpoint under way is in its place; collective. Raises a rank's error on every rank."""
+        """Wait until the checkpoint being written is committed; collective. Raises a rank's error on every rank."""
         if self.store is None or self._unpublished is None:
             return
         (name, write), self._unpublished = self._unpublished, None
-        started, world = perf_counter(), self._world
-        failure = write.failure()
+        start, world = perf_counter(), self._world
+        failure = write.wait()
         ranks = world.gather((write.entries, failure and f"rank {world.rank}: {failure}"))
         failures = [text for _, text in ranks if text]
         if failure:
             raise failure
         if failures:
-            write.end(others_s=0)
+            write.end(peer_timeout_s=0)
             raise CheckpointError(f"checkpoint {self.store.path(name)} cannot be written: {'; '.join(failures)}")
         if world.is_master:
             write.publish({file: entry for entries, _ in ranks for file, entry in entries.items()})
         world.barrier()
-        self._announce(name, write, started)
+        self._announce(name, write, start)
 
     def finish_if_written(self) -> bool:
-        """Finish if nobody has to wait for it, and return whether so; collective while a checkpoint is under way."""
+        """Finish if no rank is still writing, and return whether so. Collective while a checkpoint is being written."""
         if self._unpublished is None:
             return False
         _, write = self._unpublished
-        under_way, failed = self._world.maximum([float(write.is_under_way), float(write.has_failed)])
-        if under_way and not failed:
+        is_writing, has_failed = self._world.maximum([float(write.is_writing), float(write.has_failed)])
+        if is_writing and not has_failed:
             return False
         self.finish()
         return True
 
     def finish_without_peers(self) -> None:
-        """Finish where other ranks may be gone. A checkpoint that they have not written in time is given up."""
-        started, unpublished = perf_counter(), self._unpublished
+        """Finish although other ranks may be dead; gives up a checkpoint that they have not written in time."""
+        start, unpublished = perf_counter(), self._unpublished
         if unpublished and self.abandon():
-            self._announce(*unpublished, started)
+            self._announce(*unpublished, start)
 
     def abandon(self) -> bool:
-        """Finish alone without telling hooks, as after a failure; returns whether the checkpoint is in its place."""
+        """Finish after a failure, on this rank alone and without hooks; return whether the checkpoint is committed."""
         unpublished, self._unpublished = self._unpublished, None
         return unpublished is not None and unpublished[1].end()
 
     def close(self) -> None:
-        """Wait until old checkpoints are deleted; raises an error of that."""
+        """Wait until old checkpoints are deleted; raises the error of a failed deletion."""
         if self._background:
             self._background.finish_deletions()
 
-    def _announce(self, name: str, write: ForegroundWrite, started: float) -> None:
+    def _announce(self, name: str, write: ForegroundWrite, start: float) -> None:
         assert self.store is not None
         self.last_path = self.store.path(name)
         with self.store.index.edit():
@@ -205,11 +205,11 @@ class CheckpointSaver:
             stored = perf_counter()
             self._plan.fire("on_saved", self._state, self.last_path)
             announced = perf_counter()
-        self._ledger.charge("save", self._paused_s + stored - started + perf_counter() - announced)
+        self._cost_recorder.charge("save", self._paused_s + stored - start + perf_counter() - announced)
         if write.seconds:
-            self._ledger.charge("write", write.seconds)
+            self._cost_recorder.charge("write", write.seconds)
 
-    def _files(
+    def _make_files(
         self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return this rank's files and the manifest's details, as copies if training continues; collective."""
@@ -232,7 +232,7 @@ class CheckpointSaver:
                 **self._contents.details(),
             }
         if self._background:
-            files, details = self._background.copied((files, details))
+            files, details = self._background.copy((files, details))
         if sharded:
             from orchestrator.checkpoint import sharded_tensors as shards
 
@@ -267,13 +267,13 @@ class CheckpointSaver:
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
     def restore_randomness(self) -> None:
-        """Set the generators to the restored checkpoint's, once, right before training continues."""
+        """Restore the checkpoint's random state, once, right before training continues."""
         if self._random_state is not None:
             restore_random_state(self._random_state)
             self._random_state = None
 
     def rewind_randomness(self) -> None:
-        """Set the generators to the end of the last training phase."""
+        """Restore the random state at the end of the last training phase."""
         if self.after_training is not None:
             restore_random_state(self.after_training)
 

@@ -1,4 +1,4 @@
-"""Automatic microbatching: a batch that does not fit the memory is computed in pieces. Runs in workers."""
+"""Automatic microbatching: a batch that does not fit in memory is computed in pieces. Runs in workers."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 
-_EXCHANGED_AT_ONCE = 2**24
-"""Number of elements that ranks exchange together."""
+_ELEMENTS_PER_EXCHANGE = 2**24
+"""Number of gradient elements that ranks average in one message."""
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 """Text in torch's plain RuntimeErrors about failed allocations."""
 
 
 class MicrobatchRunner(IterationRunner):
-    """Iterations that repeat a batch in twice as many pieces when memory runs out.
+    """Runner of iterations that repeat a batch in twice as many pieces when memory runs out.
 
-    The pieces' gradients add up to those of the batch. Ranks exchange gradients after their backward passes: within
-    one, as in DDP, a rank that runs out of memory would leave the others waiting. All use the same number of pieces.
+    The pieces' gradients add up to those of the batch. Ranks average gradients after their backward passes, not during
+    them as DDP does: a rank that runs out of memory would leave the others waiting. All use the same number of pieces.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Make an optimizer step at each `next`."""
+        """Make one optimizer step per `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, self._optimizer
         fetch, update = self._make_fetch(batches), self._make_update(optimizer, self.precision)
         finish = self._make_finish(state.epoch, ())
-        ended = self.clock.restart()
+        previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
             batch, samples = state.batch, state.batch_size
             parts = self._compute(batch, samples, fetch_times[-1], make_clear_gradients(optimizer))
             state.batch, state.batch_size = batch, samples
-            began = parts[-1][-1]
-            self._exchange()
+            start = parts[-1][-1]
+            self._average_gradients()
             t_backward = t_gradients = mark()
             if calls["on_backward"]:
                 self.plan.fire("on_backward", state)
                 t_gradients = mark()
             self._record_learning_rates(optimizer)
-            parts.append((*(began,) * 6, t_backward, t_gradients, *update(), mark()))
-            ended = finish(ended, fetch_times, parts)
+            parts.append((*(start,) * 6, t_backward, t_gradients, *update(), mark()))
+            previous_end = finish(previous_end, fetch_times, parts)
             yield
 
-    def _compute(self, batch: Any, samples: int, began: Any, clear: Callable[[], None]) -> list[Timestamps]:
-        """Compute a batch's gradients, in more pieces each time that memory runs out on a rank."""
+    def _compute(self, batch: Any, samples: int, start: Any, clear: Callable[[], None]) -> list[Timestamps]:
+        """Compute a batch's gradients, in twice as many pieces each time that memory runs out on a rank."""
         state, failed = self.state, list[Timestamps]()
         while True:
             means, row, parts = self.means.snapshot(), dict(state.row), list[Timestamps]()
-            reason = self._attempt(batch, samples, began, parts)
-            rank, is_last = self._agree(reason is not None, row_count(batch) <= self.microbatches)
+            reason = self._try_to_compute(batch, samples, start, parts)
+            rank, cannot_split = self._agree_on_failure(reason is not None, count_rows(batch) <= self.microbatches)
             if rank is None:
                 state.row["microbatches"] = len(parts)
                 return failed + parts
@@ -65,7 +65,7 @@ class MicrobatchRunner(IterationRunner):
             state.row, state.output, state.loss = row, None, None
             clear()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
-            if is_last:
+            if cannot_split:
                 raise RunError(
                     f"memory runs out{whose}, even over pieces of a batch of one row each:"
                     f" {reason or 'see that rank for details'}"
@@ -74,32 +74,32 @@ class MicrobatchRunner(IterationRunner):
                 torch.cuda.empty_cache()
             self.microbatches *= 2
             self._show(whose)
-            failed.append((began, *(self.clock.mark(),) * 12))
-            began = failed[-1][-1]
+            failed.append((start, *(self.clock.mark(),) * 12))
+            start = failed[-1][-1]
 
-    def _attempt(self, batch: Any, samples: int, began: Any, parts: list[Timestamps]) -> str | None:
+    def _try_to_compute(self, batch: Any, samples: int, start: Any, parts: list[Timestamps]) -> str | None:
         """Compute all pieces. Return torch's message if memory ran out."""
-        pieces = self._pieces(batch, samples)
+        pieces = self._split(batch, samples)
         try:
             for piece, size in pieces:
                 self.state.batch, self.state.batch_size = piece, size
                 weight = 1 if len(pieces) == 1 else size / samples if samples else 1 / len(pieces)
-                parts.append((began, *self._compute_piece(weight)))
-                began = parts[-1][-1]
+                parts.append((start, *self._compute_piece(weight)))
+                start = parts[-1][-1]
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             return str(error)  # not the error itself, whose frames hold the memory
         return None
 
-    def _pieces(self, batch: Any, samples: int) -> list[tuple[Any, int]]:
+    def _split(self, batch: Any, samples: int) -> list[tuple[Any, int]]:
         """Return the pieces and their numbers of samples; raises TaskError if the batch cannot be cut by samples."""
         size_of = self.task.batch_size
         if self.microbatches == 1:
             return [(batch, samples)]
         advice = "Set a smaller batch_size, and accumulate as a number"
         try:
-            pieces = [(piece, size_of(piece)) for piece in microbatches_of(batch, self.microbatches)]
+            pieces = [(piece, size_of(piece)) for piece in split_batch(batch, self.microbatches)]
         except ValueError as error:
             raise TaskError(f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}") from None
         if sum(size for _, size in pieces) != samples:
@@ -118,34 +118,34 @@ class MicrobatchRunner(IterationRunner):
         for name in ("loss", *self._loss_terms):
             row[name] = before.get(name, 0.0) + row[name] * weight
         loss = cast(Tensor, self.state.loss)
-        self.precision.scaled(loss if weight == 1 else loss * weight).backward()
+        self.precision.scale(loss if weight == 1 else loss * weight).backward()
         return *forward_times, *(self.clock.mark(),) * 8
 
-    def _agree(self, failed: bool, is_last: bool) -> tuple[int | None, bool]:
-        """Return a rank that ran out of memory, if any, and whether its batch cannot be cut further; collective.
+    def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:
+        """Return a rank that ran out of memory, if any, and whether its batch cannot be split further; collective.
 
-        If none did, a parameter that has a gradient on some ranks gets one of zeros on the others.
+        If none did, a parameter that has a gradient on some ranks gets a gradient of zeros on the others.
         """
         trained = [parameter for parameter in self.state.module.parameters() if parameter.requires_grad]
         existing = [float(parameter.grad is not None) for parameter in trained]
-        rank, cannot_cut, *anywhere = self.world.maximum(
-            [self.world.rank + 1.0 if failed else 0.0, float(failed and is_last), *existing]
+        rank, is_final, *anywhere = self.world.maximum(
+            [self.world.rank + 1.0 if has_failed else 0.0, float(has_failed and cannot_split), *existing]
         )
         if rank:
-            return int(rank) - 1, bool(cannot_cut)
-        for parameter, has in zip(trained, anywhere, strict=True):
-            if has and parameter.grad is None:
+            return int(rank) - 1, bool(is_final)
+        for parameter, has_gradient in zip(trained, anywhere, strict=True):
+            if has_gradient and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return None, False
 
-    def _exchange(self) -> None:
-        """Average gradients across all ranks, a limited number at a time, as this copies them; collective."""
+    def _average_gradients(self) -> None:
+        """Average gradients across all ranks, a limited number at a time, because this copies them; collective."""
         if self.world.world_size == 1:
             return
         gradients = [parameter.grad for parameter in self.state.module.parameters() if parameter.grad is not None]
         ends = accumulate(gradient.numel() for gradient in gradients)
-        for _, some in groupby(zip(ends, gradients, strict=True), lambda pair: pair[0] // _EXCHANGED_AT_ONCE):
-            coalesced.average(gradient for _, gradient in some)
+        for _, pairs in groupby(zip(ends, gradients, strict=True), lambda pair: pair[0] // _ELEMENTS_PER_EXCHANGE):
+            coalesced.average(gradient for _, gradient in pairs)
 
     def _show(self, whose: str) -> None:
         if not self.state.is_master:
@@ -163,18 +163,18 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _OUT_OF_MEMORY)
 
 
-def row_count(batch: Any) -> int:
-    """Return the length of a batch's first tensor that has one; 1 if there is none."""
+def count_rows(batch: Any) -> int:
+    """Return the first dimension of a batch's first tensor with dimensions; 1 if there is none."""
     return next((len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
 
-def microbatches_of(batch: Any, number: int) -> list[Any]:
-    """Return a batch cut along the first dimension of its tensors, into at most as many pieces as it has rows.
+def split_batch(batch: Any, number: int) -> list[Any]:
+    """Split a batch along the first dimension of its tensors, into at most as many pieces as it has rows.
 
-    Each piece has what all samples share: numbers, text, tensors without dimensions. Raises ValueError if the batch
-    cannot be cut.
+    Numbers, text and tensors without dimensions are repeated in each piece. Raises ValueError if the batch cannot be
+    split.
     """
-    rows = row_count(batch)
+    rows = count_rows(batch)
     number = min(number, rows)
     ends = [rows * place // number for place in range(number + 1)]
     return [_piece(batch, rows, slice(*bounds)) for bounds in pairwise(ends)]

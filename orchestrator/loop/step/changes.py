@@ -1,4 +1,4 @@
-"""Changes: settings that get other values during the run. Runs in workers."""
+"""Changes of settings during the run, from the section `changes`. Runs in workers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 class Changes:
-    """The experiment's `changes`, applied at their epochs and steps, and the optimizers' present settings.
+    """The experiment's `changes`, applied at their epochs and steps, and the optimizers' current settings.
 
-    Only mutable fields of hooks and numbers of the optimizer may change. A second optimizer, built with the new number,
-    shows what that is in each parameter group, as the task's own may do anything with its arguments. A learning rate is
-    scaled, so that a scheduler keeps its shape. A checkpoint holds the optimizer as it was; another experiment brings
-    it to its own numbers. Every rank does the same; no communication.
+    Only mutable fields of hooks and numbers of the optimizer may change. To find the new value of each parameter group,
+    this class builds a second optimizer, because a task's optimizer may do anything with its arguments. A learning rate
+    is scaled, so a scheduler keeps its shape. A checkpoint holds the old optimizer settings, and a resumed experiment
+    applies its own. Every rank does the same, without communication.
     """
 
     def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline) -> None:
@@ -42,25 +42,25 @@ class Changes:
         self._timeline = timeline
         self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
         self._optimizers = experiment.optimizations
-        self.coming: list[Change] = sorted(experiment.changes, key=lambda change: timeline.steps(change.at))
-        """Changes still to come, in order."""
-        for path, value in (item for change in self.coming for item in change.set.items()):
+        self.pending: list[Change] = sorted(experiment.changes, key=lambda change: timeline.steps(change.at))
+        """Changes not yet made, in order."""
+        for path, value in (item for change in self.pending for item in change.set.items()):
             number = parse_optimizer_path(path)
             if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
-                self._differing_groups(before, after)
+                self._compare_groups(before, after)  # raises ConfigError
 
     def advance(self) -> None:
         """Make the changes that are due; call it between two iterations. Raises ConfigError."""
-        for change in [change for change in self.coming if change.at.reached(self._state)]:
-            self.coming.remove(change)
+        for change in [change for change in self.pending if change.at.reached(self._state)]:
+            self.pending.remove(change)
             for path, value in change.set.items():
                 self._set(path, value)
 
     def current_settings(self, name: str) -> dict[str, Any]:
         return self._optimizers[name].optimizer.model_dump()
 
-    def refuse_another_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
-        """Raise CheckpointError if a checkpoint's optimizer, with settings `saved`, is of another type."""
+    def check_same_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if a checkpoint's optimizer, with settings `saved`, has a different type."""
         kind = self._optimizers[name].optimizer.type
         if saved["type"] != kind:
             raise CheckpointError(
@@ -68,9 +68,9 @@ class Changes:
             )
 
     def replay(self, name: str, position: Position, default: int) -> None:
-        """Move an optimizer's rates to a position, as if it had trained so far with its new scheduler.
+        """Advance a new scheduler to a position, as if the optimizer had always trained with it.
 
-        A scheduler that a metric steps starts over. One that a hook of the user steps takes `default` steps.
+        A scheduler that steps on a metric starts over. A scheduler that a user's hook steps takes `default` steps.
         """
         scheduler = self._state.schedulers[name]
         ticks = self._timeline.ticks(position.step, position.epoch, default) if scheduler else 0
@@ -79,28 +79,28 @@ class Changes:
             for _ in range(ticks):
                 scheduler.step()
 
-    def restored(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Continue from a checkpoint with the optimizers' settings `saved`, and repeat the changes before it.
+    def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Continue from a checkpoint with the optimizer settings `saved`, and repeat the changes before it.
 
-        An optimizer with empty settings has this experiment's numbers already. Raises ConfigError.
+        Empty settings mean that the optimizer already has this experiment's numbers. Raises ConfigError.
         """
-        in_force = dict(self._optimizers)
-        for name, configured in in_force.items():
+        current = dict(self._optimizers)
+        for name, configured in current.items():
             if saved[name]:
                 self._optimizers[name] = replace(configured, optimizer=Component(**saved[name]))
-        for change in [change for change in self.coming if self._is_past(change)]:
-            self.coming.remove(change)
+        for change in [change for change in self.pending if self._is_past(change)]:
+            self.pending.remove(change)
             for path, value in change.set.items():
                 number = parse_optimizer_path(path)
                 if number:
-                    in_force[number[0]] = with_number(in_force[number[0]], number[1], value)
+                    current[number[0]] = with_number(current[number[0]], number[1], value)
                 else:
                     self._set(path, value)
-        for after in in_force.values():
-            self._bring_optimizer_to(after)
+        for after in current.values():
+            self._set_optimizer(after)
 
     def _is_past(self, change: Change) -> bool:
-        """Return whether a checkpoint of this place holds a change. One that is due right here comes after it."""
+        """Return whether a checkpoint at this position contains a change; a change due exactly here comes later."""
         state, count = self._state, change.at.count
         if change.at.unit == "steps":
             return count < state.step
@@ -112,7 +112,7 @@ class Changes:
             raise ConfigError([Problem(path, message)])
         number = parse_optimizer_path(path)
         if number:
-            self._bring_optimizer_to(with_number(self._optimizers[number[0]], number[1], value))
+            self._set_optimizer(with_number(self._optimizers[number[0]], number[1], value))
         else:
             _, name, field = path.split(".", 2)
             self._set_hook(name, field, value)
@@ -132,7 +132,7 @@ class Changes:
 
     # The optimizer
 
-    def _differing_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
+    def _compare_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
         """Return the parameter groups of two optimizers; raises ConfigError if they differ in more than numbers."""
         old, new = (
             build_optimizer(version, self._task, self._state.module).param_groups for version in (before, after)
@@ -142,33 +142,33 @@ class Changes:
         if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
             problem = "would move parameters between groups, which is impossible during training"
             raise ConfigError([Problem(path, problem)])
-        if all(map(_same, old, new)):
+        if all(map(_is_equal, old, new)):
             problem = "does not change any parameter group of this optimizer, so it cannot change during training"
             raise ConfigError([Problem(path, problem)])
         return old, new
 
-    def _bring_optimizer_to(self, after: Optimization) -> None:
+    def _set_optimizer(self, after: Optimization) -> None:
         optimizer, state = after.name, self._state
         before, self._optimizers[optimizer] = self._optimizers[optimizer], after
         if before == after:
             return
-        old, new = self._differing_groups(before, after)
+        old, new = self._compare_groups(before, after)
         for group, was, now in zip(state.optimizers[optimizer].param_groups, old, new, strict=True):
             for name in now.keys() - {"params"}:
                 if was.get(name) == now[name]:
                     continue
                 for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
                     if scaled in group:
-                        group[scaled] = _scaled(group[scaled], was.get(name), now[name])
+                        group[scaled] = _scale(group[scaled], was.get(name), now[name])
         _scale_base_lrs(state.schedulers[optimizer], [group["lr"] for group in old], [group["lr"] for group in new])
 
 
-def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _is_equal(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(other.get(name) == value for name, value in group.items() if name != "params")
 
 
-def _scaled(number: Any, old: Any, new: Any) -> Any:
-    """Return a number after the change from `old` to `new`, in the same proportion."""
+def _scale(number: Any, old: Any, new: Any) -> Any:
+    """Scale a number by `new / old`; a tensor in place."""
     if isinstance(number, Tensor):
         return number.mul_(new / old) if old else number.fill_(new)
     if not old or number == old or type(new) not in (int, float):
@@ -178,6 +178,6 @@ def _scaled(number: Any, old: Any, new: Any) -> Any:
 
 def _scale_base_lrs(scheduler: Any, old: Sequence[float], new: Sequence[float]) -> None:
     if hasattr(scheduler, "base_lrs"):
-        scheduler.base_lrs = [_scaled(*three) for three in zip(scheduler.base_lrs, old, new, strict=True)]
+        scheduler.base_lrs = [_scale(*numbers) for numbers in zip(scheduler.base_lrs, old, new, strict=True)]
     for inner in inner_schedulers(scheduler):
         _scale_base_lrs(inner, old, new)

@@ -14,45 +14,45 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.parts import coalesced_collectives as coalesced
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
-from orchestrator.loop.step.task_errors import loss_terms
+from orchestrator.loop.step.task_errors import check_loss_terms
 
 
-class _Skipped(Exception):
-    """A hook leaves this step out."""
+class _StepSkipped(Exception):
+    """Signal that a hook skips this step."""
 
 
 class ClosureRunner(IterationRunner):
-    """Iterations that call `optimizer.step(closure)` on one batch.
+    """Runner of iterations that call `optimizer.step(closure)` on one batch.
 
     Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure returns the mean
-    loss across ranks, so that a line search takes the same steps on each.
+    loss across ranks, so a line search takes the same steps on each rank.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Make an optimizer step at each `next`."""
+        """Make one optimizer step per `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, cast(Any, self._optimizer)
         self._clear = make_clear_gradients(optimizer)
         fetch, self._forward = self._make_fetch(batches), self._make_forward(state.model)
         finish = self._make_finish(state.epoch, ("loss", "lr", "evaluations"))
-        ended = self.clock.restart()
+        previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
             self._evaluations = 0
             try:
                 optimizer.step(self._closure)
                 state.stepped = True
-            except _Skipped:
+            except _StepSkipped:
                 state.stepped = False
             if self._backward_timer is not None:
                 self._backward_timer.take(None)
             state.row["evaluations"] = self._evaluations
-            t_stepped = t_updated = mark()
+            t_stepped = t_on_update = mark()
             if state.stepped and calls["on_update"]:
                 self.plan.fire("on_update", state)
-                t_updated = mark()
+                t_on_update = mark()
             self._clear()
             state.clear_gradient_cache()
-            ended = finish(ended, (*fetch_times, *self._marks, t_stepped, t_updated, mark()))
+            previous_end = finish(previous_end, (*fetch_times, *self._timestamps, t_stepped, t_on_update, mark()))
             yield
 
     @torch.enable_grad()
@@ -61,12 +61,12 @@ class ClosureRunner(IterationRunner):
         self._evaluations += 1
         self._clear()
         if self._evaluations == 1:
-            self._marks = self._evaluate_first()
+            self._timestamps = self._evaluate_first()
             loss = cast(Tensor, state.loss)
         else:
             loss = self._compute_loss(state.forward(state.model, state.batch), state.batch)
             if not isinstance(loss, Tensor):
-                loss = reduce(add, loss_terms(self.task.loss, loss).values())
+                loss = reduce(add, check_loss_terms(self.task.loss, loss).values())
             loss.backward()
         if state.world_size > 1:
             coalesced.average([loss := loss.detach().clone()])
@@ -77,9 +77,9 @@ class ClosureRunner(IterationRunner):
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         forward_times = self._forward()
         cast(Tensor, state.loss).backward()
-        t_own = t_backward = mark()
+        t_local_backward = t_backward = mark()
         if self._backward_timer is not None:
-            t_own = self._backward_timer.take(t_backward)
+            t_local_backward = self._backward_timer.take(t_backward)
             check_gradients_synced(cast(DistributedDataParallel, state.model))
         self._record_learning_rates(self._optimizer)
         if calls["on_backward"]:
@@ -89,5 +89,5 @@ class ClosureRunner(IterationRunner):
             fire("on_gradients", state)
         if state.skip_reasons:
             state.skip_reasons.clear()
-            raise _Skipped
-        return *forward_times, t_own, t_backward, t_gradients, t_gradients, mark()
+            raise _StepSkipped
+        return *forward_times, t_local_backward, t_backward, t_gradients, t_gradients, mark()

@@ -20,9 +20,9 @@ from orchestrator.errors import TaskError
 from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock, Column
 from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
-from orchestrator.loop.step.metrics import Means, phase_metrics
+from orchestrator.loop.step.metrics import Means, reduce_phase
 from orchestrator.loop.step.precision import Precision
-from orchestrator.loop.step.task_errors import checked_metrics, loss_terms, wrong_batch_size
+from orchestrator.loop.step.task_errors import check_loss_terms, check_metrics, wrong_batch_size
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.world import World
 from orchestrator.stats.write.recorder import Recorder
@@ -292,7 +292,7 @@ class IterationRunner:
 
     def _sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
         """Record each loss term as a column and a mean, and return their sum."""
-        state, terms = self.state, loss_terms(method, loss)
+        state, terms = self.state, check_loss_terms(method, loss)
         for name, term in terms.items():
             value: Any = term.item() if self._on_cpu else term.detach().double()
             state.row[state.column(name)] = value
@@ -302,7 +302,7 @@ class IterationRunner:
 
     def _add_metrics(self) -> None:
         metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
-        for name, values in checked_metrics(self.task.metrics, metrics, samples).items():
+        for name, values in check_metrics(self.task.metrics, metrics, samples).items():
             if name == "loss" or name in self._loss_terms:
                 raise TaskError(
                     f"metrics() and loss() both return '{name}', so both would be reported as"
@@ -322,7 +322,7 @@ class IterationRunner:
     def reduce_metrics(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the phase's metrics across all ranks, as `<prefix>/<name>`, and reset the means; collective."""
         means, self.means = self.means, Means()
-        return phase_metrics(self.task, prefix, means, meters or {}, world)
+        return reduce_phase(self.task, prefix, means, meters or {}, world)
 
 
 def make_clear_gradients(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

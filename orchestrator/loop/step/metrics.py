@@ -20,8 +20,8 @@ logger = logging.getLogger("hookyard")
 class Means:
     """Sums and counts by name.
 
-    A sum stays on its device until it is read, so adding to it never waits for the device. On the CPU it is a Python
-    float, which is faster and as exact as float64.
+    A sum stays on its device until it is read, so adding to it never synchronizes. On the CPU it is a Python float,
+    which is faster and as exact as float64.
     """
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class Means:
         return dict(self._totals), dict(self._counts)
 
     def revert(self, snapshot: tuple[dict[str, Any], dict[str, int]]) -> None:
-        """Take back what was added since a snapshot."""
+        """Restore the sums and counts of a snapshot."""
         self._totals, self._counts = snapshot
 
     def state_dict(self) -> dict[str, list[float]]:
         return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
 
     def include(self, state: dict[str, list[float]]) -> None:
-        """Add a `state_dict`, of this rank or of another."""
+        """Add the sums and counts of a `state_dict`, from any rank."""
         for name, (total, count) in state.items():
             self.add(name, total, int(count))
 
@@ -57,7 +57,7 @@ class Means:
         return {name: total / means._counts[name] for name, total in means._totals.items() if means._counts[name]}
 
 
-def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World) -> dict[str, float]:
+def reduce_phase(task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World) -> dict[str, float]:
     """Return the means and the meters' values across all ranks, as `<prefix>/<name>`; collective.
 
     Raises TaskError for a meter whose values differ between ranks, are not numbers, or have the name of a mean.
@@ -66,7 +66,7 @@ def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, An
     states, computed = zip(*world.gather((means.state_dict(), computed_here)), strict=True)
     values = Means.merge_ranks(states)
     for name, numbers in computed[0].items():
-        refuse_different(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
+        check_ranks_agree(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
         if duplicates := numbers.keys() & values.keys():
             raise TaskError(
                 f"meters() returns '{name}', but {prefix}/{min(duplicates)} is already a value of loss(), metrics() or"
@@ -95,8 +95,8 @@ def _flatten(name: str, value: Any) -> dict[str, float]:
     )
 
 
-def refuse_different(task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]) -> None:
-    """Raise TaskError if ranks have computed different values of a meter, apart from rounding."""
+def check_ranks_agree(task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]) -> None:
+    """Raise TaskError if ranks have computed different values of a meter, beyond rounding errors."""
     for name in dict.fromkeys(name for values in ranks for name in values):
         first = ranks[0].get(name)
         for rank, value in enumerate(values.get(name) for values in ranks):

@@ -1,4 +1,4 @@
-"""Precision: what the forward pass computes in, and how the loss is scaled."""
+"""Numeric precision of the forward pass, and loss scaling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """fp32, bf16, or fp16 with a GradScaler of these arguments. Used in workers."""
+    """fp32, bf16, or fp16 with a GradScaler that gets the arguments `scaler`. Used in workers."""
 
     def __init__(self, name: str, device: torch.device, scaler: Mapping[str, Any] | None = None) -> None:
         self._dtype = _AUTOCAST.get(name)
@@ -21,7 +21,7 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
 
     def with_autocast(self, function: Callable[..., _T]) -> Callable[..., _T]:
-        """Return the function under torch's autocast, or itself in fp32, because the context costs time."""
+        """Return the function under torch's autocast; in fp32 return it unchanged, because the context costs time."""
         if self._dtype is None:
             return function
         under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)
@@ -31,15 +31,15 @@ class Precision:
         """Return torch's autocast; in fp32 a context that does nothing."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device_type, dtype=self._dtype)
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to call `backward` on."""
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the scaled loss, on which to call `backward`."""
         return self.scaler.scale(loss) if self.scaler else loss
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Step the optimizer with the scaler; returns False if a gradient overflowed.
 
-        The host synchronizes with the device once, as the scaler itself does. Fused optimizers decide on the device, so
-        for them the scale shows whether the step was skipped.
+        This synchronizes once, as the scaler itself does. A fused optimizer decides on the device whether to skip the
+        step; a lower scale then shows that it did.
         """
         assert self.scaler is not None
         if optimizer.defaults.get("fused"):
@@ -57,6 +57,6 @@ class Precision:
         return bool(steps)
 
     def skip(self) -> None:
-        """Leave this step out, and keep the scaler's count in order."""
+        """Skip this step, but update the scaler, which counts steps."""
         if self.scaler:
             self.scaler.update()

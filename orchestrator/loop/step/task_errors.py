@@ -17,18 +17,18 @@ R = TypeVar("R")
 COLUMNS = ("phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *TIMES)
 """Columns that every row has."""
 ROW_COLUMNS = frozenset({"loss", "lr", "microbatches", "evaluations", *COLUMNS})
-"""Columns that the loop may record, so that no hook and no term of a loss has such a name."""
+"""Columns that the loop may record; hooks and loss terms cannot use these names."""
 
 
 def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: str) -> R:
-    """Return what a method of the task has returned; raises TaskError if it is of another type."""
+    """Return the result of a task's method; raises TaskError if its type is not `kind`."""
     if isinstance(value, kind):
         return value
     raise unexpected(method, "", value, expected)
 
 
-def loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
-    """Return the terms of a loss that is not a scalar; raises TaskError if it has none."""
+def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
+    """Return the terms of a loss that is not a scalar; raises TaskError if it is not a mapping of scalars."""
     number = "one number, the mean over the batch's samples, as a tensor without dimensions"
     if not isinstance(loss, Mapping) or not loss:
         expected = f"{number} (end it with .mean()), or a mapping of such numbers, whose sum is trained"
@@ -42,8 +42,8 @@ def loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
     return loss
 
 
-def checked_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
-    """Return the metrics of a batch; raises TaskError if there is not one value for each sample."""
+def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
+    """Return the metrics of a batch; raises TaskError unless each has one value per sample."""
     if type(metrics) is not dict:
         check_type(method, metrics, Mapping, "a mapping of names to one value for each sample")
     for name, values in metrics.items():
@@ -62,7 +62,7 @@ def wrong_batch_size(method: Callable[..., Any], size: Any) -> TaskError:
 
 
 def missing_batch(collate: Callable[..., Any]) -> TaskError:
-    """Return the error for a collate function without a result."""
+    """Return the error for a collate function that returns None."""
     return unexpected(collate, "", None, "a batch made from the samples")
 
 

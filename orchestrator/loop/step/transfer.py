@@ -13,9 +13,9 @@ from torch import Tensor
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move the tensors of a batch, however it is nested. Containers and dataclasses keep their type.
+    """Move the tensors of a nested batch to a device. Containers and dataclasses keep their type.
 
-    An object with a `to` of its own (a PackedSequence, a graph, a batch of the task's own) is moved by that.
+    An object with its own `to` method (a PackedSequence, a graph, a custom batch class) is moved by that method.
     """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
@@ -27,12 +27,12 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def moves_itself(part: Any) -> bool:
-    """Return whether a part of a batch has a `to` of its own, as a tensor has."""
+    """Return whether a part of a batch has its own `to` method, like a tensor."""
     return callable(getattr(part, "to", None))
 
 
 def items_in(batch: Any) -> list[Any] | None:
-    """Return the items of a container; None for anything else, and for what moves itself."""
+    """Return the items of a container; None for anything else, and for objects that move themselves."""
     if moves_itself(batch):
         return None
     if isinstance(batch, Mapping):
@@ -45,7 +45,7 @@ def items_in(batch: Any) -> list[Any] | None:
 
 
 def container_with(batch: Any, items: list[Any]) -> Any:
-    """Return a container of the same type with other items."""
+    """Return a container of the same type with new items."""
     if isinstance(batch, Mapping):
         mapping = copy(batch) if isinstance(batch, MutableMapping) else dict(batch)
         mapping.update(zip(batch, items, strict=True))
@@ -55,12 +55,12 @@ def container_with(batch: Any, items: list[Any]) -> Any:
         return kind(*items) if hasattr(batch, "_fields") else kind(items)
     other = copy(batch)
     for field, item in zip(fields(batch), items, strict=True):
-        object.__setattr__(other, field.name, item)  # frozen ones too
+        object.__setattr__(other, field.name, item)  # works for frozen dataclasses too
     return other
 
 
 def leaves(batch: Any) -> Iterator[Any]:
-    """Yield the leaves of a batch: tensors, what moves itself, and the rest."""
+    """Yield the leaves of a batch: tensors, objects that move themselves, and other values."""
     parts = items_in(batch)
     if parts is None:
         yield batch
@@ -69,12 +69,12 @@ def leaves(batch: Any) -> Iterator[Any]:
         yield from leaves(part)
 
 
-class Copies:
-    """Moves batches to a GPU on a stream of its own, while the GPU still works on the batch before. Used in workers.
+class StreamTransfer:
+    """Transfer of batches to a GPU on a separate stream, while the GPU still computes the previous batch.
 
-    On the stream of that work a copy would wait for its end. The GPU waits for the copy before it uses the batch; the
-    host waits for neither, if the batch is in page-locked memory. A batch with a part that moves itself is copied on
-    the stream of the work, as nobody knows which memory to keep from a later copy.
+    Used in workers. On the compute stream, a copy would wait for the computation. The compute stream waits for the
+    copy before it uses the batch. The host does not wait if the batch is in pinned memory. A batch with a part that
+    moves itself is copied on the compute stream, because its memory cannot be protected from later copies.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -89,10 +89,10 @@ class Copies:
         current.wait_stream(self._stream)
         for leaf in leaves(moved):
             if isinstance(leaf, Tensor):
-                # A later copy must not get their memory before this stream is done with it.
+                # A later copy must not reuse this memory before the compute stream is done with it.
                 leaf.record_stream(current)
         return moved
 
 
 def make_transfer(device: torch.device) -> Callable[[Any], Any]:
-    return Copies(device) if device.type == "cuda" else partial(to_device, device=device)
+    return StreamTransfer(device) if device.type == "cuda" else partial(to_device, device=device)

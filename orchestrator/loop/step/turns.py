@@ -1,4 +1,4 @@
-"""Turns: an iteration in which several optimizers train, one after the other."""
+"""Iterations in which several optimizers train in turn, as for a GAN. Runs in workers."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Player:
         self.parameters = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
         ]
-        self.exchanged: tuple[bool, ...] | None = None
-        """Which of its parameters had gradients when ranks first exchanged them."""
+        self.has_gradients: tuple[bool, ...] | None = None
+        """Flags of its parameters: true if it had a gradient when ranks first averaged them."""
 
 
 class TurnRunner(IterationRunner):
-    """Takes batches through the turns of a task, each with the events of a single optimizer's iteration.
+    """Runner of iterations with turns. Each turn has the events of a single optimizer's iteration. Used in workers.
 
-    Used in workers. A turn's backward pass computes gradients only for its optimizer's parameters. Ranks exchange them
-    after the turn's last backward pass of a step, in one message for each kind of tensor. An optimizer steps at its
-    turns in a step's last micro-batch. One without a turn there steps after these.
+    A turn's backward pass computes gradients only for its optimizer's parameters. Ranks average them after the turn's
+    last backward pass of a step, in one message per dtype and device. An optimizer steps in its turns of a step's last
+    micro-batch. An optimizer without a turn there steps afterwards.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Train on a micro-batch at each `next`, turn by turn."""
+        """Train on one micro-batch per `next`, turn by turn."""
         state, task = self.state, self.task
         players = {
             name: Player(name, optimizer, self.precisions[name], self._make_update(optimizer, self.precisions[name]))
@@ -50,7 +50,7 @@ class TurnRunner(IterationRunner):
         }
         first, waiting = next(iter(players)), dict[str, Tensor]()
         fetch, finish = self._make_fetch(batches), self._make_finish(state.epoch, ())
-        position, group, ended = 1, 1, self.clock.restart()
+        position, group, previous_end = 1, 1, self.clock.restart()
         while True:
             fetch_times = fetch()
             if state.accumulate > 1:
@@ -65,10 +65,10 @@ class TurnRunner(IterationRunner):
                     turn = next(turns, None)
                 if turn is None:
                     break
-                player = self._player(turn, players)
+                player = self._find_player(turn, players)
                 state.take_turn(player.name, player.parameters)
-                began = timestamps[-1][-1] if timestamps else fetch_times[-1]
-                timestamps.append((began, *self._take(player, turn[1], group, is_last=position == group)))
+                start = timestamps[-1][-1] if timestamps else fetch_times[-1]
+                timestamps.append((start, *self._run_turn(player, turn[1], group, is_last=position == group)))
                 has_stepped |= state.stepped
                 if position < group:
                     waiting[player.name] = cast(Tensor, state.loss).detach()
@@ -86,16 +86,16 @@ class TurnRunner(IterationRunner):
                 state.take_turn(first, None)
             state.stepped = has_stepped
             self.means.add("loss", state.row["loss"] * state.batch_size, state.batch_size)
-            ended = finish(ended, fetch_times, timestamps)
+            previous_end = finish(previous_end, fetch_times, timestamps)
             yield
 
-    def _take(self, player: Player, loss: Any, group: int, *, is_last: bool) -> Timestamps:
-        """Take a turn, from its loss on. Return the timestamps of a single optimizer's iteration."""
+    def _run_turn(self, player: Player, loss: Any, group: int, *, is_last: bool) -> Timestamps:
+        """Run a turn, from its loss on. Return the timestamps of a single optimizer's iteration."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
-        t_forward = t_output = mark()
+        t_forward = t_on_forward = mark()
         if calls["on_forward"]:
             fire("on_forward", state)
-            t_output = mark()
+            t_on_forward = mark()
         if not isinstance(loss, Tensor) or loss.ndim:
             loss = self._sum_terms(self.task.turns, loss)
         state.loss = loss
@@ -104,32 +104,33 @@ class TurnRunner(IterationRunner):
         state.row["loss"] = state.row.get("loss", 0.0) + value
         self.means.add(state.column("loss"), value * state.batch_size, state.batch_size)
         self._record_learning_rates(player.optimizer, f"lr_{player.name}")
-        t_loss = t_counted = mark()
+        t_loss = t_on_loss = mark()
         if calls["on_loss"]:
             fire("on_loss", state)
-            t_counted = mark()
+            t_on_loss = mark()
         assert state.loss is not None
-        player.precision.scaled(state.loss if group == 1 else state.loss / group).backward(inputs=player.parameters)
-        t_own = t_backward = mark()
+        player.precision.scale(state.loss if group == 1 else state.loss / group).backward(inputs=player.parameters)
+        t_local_backward = t_backward = mark()
         if is_last and state.world_size > 1:
-            self._exchange(player)
+            self._average_gradients(player)
             t_backward = mark()
         t_gradients = t_backward
         if calls["on_backward"]:
             fire("on_backward", state)
             t_gradients = mark()
         state.stepped = False
-        updated = player.update() if is_last else (t_gradients,) * 4
-        return t_forward, t_output, t_loss, t_counted, t_own, t_backward, t_gradients, *updated, mark()
+        update_times = player.update() if is_last else (t_gradients,) * 4
+        backward_times = t_local_backward, t_backward, t_gradients
+        return t_forward, t_on_forward, t_loss, t_on_loss, *backward_times, *update_times, mark()
 
-    def _step_late(self, player: Player, began: Any) -> Timestamps:
+    def _step_late(self, player: Player, start: Any) -> Timestamps:
         """Step an optimizer that had turns only in earlier micro-batches of the step. Return its timestamps."""
         if self.state.world_size > 1:
-            self._exchange(player)
+            self._average_gradients(player)
         t_backward = self.clock.mark()
-        return *[began] * 6, t_backward, t_backward, *player.update(), self.clock.mark()
+        return *[start] * 6, t_backward, t_backward, *player.update(), self.clock.mark()
 
-    def _player(self, turn: Any, players: dict[str, Player]) -> Player:
+    def _find_player(self, turn: Any, players: dict[str, Player]) -> Player:
         """Return the player of a turn; raises TaskError if there is none."""
         where = source_location(self.task.turns)
         if not isinstance(turn, tuple) or len(turn) != 2:
@@ -141,14 +142,14 @@ class TurnRunner(IterationRunner):
         suggestion = f" ({hint})" if hint else ""
         raise TaskError(f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}{where}")
 
-    def _exchange(self, player: Player) -> None:
+    def _average_gradients(self, player: Player) -> None:
         """Average the gradients of a turn across all ranks; collective.
 
         Raises TaskError if ranks differ in which parameters have one.
         """
         existing = tuple(parameter.grad is not None for parameter in player.parameters)
-        if existing != player.exchanged:
-            ranks = self.world.gather(existing) if player.exchanged is None else [player.exchanged, existing]
+        if existing != player.has_gradients:
+            ranks = self.world.gather(existing) if player.has_gradients is None else [player.has_gradients, existing]
             for parameter, has in zip(player.parameters, zip(*ranks, strict=True), strict=True):
                 if len(set(has)) > 1:
                     names = [name for name, other in self.state.module.named_parameters() if other is parameter]
@@ -157,5 +158,5 @@ class TurnRunner(IterationRunner):
                         " some ranks, so ranks cannot exchange its gradients; it must always depend on the same"
                         f" parameters{source_location(self.task.turns)}"
                     )
-            player.exchanged = existing
+            player.has_gradients = existing
         coalesced.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)

@@ -53,7 +53,7 @@ def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
     for iteration in range(1, iterations + 1):
         state.iteration = iteration
         if iteration >= stopping.next_check:
-            stopping.is_asked()
+            stopping.is_stop_requested()
             found.append(iteration)
     assert world.calls == len(found)
     return found
@@ -85,7 +85,7 @@ def test_slow_checks_take_no_more_than_their_share_of_the_time(monkeypatch: pyte
         time.now += 0.01
         if state.iteration >= stopping.next_check:
             before = world.calls
-            stopping.is_asked()
+            stopping.is_stop_requested()
     assert before == pytest.approx(20_000 * 0.01 * 0.005 / 0.04, rel=0.2)
     assert asked_at(Two(waited_s=0.001), 12, 0.05) == [1, 6, 11], "what costs little is asked as often as ever"
 
@@ -96,7 +96,7 @@ def test_wait_for_other_ranks_is_added_to_the_clock(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(stopping_module, "perf_counter", lambda: next(now))
     clock = clock_after(0.25)
     stopping = stopping_of(Two(), clock)
-    assert [stopping.is_asked(), stopping.is_asked()] == [False, False]
+    assert [stopping.is_stop_requested(), stopping.is_stop_requested()] == [False, False]
     assert clock.waiting_s == 6.0
 
 

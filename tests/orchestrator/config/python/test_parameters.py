@@ -57,11 +57,11 @@ def test_unreadable_types_are_reported() -> None:
 
 def test_parameters_may_have_names_of_pydantic_methods() -> None:
     @dataclass
-    class Copies:
+    class StreamTransfer:
         copy: int = 1
         json: list[int] = field(default_factory=list)
 
-    assert construct(Copies, {"copy": 2, "json": [1]}, "x")[1] == {"copy": 2, "json": [1]}
+    assert construct(StreamTransfer, {"copy": 2, "json": [1]}, "x")[1] == {"copy": 2, "json": [1]}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from orchestrator.engines.rank_failures import RankFailed, is_user_error
-from orchestrator.errors import RunError
-from orchestrator.loop.data.indexed import batches_of
+from orchestrator.errors import RunError, TaskError
+from orchestrator.loop.data.indexed import iterate_batches
 from orchestrator.loop.loop import Loop
 from orchestrator.task import Task
 from tests.tasks import experiment
@@ -62,7 +62,7 @@ LOADERS = {
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_batches_equal_those_of_the_loader(name: str) -> None:
-    ours, reference = list(batches_of(LOADERS[name](), "train")), list(LOADERS[name]())
+    ours, reference = list(iterate_batches(LOADERS[name](), "train")), list(LOADERS[name]())
     assert len(ours) == len(reference) > 1
     for batch, expected in zip(ours, reference, strict=True):
         torch.testing.assert_close(batch, expected, rtol=0, atol=0)
@@ -88,7 +88,7 @@ class Broken(Dataset[Any]):
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_sample_that_cannot_be_fetched_is_named(processes: int) -> None:
-    batches = batches_of(DataLoader(Broken(5), 2, num_workers=processes), "val")
+    batches = iterate_batches(DataLoader(Broken(5), 2, num_workers=processes), "val")
     assert len(next(batches)[0]) == len(next(batches)[0]) == 2
     with pytest.raises(
         RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png"
@@ -100,7 +100,7 @@ def test_sample_that_cannot_be_fetched_is_named(processes: int) -> None:
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_samples_that_cannot_be_collated_are_named_with_their_shapes(processes: int) -> None:
-    batches = batches_of(DataLoader(Broken(7), 4, num_workers=processes), "train")
+    batches = iterate_batches(DataLoader(Broken(7), 4, num_workers=processes), "train")
     next(batches)
     with pytest.raises(
         RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be collated"
@@ -118,7 +118,7 @@ def test_killed_process_of_a_loader_is_not_a_mistake() -> None:
             return (torch.zeros(2),)
 
     with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
-        next(batches_of(DataLoader(Killed(), 4, num_workers=1), "train"))
+        next(iterate_batches(DataLoader(Killed(), 4, num_workers=1), "train"))
     assert not is_user_error(caught.value)
 
 
@@ -149,7 +149,7 @@ class Gives(Task):
 
 
 def failure_of(**fields: Any) -> str:
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(TaskError) as caught:
         list(Loop(Gives(**fields), experiment(batch_size=4), {}).run())
     assert is_user_error(caught.value)
     return str(caught.value)

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data.stream_shard import Share, refuse_unclear
+from orchestrator.loop.data.stream_shard import Share, check_sharding_declared
 from tests.streams import Placed, Shuffled
 from tests.tasks import PointSet
 
@@ -91,13 +91,13 @@ def test_dataset_that_shards_itself_is_unchanged() -> None:
 
 
 def test_dataset_that_may_shard_itself_must_say_so() -> None:
-    refuse_unclear(Itself(), "train")
-    refuse_unclear(Placed(POINTS), "train")
+    check_sharding_declared(Itself(), "train")
+    check_sharding_declared(Placed(POINTS), "train")
     with pytest.raises(
         ConfigError,
         match=r"the train dataset \(Asks\) calls get_rank and get_worker_info in __iter__.*set shares_itself = True",
     ):
-        refuse_unclear(Asks(), "train")
+        check_sharding_declared(Asks(), "train")
 
 
 @pytest.mark.parametrize("has_buffer", [False, True])

@@ -219,7 +219,7 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
 
     def write(rank: int, files: Any) -> bool:
         world: Any = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
-        return BackgroundWrite(thread, world, store, name, files, commit).end(others_s=0)
+        return BackgroundWrite(thread, world, store, name, files, commit).end(peer_timeout_s=0)
 
     return write(1, {"rank-0001.pt": weights(step)}) and write(
         0, {"model.pt": weights(step), "rank-0000.pt": weights(step)}

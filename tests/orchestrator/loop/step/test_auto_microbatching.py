@@ -16,7 +16,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.step.auto_microbatching import microbatches_of, row_count
+from orchestrator.loop.step.auto_microbatching import count_rows, split_batch
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
@@ -230,13 +230,13 @@ def test_microbatches_divide_samples_and_share_the_rest() -> None:
         "more": Views(three, 0.5),
         "shared": shared,
     }
-    first, second = microbatches_of(batch, 2)
+    first, second = split_batch(batch, 2)
     assert [view.tolist() for view in second["views"]] == [[1, 2], [10, 20]]
     assert (first["pair"].points.tolist(), first["pair"].names) == ([0], ["a"])
     assert (second["pair"].points.tolist(), second["pair"].names) == ([1, 2], ["b", "c"])
     assert [len(entry["box"]) for entry in second["boxes"]] == [2, 4]
     assert (second["more"].first.tolist(), second["more"].scale) == ([1, 2], 0.5)
     assert first["shared"] == second["shared"] == shared
-    assert [piece.tolist() for (piece,) in microbatches_of((three,), 8)] == [[0], [1], [2]]
-    assert row_count({"name": "x", "points": torch.zeros(5, 2)}) == 5
-    assert row_count("text") == 1
+    assert [piece.tolist() for (piece,) in split_batch((three,), 8)] == [[0], [1], [2]]
+    assert count_rows({"name": "x", "points": torch.zeros(5, 2)}) == 5
+    assert count_rows("text") == 1

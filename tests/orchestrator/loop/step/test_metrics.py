@@ -14,7 +14,7 @@ from torch import Tensor
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.step.metrics import Means, refuse_different
+from orchestrator.loop.step.metrics import Means, check_ranks_agree
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
@@ -87,18 +87,18 @@ def test_meter_must_combine_the_samples_of_all_ranks() -> None:
 
 @pytest.mark.parametrize("values", [(1.0, 1.0 + 1e-9), (math.nan, math.nan), (math.inf, math.inf), (0.0, 0.0)])
 def test_values_that_differ_by_rounding_are_equal(values: tuple[float, ...]) -> None:
-    refuse_different(Points(), "val", "m", [{"m": value} for value in values])
+    check_ranks_agree(Points(), "val", "m", [{"m": value} for value in values])
 
 
 @pytest.mark.parametrize("values", [(1.0, 1.001), (math.nan, 1.0), (math.inf, -math.inf), (1.0, 1.0, 2.0), (0.0, 1e-3)])
 def test_values_that_differ_more_are_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(TaskError, match=f"val/m is {values[0]} on rank 0"):
-        refuse_different(Points(), "val", "m", [{"m": value} for value in values])
+        check_ranks_agree(Points(), "val", "m", [{"m": value} for value in values])
 
 
 def test_value_that_one_rank_lacks_is_refused() -> None:
     with pytest.raises(TaskError, match=r"val/m/b is 1\.0 on rank 0 and None on rank 1"):
-        refuse_different(Points(), "val", "m", [{"m/a": 1.0, "m/b": 1.0}, {"m/a": 1.0}])
+        check_ranks_agree(Points(), "val", "m", [{"m/a": 1.0, "m/b": 1.0}, {"m/a": 1.0}])
 
 
 def over(*means: Means) -> dict[str, float]:

@@ -28,7 +28,7 @@ def stepped(precision: Precision, linear: nn.Linear, optimizer: torch.optim.Opti
     """Whether a step with gradients of this factor was made."""
     assert precision.scaler is not None
     optimizer.zero_grad()
-    precision.scaled(linear(torch.ones(1, 3)).sum() * factor).backward()
+    precision.scale(linear(torch.ones(1, 3)).sum() * factor).backward()
     precision.scaler.unscale_(optimizer)
     return precision.step(optimizer)
 

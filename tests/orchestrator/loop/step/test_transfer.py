@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.loop.step.transfer import Copies, to_device
+from orchestrator.loop.step.transfer import StreamTransfer, to_device
 
 Pair = namedtuple("Pair", "left right")
 
@@ -60,7 +60,7 @@ def test_containers_keep_their_type_and_own_to_methods_are_used() -> None:
     assert by_name["a"] is tensor
 
 
-# Copies beside the GPU's work
+# StreamTransfer beside the GPU's work
 
 
 class Stream:
@@ -91,7 +91,7 @@ def test_batch_is_copied_on_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> N
         "record_stream",
         lambda tensor, stream: asked.append((stream.name, "keeps", str(tuple(tensor.shape)))),
     )
-    copies = Copies(device)
+    copies = StreamTransfer(device)
     moved = copies({"points": torch.zeros(3, 2), "labels": [torch.zeros(3), "text"], "rows": Rows([torch.zeros(4)])})
     assert moved["points"].device == moved["labels"][0].device == device
     assert moved["labels"][1] == "text"
