@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -118,6 +119,17 @@ Iterations = Annotated[Interval, Units(("iterations", "steps"), ge=1)]
 """An interval for `at_interval`; a bare number counts iterations."""
 Steps = Annotated[Interval, Units(("steps",), ge=1)]
 StepsOrNever = Annotated[Interval, Units(("steps",))]
+
+
+def count_iterations(steps: int, accumulate: int, length: int, completed: int) -> int:
+    """Return the iterations of the next optimizer steps, in an epoch of which some iterations are `completed`.
+
+    `length` is that of an epoch, whose last step may have fewer than `accumulate`; 0 if it is unknown.
+    """
+    if not length:
+        return steps * accumulate
+    epochs, rest = divmod(completed // accumulate + steps, ceil(length / accumulate))
+    return max(0, epochs * length + min(rest * accumulate, length) - completed)
 
 
 def at_interval(field: str) -> Callable[[_Handler], _Handler]:

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from hooks.hook import Hook
-from hooks.interval import at_interval
+from hooks.interval import at_interval, count_iterations
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
 from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
@@ -114,7 +114,8 @@ def _remaining_iterations(state: State) -> int | None:
     In a custom loop, an epoch is assumed to be as long as those before.
     """
     if state.max_steps is not None:
-        return max(0, state.max_steps - state.step) * state.accumulate
+        steps = max(0, state.max_steps - state.step)
+        return count_iterations(steps, state.accumulate, state.phase_length, state.phase_iteration)
     length = state.phase_length or (state.iterations_before // state.epoch if state.epoch else None)
     if state.max_epochs is None or length is None:
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from hooks.interval import count_iterations
 from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import drop_superseded
@@ -241,13 +242,15 @@ def estimate_progress(
 
 def _remaining_iterations(experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress) -> int | None:
     epochs, steps, batch_size = (experiment.get(name) for name in ("epochs", "steps", "batch_size"))
+    length = attempt.epoch_iterations or 0 if attempt else 0
+    completed = reached.iteration
+    if attempt is not None and batch_size:
+        start = attempt.position
+        # Another number of ranks may have begun the epoch, so its completed part is counted in samples.
+        in_epoch = start.offset // (batch_size * attempt.world_size) if start.offset else start.phase_iteration
+        completed = start.epoch * length + in_epoch + reached.iteration - start.iteration
     if steps is not None:
-        batches = experiment.get("accumulate")
-        return int(max(0, steps - reached.step) * (batches if isinstance(batches, int) else 1))
-    if attempt is None or attempt.epoch_iterations is None or not epochs or not batch_size:
-        return None
-    length, start = attempt.epoch_iterations, attempt.position
-    # Another number of ranks may have begun the epoch, so its completed part is counted in samples.
-    in_epoch = start.offset // (batch_size * attempt.world_size) if start.offset else start.phase_iteration
-    completed = start.epoch * length + in_epoch
-    return max(0, int(epochs * length - completed - (reached.iteration - start.iteration)))
+        accumulate = experiment.get("accumulate")
+        accumulate = accumulate if isinstance(accumulate, int) else 1
+        return count_iterations(max(0, steps - reached.step), accumulate, length, completed % length if length else 0)
+    return max(0, int(epochs * length - completed)) if epochs and length else None

@@ -29,7 +29,8 @@ class Means:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, total: float | Tensor, count: int) -> None:
-        self._totals[name] = self._totals.get(name, 0.0) + total
+        # The mean over an empty batch is NaN.
+        self._totals[name] = self._totals.get(name, 0.0) + (total if count else 0.0)
         self._counts[name] = self._counts.get(name, 0) + count
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, int]]:

@@ -19,7 +19,6 @@ UNCHANGED_RANGE = 1e-6
 """Largest range of an unchanged loss, relative to the loss."""
 MAX_ITERATIONS = 2**21
 """If there are more, neighboring iterations are averaged."""
-NOT_FINITE = "loss is null or isinf(loss)"
 DIVERGENCE_RATIO = 2.0
 """Ratio of the last loss to the first above which training has diverged."""
 
@@ -38,7 +37,8 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
     group_size = -(-int(by_rank["last"].max()) // MAX_ITERATIONS)
     means = rows.ask(
         f"select iteration // {group_size} * {group_size} as first, avg(loss) as loss, count(*) as rows,"
-        f" count(*) filter ({NOT_FINITE}) as bad from rows where {TRAINING} group by first order by first"
+        f" count(*) filter (loss is null or isinf(loss)) as bad"
+        f" from rows where {TRAINING} group by first order by first"
     ).set_index("first")
     finite = means["loss"][(means["rows"] >= len(by_rank)) & (means["bad"] == 0)]
     if len(finite) >= MIN_ITERATIONS:
@@ -46,9 +46,11 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
 
 
 def _find_non_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
-    bad_rows = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")[
-        "ranks"
-    ]
+    # As recorded, since a custom loop may record the loss only in some iterations, and `rows` has null for NaN.
+    is_bad = f"{TRAINING} and (isnan(loss::double) or isinf(loss::double))"
+    bad_rows = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], is_bad, "recorded")["ranks"]
+    if bad_rows.empty:
+        return
     iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
     first, count, bad = int(bad_rows.index[0]), len(bad_rows), [int(rank) for rank in bad_rows.iloc[0]]
     yield Finding(

@@ -61,7 +61,10 @@ class Rows:
 
     @classmethod
     def of(cls, table: pd.DataFrame | pa.Table) -> Self:
-        table = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)
+        if isinstance(table, pd.DataFrame):
+            # Arrow makes nulls of NaN, except in arrays of NumPy.
+            columns = {name: own.to_numpy() if own.dtype.kind == "f" else own for name, own in table.items()}
+            table = pa.table({name: pa.array(column) for name, column in columns.items()})
         return cls(Source(ds.dataset(table)))
 
     def ask(self, sql: str) -> pd.DataFrame:

@@ -145,6 +145,8 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
         with suppress(OverflowError):
             return pa.array(np.array(values, dtype=np.float64 if float in kinds else np.int64))
     plain = _to_plain(name, values, kinds)
+    if any(map(_needs_float, plain)):
+        plain = [float(value) if isinstance(value, int) else value for value in plain]
     try:
         return pa.array(plain)
     except pa.ArrowException as error:
@@ -155,13 +157,18 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
 def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
     """Return a column's values as plain ones. Those on a GPU must have been read before."""
     if kinds <= {int, float, str, bool, type(None)}:
-        return [value if value is None else float(value) for value in values] if {int, float} <= kinds else values
+        return values
     import torch
 
     wrong = next((value for value in values if isinstance(value, torch.Tensor) and value.numel() != 1), None)
     if wrong is not None:
         raise ValueError(f"column '{name}' got a tensor of shape {tuple(wrong.shape)}; record one number per row")
     return [float(value.item()) if isinstance(value, torch.Tensor) else _to_scalar(value) for value in values]
+
+
+def _needs_float(value: Any) -> bool:
+    """Return whether whole numbers in the column of a value become floats, so that all of its rows have one type."""
+    return isinstance(value, bool | float) or (isinstance(value, int) and not -(2**63) <= value < 2**63)
 
 
 def _to_scalar(value: Any) -> Any:

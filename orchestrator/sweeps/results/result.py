@@ -314,8 +314,8 @@ def _get_shared_speed(leader: TrialRecord | DamagedFile | None) -> dict[str, flo
 
 
 def _format_cell(value: Any) -> Any:
-    """Format a value for a table cell: mappings, lists and null become text."""
-    return json.dumps(value) if value is None or isinstance(value, dict | list) else value
+    """Format a value for a table cell: mappings, lists and null become text, and the text "null" is quoted."""
+    return json.dumps(value) if value in (None, "null") or isinstance(value, dict | list) else value
 
 
 def open_sweep(path: str | Path) -> Sweep:

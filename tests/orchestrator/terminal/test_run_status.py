@@ -124,8 +124,10 @@ def started(attempt: Attempt) -> float:
     [
         (EPOCHS, RunProgress("train", 1, 25, 25), 75, 25 / 100),
         (EPOCHS, RunProgress("test", 4, 100, 100), 0, 1.0),
-        # Steps are counted in their micro-batches.
-        (STEPS, RunProgress("train", 0, 30, 122), 70 * 4, 122 / (122 + 280)),
+        # An epoch has five steps of four iterations, and 122 of 400 are completed.
+        (STEPS, RunProgress("train", 6, 30, 122), 278, 122 / 400),
+        # An epoch has two steps, of 15 and 5 iterations: 100 steps are 50 epochs.
+        ({**STEPS, "accumulate": 15}, RunProgress("train", 6, 13, 135), 1000 - 135, 135 / 1000),
     ],
 )
 def test_eta_uses_the_mean_pace_of_the_attempt(

@@ -120,6 +120,7 @@ def filled(*entries: tuple[str, float, int]) -> Means:
         ([[("loss", 1.5, 3), ("loss", 0.5, 1)], [("loss", 4.0, 2)], []], {"loss": 1.0}),
         ([[], [("auc", 3.0, 4)]], {"auc": 0.75}),
         ([[("loss", 0.0, 0)]], {}),
+        ([[("loss", 1.5, 3), ("loss", math.nan, 0)]], {"loss": 0.5}),
     ],
 )
 def test_a_mean_counts_every_sample_of_all_ranks_once(ranks: Any, expected: dict[str, float]) -> None:

@@ -67,7 +67,10 @@ def test_late_column_is_empty_before(tmp_path: Path, together: bool) -> None:
         ([None, 1, None, 2.5], [None, 1.0, None, 2.5]),
         ([None, "x"], [None, "x"]),
         ([float("nan"), 1], None),
-        ([True, False], [True, False]),
+        ([True, False], [1.0, 0.0]),
+        ([True, 0.5, 2], [1.0, 0.5, 2.0]),
+        ([2, True, torch.tensor(0.5)], [2.0, 1.0, 0.5]),
+        ([2**64, 1], [2.0**64, 1.0]),
         ([2**53 + 1, 2**60], [2**53 + 1, 2**60]),
     ],
 )

@@ -175,7 +175,12 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", a=[0.3], b=[0.2], c=[])
     times = {"started": "2026-01-31T23:59:30Z", "ended": "2026-02-01T00:01:00Z"}
     a, b, _ = (run.folder for run in made.runs)
-    a.update(status="stopped", stopped=["it is good", "it is late"], values={"hooks.ema": None}, **times)
+    a.update(
+        status="stopped",
+        stopped=["it is good", "it is late"],
+        values={"hooks.ema": None, "task_args.kind": "null"},
+        **times,
+    )
     b.update(status="failed", error="it broke", values={"hooks.ema": {}, "hooks.ema.decay": 0.5}, **times)
     table = made.trials
     assert table.loc["a", "stopped"] == "it is good; it is late"
@@ -185,6 +190,7 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
     assert table["total_s"].isna().tolist() == [False, False, True]
     assert table["config/hooks.ema"].tolist() == ["null", "{}", '{"decay": 0.5}']
     assert table["config/hooks.ema.decay"].isna().tolist() == [True, False, True]
+    assert table.loc["a", "config/task_args.kind"] == '"null"'
     assert (table.loc["c", "reports"], table.loc["c", "status"]) == (0, "running")
 
 
