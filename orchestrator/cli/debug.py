@@ -7,6 +7,7 @@ import traceback
 from bdb import BdbQuit
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,7 +99,8 @@ def _hook(argument: str) -> Hook:
     try:
         return make_hook("replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}).hook
     except ConfigError as error:
-        raise UsageError(f"--hook {argument}: {'; '.join(problem.message for problem in error.problems)}") from None
+        problems = (str(replace(problem, path="")) for problem in error.problems)
+        raise UsageError(f"--hook {argument}: {'; '.join(problems)}") from None
 
 
 def _debugger_hook(iteration: int) -> Hook:

@@ -20,18 +20,23 @@ SOME_FAILED = 3
 INTERRUPTED = 130
 
 
-class Verb(TyperCommand):
-    """A verb whose help shows no type beside a flag, as a flag takes no value."""
+class _WithoutTypesOfFlags:
+    """A command whose help shows no type beside a flag, as a flag takes no value."""
 
-    def get_params(self, ctx: Any) -> Any:
-        return _without_types_of_flags(super().get_params(ctx))
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
 
 
-class Verbs(TyperGroup):
+class Verb(_WithoutTypesOfFlags, TyperCommand):
+    """A verb."""
+
+
+class Verbs(_WithoutTypesOfFlags, TyperGroup):
     """The group of all verbs, which turns errors into exit codes."""
-
-    def get_params(self, ctx: Any) -> Any:
-        return _without_types_of_flags(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Call the verb; exit with 2 for wrong usage, 1 for a failure, 130 for an interruption."""
@@ -49,10 +54,3 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
-
-
-def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters

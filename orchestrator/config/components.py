@@ -24,7 +24,7 @@ ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""
 
 NAME = re.compile(r"\w[\w.-]{0,99}")
-NAME_RULE = "is not a valid name: use letters, digits, `_`, `-` and `.`, at most 100, beginning with a letter or digit"
+NAME_RULE = "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
 
 DEFAULT_HOOKS = (
     "sampler_seed",

@@ -75,7 +75,7 @@ def _distribution_problems(experiment: Experiment, task: type[Task]) -> Iterator
         (ddp.static_graph and ddp.find_unused_parameters, find_unused, "has no effect with static_graph; remove it"),
         (ddp.static_graph and experiment.micro_batches > 1, static, "cannot be combined with accumulate"),
         (lacks_gpu, "sync_batchnorm", "needs GPUs, as torch's SyncBatchNorm does; write workers.gpu: true"),
-        (is_fsdp and workers.count == 1, "workers.strategy", "is fsdp, which needs several ranks; set workers.count"),
+        (is_fsdp and workers.count == 1, "workers.strategy", "fsdp needs several ranks; set workers.count"),
         (is_fsdp and several, "optimizers", f"{fsdp}: a turn needs full gradients, and each rank has only shards"),
         (is_fsdp and experiment.precision == "fp16", "precision", f"{fsdp}; use bf16, which needs no scale"),
         (is_fsdp and experiment.channels_last, "channels_last", f"{fsdp}: torch shards only the default memory format"),

@@ -99,7 +99,7 @@ def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hoo
         elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
             yield monitored.problem("is never measured with validate_every: 0")
         elif names and monitored.metric != "auto" and not _is_known(monitored, known[monitored.phase]):
-            yield monitored.problem(f"is not a metric of this task, which has {', '.join(names)}", names)
+            yield monitored.problem(f"is no metric of this task; available: {', '.join(names)}", names)
 
 
 def phase_problems(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:

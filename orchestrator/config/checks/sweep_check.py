@@ -96,8 +96,8 @@ def _contradictions(sweep: Sweep) -> Iterator[Problem]:
         (several and kind != "fifo", "metric", f"cannot be a list {with_kind}; use scheduler: fifo"),
         (search == "optuna" and needs_all, "search", f"cannot be optuna {with_kind}; use random or grid"),
         (is_population and not one_seed, "repeats", f"cannot be combined {with_kind}; increase trials instead"),
-        (is_race and one_seed, "repeats", "is 1, but race compares configurations over seeds; set it to 5, say"),
-        (is_bound and one_seed, "aggregate", "is lower_bound, which needs several seeds; set repeats to 5, say"),
+        (is_race and one_seed, "repeats", "must be at least 2 with scheduler: race"),
+        (is_bound and one_seed, "aggregate", "lower_bound needs several seeds; set sweep.repeats, such as repeats: 5"),
         (is_race and is_bound, "aggregate", "cannot be lower_bound with scheduler: race, which compares means"),
         (is_race and caps_trials, "budget.trials", "cannot be combined with scheduler: race; set fewer trials"),
         (sweep.max_concurrent and is_synchronous, "max_concurrent", f"has no effect {with_kind}, whose trials wait"),
@@ -184,7 +184,7 @@ def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
     if not mutated and not scheduler.mutate:
         others = [name for name in sweep.space if name.partition(".")[0] in restartable]
         hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
-        message = f"is {scheduler.type}, which needs a swept field of a hook or number of the optimizer to change"
+        message = f"{scheduler.type} needs a swept field of a hook or number of the optimizer to change"
         yield Problem("sweep.scheduler", message, suggestion=hint)
     elif count_trials(sweep) < 2:
         yield Problem("sweep.trials", f"must be at least 2 with scheduler: {scheduler.type}, got {count_trials(sweep)}")

@@ -14,25 +14,21 @@ from orchestrator.config.sections.experiment import Experiment
 def unreached_settings(experiment: Experiment) -> Iterator[str]:
     """Yield a warning for each `begin` of a hook and `patience` of early stopping that a resolved run never reaches."""
     length = Interval(experiment.epochs or 0) if experiment.steps is None else Interval(experiment.steps, "steps")
-    every, space = experiment.validate_every, experiment.sweep.space if experiment.sweep else {}
-    if "epochs" in space or "steps" in space:
+    if experiment.sweep and {"epochs", "steps"} & experiment.sweep.space.keys():
         return
-    ending = f"is never reached, because the run ends after {length}"
     for name, entry in experiment.hooks.items():
-        begin = _begin(entry) if entry else None
-        if begin and begin.unit == length.unit and begin.count >= length.count:
-            yield f"hooks.{name}.begin: {entry['begin']} {ending}"
-        is_stopping = entry and entry["type"] == "early_stopping" and phase_of(entry["monitor"]) == "val"
-        if is_stopping and every.unit == length.unit and entry["patience"] * every.count >= length.count:
-            yield f"hooks.{name}.patience: {entry['patience']} {ending}"
+        for key, wait in _waits(entry or {}, experiment.validate_every):
+            if wait.unit == length.unit and wait.count >= length.count:
+                yield f"hooks.{name}.{key}: {entry[key]} is never reached, because the run ends after {length}"
 
 
-def _begin(entry: Mapping[str, Any]) -> Interval | None:
-    """Return what a run completes before a hook begins; None if the hook has no such parameter."""
+def _waits(entry: Mapping[str, Any], validate_every: Interval) -> Iterator[tuple[str, Interval]]:
+    """Yield each key that makes a hook wait, and how long it waits at least."""
     begin, every = entry.get("begin"), entry.get("every")
-    with suppress(ValueError):
+    with suppress(ValueError):  # another hook's parameter of this name
         if isinstance(begin, str):
-            return Interval.parse(begin)
-        if isinstance(begin, int) and isinstance(every, str):  # the number of the first epoch or step
-            return Interval(begin - 1, Interval.parse(every).unit)
-    return None
+            yield "begin", Interval.parse(begin)
+        elif isinstance(begin, int) and isinstance(every, str):  # the number of the first epoch or step
+            yield "begin", Interval(begin - 1, Interval.parse(every).unit)
+    if entry.get("type") == "early_stopping" and phase_of(entry["monitor"]) == "val":
+        yield "patience", Interval(entry["patience"] * validate_every.count, validate_every.unit)

@@ -38,7 +38,7 @@ def change_problems(experiment: Experiment, task: type[Task]) -> Iterator[Proble
     for index, change in enumerate(experiment.changes):
         total = lengths[change.at.unit]
         if total is not None and change.at.count >= total:
-            yield Problem(f"changes.{index}.at", f"is {change.at}, but the run ends after {total}")
+            yield Problem(f"changes.{index}.at", f"must be before the run ends after {total}, got {change.at}")
         for name, value in change.set.items():
             message = explain_unchangeable(name, experiment)
             problems = [Problem(name, message)] if message else _value_problems(name, value, experiment, task)

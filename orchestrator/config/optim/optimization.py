@@ -150,7 +150,7 @@ def _stepping_problems(experiment: Experiment, hooks: Mapping[str, Hook], task: 
         yield from (Problem(f"{path}.{key}", "has no effect without a scheduler") for key in is_set if is_set[key])
         return
     if hook.every.count == 0:
-        message = "is 0, so nothing steps the scheduler; write scheduler: null for none"
+        message = "must be at least 1 to step the scheduler, got 0; write scheduler: null for none"
         yield Problem(f"{path}.every", message)
         return
     for optimization in scheduled:
@@ -177,5 +177,5 @@ def _monitor_problems(
         better = direction(hook.monitor, declared_modes(experiment.model_dump(mode="json")))
         mode = scheduler.arguments.get("mode", "min")
         if better not in (None, mode):
-            message = f"is {mode}, but for {hook.monitor} {'more' if better == 'max' else 'less'} is better"
-            yield Problem(f"{entry_path}.mode", message, suggestion=f"write mode: {better}")
+            reason = f"{'higher' if better == 'max' else 'lower'} values of {hook.monitor} are better"
+            yield Problem(f"{entry_path}.mode", f"must be {better}, because {reason}; got {mode}")

@@ -49,7 +49,7 @@ def optimizer_with_defaults(optimizer: Component, task: type[Task]) -> Component
     if optimizer.type in ("", FROM_TASK) and has_own_method(task, "optimizer"):
         return own_method_with_defaults(optimizer, task, "optimizer", "optimizer")
     if optimizer.type == FROM_TASK:
-        raise ConfigError.at("optimizer.type", f"is '{FROM_TASK}', but {task.__name__} defines no optimizer()")
+        raise ConfigError.at("optimizer.type", f"'{FROM_TASK}' needs a method {task.__name__}.optimizer()")
     if optimizer.type:
         return without_nulls(optimizer, Optimizer, OPTIMIZERS)
     default: Component = Experiment.model_fields["optimizer"].default
@@ -78,7 +78,9 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         groups = []
     for index, group in enumerate(groups):
         if group is None and "weight_decay" not in signature_model(cls).model_fields:
-            problems.append(Problem(f"{path}.groups.{index}", f"is no_decay, but {optimizer.type} has no weight_decay"))
+            problems.append(
+                Problem(f"{path}.groups.{index}", f"no_decay has no effect: {optimizer.type} has no weight_decay")
+            )
         else:
             settings.append((f"{path}.groups.{index}", arguments | group_settings(group), GROUP_KEYS))
     for entry_path, values, keys in settings:

@@ -190,9 +190,10 @@ def _single(scheduler: Component, task: type[Task], timeline: Timeline, path: st
         raise ConfigError.at(f"{path}.warmup", f"cannot be combined with {kind}, which steps by a metric")
     if warmup.count and (warmup.unit, unit) == ("steps", "epochs"):
         hint = "write hooks.param_scheduler.every: 1 step"
-        raise ConfigError.at(f"{path}.warmup", f"is {warmup}, but the scheduler steps every {timeline.every}", hint)
+        message = f"must be in epochs, because the scheduler steps every {timeline.every}; got {warmup}"
+        raise ConfigError.at(f"{path}.warmup", message, hint)
     if begin and total and begin >= total:
-        raise ConfigError.at(f"{path}.warmup", f"is {warmup}, but the run ends after {timeline.length}")
+        raise ConfigError.at(f"{path}.warmup", f"must be shorter than the run of {timeline.length}, got {warmup}")
     arguments = with_length(kind, arguments, task, total or begin + 1, path)
     if not begin:
         return (LRPhase(path, kind, arguments),)
@@ -203,7 +204,7 @@ def _single(scheduler: Component, task: type[Task], timeline: Timeline, path: st
 def _several(schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str) -> Iterator[LRPhase]:
     """Yield the phases of a list of schedulers, which begin together, or each where another ends."""
     if timeline.every is None:
-        raise ConfigError.at(path, "is a list, which needs the hook param_scheduler to step it")
+        raise ConfigError.at(path, "a list of schedulers needs the hook param_scheduler")
     last_end, total = 0, timeline.count(timeline.length)
     for index, (scheduler, bounds) in enumerate(zip(schedulers, _all_bounds(schedulers, task, path), strict=True)):
         entry_path, kind = f"{path}.{index}", scheduler.type
@@ -214,7 +215,7 @@ def _several(schedulers: Sequence[Component], task: type[Task], timeline: Timeli
             yield LRPhase(entry_path, kind, with_length(kind, arguments, task, 1, entry_path))
             continue
         if total is not None and begin >= total:
-            raise ConfigError.at(entry_path, f"begins after {bounds.begin}, but the run ends after {timeline.length}")
+            raise ConfigError.at(entry_path, f"must begin before the end at {timeline.length}, got {bounds.begin}")
         if begin >= end:
             raise ConfigError.at(entry_path, f"begins after {bounds.begin}, but ends after {bounds.end}")
         if 0 < begin < last_end:
@@ -293,7 +294,7 @@ def scheduler_with_defaults(scheduler: LRSchedulers | None, task: type[Task]) ->
 
 def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Model], path: str) -> Component:
     if not has_own_method(task, "scheduler") and scheduler.type == FROM_TASK:
-        raise ConfigError.at(f"{path}.type", f"is '{FROM_TASK}', but {task.__name__} defines no scheduler()")
+        raise ConfigError.at(f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.scheduler()")
     if scheduler.type not in ("", FROM_TASK) or not has_own_method(task, "scheduler"):
         return without_nulls(scheduler, LRScheduler, SCHEDULERS)
     declared, arguments = own_method_model(task, "scheduler").model_fields, scheduler.arguments

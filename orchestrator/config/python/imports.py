@@ -64,21 +64,12 @@ def _installed(group: str) -> EntryPoints:
     return entry_points(group=group)  # reads the metadata of all packages
 
 
-def _describe_names(name: str, table: Mapping[str, Any]) -> str:
-    """Return what may stand in place of an unknown name: names of the table, and an import path."""
-    if len(table) > _MAX_NAMES:
-        return "a name that `hookyard hooks` lists, or module:Class"
-    if table:
-        return f"one of {', '.join(sorted(table))}, or module:Class"
-    example = ":".join(name.rsplit(".", 1)) if "." in name else f"my_module:{name}"
-    return f"module:Class, such as {example}" if _IMPORT_PATH.match(example) else "module:Class"
-
-
 def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
     if not _IMPORT_PATH.match(name):
-        kind, allowed = base.__name__.removeprefix("LR").lower(), _describe_names(name, table)
-        hint = did_you_mean(name, {*table, *others} - {name})
-        raise ConfigError.at(path, f"there is no {kind} '{name}'; allowed: {allowed}", hint)
+        names = f"one of {', '.join(sorted(table))}" if len(table) <= _MAX_NAMES else "a name of `hookyard hooks`"
+        allowed = f"{names}, or module:Class" if table else "module:Class, such as my_module:MyTask"
+        message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {allowed}"
+        raise ConfigError.at(path, message, did_you_mean(name, {*table, *others} - {name}))
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:

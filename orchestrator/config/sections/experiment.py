@@ -192,7 +192,7 @@ def _length_problem(epochs: object, steps: object) -> Problem | None:
     if epochs is not None and steps is not None:
         message = "cannot be set beside epochs; set only one of them (epochs=null removes the other)"
         return Problem("steps", message)
-    return Problem("", "has neither epochs nor steps; set one of them") if epochs is None and steps is None else None
+    return Problem("", "neither epochs nor steps is set; set one of them") if epochs is None and steps is None else None
 
 
 def _convert(values: Mapping[str, Any]) -> dict[str, Any]:

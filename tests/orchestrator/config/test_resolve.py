@@ -114,7 +114,7 @@ AUTO, STATIC = {"accumulate": "auto"}, {"static_graph": True}
         ({"workers": {"ddp": STATIC}, **TURNS}, r"ddp\.static_graph: has no effect: each turn exchanges"),
         ({"workers": {"ddp": STATIC}, **AUTO}, r"ddp\.static_graph: has no effect: with accumulate: auto"),
         ({"workers": TWO, "sync_batchnorm": True}, "sync_batchnorm: needs GPUs"),
-        ({"workers": {"strategy": "fsdp"}}, r"workers\.strategy: is fsdp, which needs several ranks"),
+        ({"workers": {"strategy": "fsdp"}}, r"workers\.strategy: fsdp needs several ranks"),
         ({"workers": FSDP, "precision": "fp16"}, "precision: cannot be combined with workers.strategy: fsdp"),
         ({"workers": FSDP, "channels_last": True}, "channels_last: cannot be combined with workers.strategy: fsdp"),
         ({"workers": FSDP, **TURNS}, "optimizers: cannot be combined with workers.strategy: fsdp"),

@@ -47,13 +47,13 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
         (
             "hooks: {checkpoint: {best: val/r3, mode: max}}",
             "hooks.checkpoint.best",
-            "val/r3 is not a metric of this task, which has val/loss, val/r2",
+            "val/r3 is no metric of this task; available: val/loss, val/r2",
             "val/r2",
         ),
         (
             "hooks: {stop: {type: early_stopping, monitor: val/los, mode: min}}",
             "hooks.stop.monitor",
-            "val/los is not a metric of this task",
+            "val/los is no metric of this task",
             "val/loss",
         ),
         (
@@ -82,7 +82,7 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
         ),
         ("validate_every: 0\n" + SWEEP.format("val/loss"), "sweep.metric", "val/loss is never measured with", None),
         (SWEEP.format("r2"), "sweep.metric", "r2 has no phase; metrics begin with", "val/r2"),
-        (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is not a metric of this task", "val/r2"),
+        (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is no metric of this task", "val/r2"),
     ],
 )
 def test_impossible_metrics_are_refused_with_their_location(

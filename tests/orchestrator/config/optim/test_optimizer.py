@@ -103,8 +103,8 @@ def test_type_in_the_file_replaces_the_optimizer_of_the_task() -> None:
         ({"task": f"{HERE}:Closed", "optimizer": {"lr": 100}}, "optimizer.lr: has no effect: Closed.optimizer()"),
         ({**OWN, "optimizer": {"bias_rl": 2}}, "(did you mean 'bias_lr'?)"),
         ({**OWN, "optimizer": {"lr": 0}}, "optimizer.lr: must be greater than 0, got 0"),
-        ({"optimizer": {"type": "task"}}, "optimizer.type: is 'task', but Line defines no optimizer()"),
-        ({"scheduler": {"type": "task"}}, "scheduler.type: is 'task', but Line defines no scheduler()"),
+        ({"optimizer": {"type": "task"}}, "optimizer.type: 'task' needs a method Line.optimizer()"),
+        ({"scheduler": {"type": "task"}}, "scheduler.type: 'task' needs a method Line.scheduler()"),
         ({**OWN, "changes": [{"at": 1, "set": {"optimizer.momentum": 0.5}}]}, "changes.0.set.optimizer.momentum:"),
         (
             {"task": f"{HERE}:Closed", "changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]},

@@ -148,7 +148,7 @@ def test_scaled_group_equals_that_of_torch(kind: str) -> None:
 
 
 def test_no_decay_needs_weight_decay() -> None:
-    with pytest.raises(ConfigError, match=r"optimizer\.groups\.0: is no_decay, but SparseAdam has no weight_decay"):
+    with pytest.raises(ConfigError, match=r"groups\.0: no_decay has no effect: SparseAdam has no weight_decay"):
         written(optimizer={"type": "SparseAdam", "groups": ["no_decay"]})
 
 

@@ -212,7 +212,7 @@ def test_schedulers_of_a_list_have_own_intervals_and_keep_the_rate_in_gaps() -> 
     [
         ({"scheduler": [{"type": "LinearLR"}, COSINE]}, r"scheduler\.1: needs a begin, as the scheduler before it"),
         ({"scheduler": [{"type": "LinearLR", "end": 2}, {**COSINE, "begin": 1}]}, r"scheduler\.1: begins after 1"),
-        ({"scheduler": [{**COSINE, "begin": 3}]}, r"scheduler\.0: begins after 3 epochs, but the run ends after 3"),
+        ({"scheduler": [{**COSINE, "begin": 3}]}, r"scheduler\.0: must begin before the end at 3 epochs, got 3"),
         ({"scheduler": [{**COSINE, "begin": 2, "end": 1}]}, r"scheduler\.0: begins after 2 epochs, but ends after"),
         ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: must be at least 1 epoch"),
         ({"scheduler": [{**COSINE, "warmup": 1}]}, r"scheduler\.0\.warmup: unknown key"),
@@ -294,8 +294,8 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
         ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
         ({"scheduler": {**COSINE, "warmup": "5 iterations"}}, "scheduler.warmup: expected an interval, got '5"),
         ({"scheduler": {**COSINE, "warmup_factor": 0.5}}, "scheduler.warmup_factor: has no effect without `warmup`"),
-        ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: is 3 epochs, but the run ends after 3 epochs"),
-        ({"scheduler": {**COSINE, "warmup": "5 steps"}}, "scheduler.warmup: is 5 steps, but the scheduler steps"),
+        ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: must be shorter than the run of 3 epochs"),
+        ({"scheduler": {**COSINE, "warmup": "5 steps"}}, "scheduler.warmup: must be in epochs, because"),
         ({"scheduler": {"type": "MultiStepLR", "milestones": [1, 2], "warmup": 1}}, "scheduler.milestones: counts"),
         (
             {
@@ -309,10 +309,10 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
                 "scheduler": {"type": "ReduceLROnPlateau", "mode": "max"},
                 "hooks": {"param_scheduler": {"monitor": "train/loss"}},
             },
-            "scheduler.mode: is max, but for train/loss less is better (write mode: min)",
+            "scheduler.mode: must be min, because lower values of train/loss are better; got max",
         ),
         ({"scheduler": COSINE, "hooks": {"param_scheduler": None}}, "scheduler: has no effect: the hook"),
-        ({"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}}, r"hooks.param_scheduler.every: is 0"),
+        ({"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}}, "must be at least 1 to step the scheduler"),
         ({"hooks": {"param_scheduler": {"every": "1 step"}}}, r"hooks.param_scheduler.every: has no effect without"),
         ({"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE}, r"optimizer.lr: has no effect with OneCycleLR"),
         ({"hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: has no effect"),
@@ -336,7 +336,7 @@ def test_warmup_can_be_swept() -> None:
     sweep = {"metric": "train/loss", "mode": "min", "search": "grid", "space": space}
     described(epochs=3, scheduler={**COSINE, "warmup_factor": 0.1, "warmup": 1}, sweep=sweep)
     space["scheduler.warmup"]["grid"].append(3)
-    with pytest.raises(ConfigError, match=r"sweep\.space\.scheduler\.warmup: is 3 epochs, but the run ends"):
+    with pytest.raises(ConfigError, match=r"sweep\.space\.scheduler\.warmup: must be shorter than the run of 3 epochs"):
         described(epochs=3, scheduler={**COSINE, "warmup": 1}, sweep=sweep)
 
 

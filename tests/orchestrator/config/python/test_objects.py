@@ -120,7 +120,7 @@ def test_default_hook_objects_convert_to_entries_and_back() -> None:
     ("values", "problem"),
     [
         ({"epoch": 3}, "epoch: unknown key (did you mean 'epochs'?)"),
-        ({"task": "Line"}, "task: there is no task 'Line'; allowed: module:Class, such as my_module:Line"),
+        ({"task": "Line"}, "task: there is no task 'Line'; allowed: module:Class, such as my_module:MyTask"),
         ({"task": EMA}, "task: must be a task, its class, or 'module:Class', got <class 'hooks.training.ema.EMA'>"),
         ({"task": Line(), "task_args": {"width": 3}}, "task_args: has no effect beside a task instance"),
         ({"hooks": {"ema": EMA(decay=1.2)}}, "hooks.ema.decay: must be less than 1, got 1.2"),

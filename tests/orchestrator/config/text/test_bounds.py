@@ -87,8 +87,8 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
     ("values", "message"),
     [
         ({f"key{n}": 1 for n in range(9000)}, "key50: and 8,950 more problems like this"),
-        ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: is not a valid name"),
-        ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "is not a valid name"),
+        ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: must be at most 100 letters"),
+        ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "must be at most 100 letters"),
         ({"hooks": {"ema": {"priority": "x" * 100_000}}}, "or one of HIGHEST"),
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 500}, "and 300 more problems"),
         ({"validate_every": "9" * 5000 + " steps"}, "; write a number of epochs"),
