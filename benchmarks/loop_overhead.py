@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.perceptron import make_data, make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 
@@ -204,7 +204,7 @@ def hookyard(
 ) -> None:
     """Train as a worker does: rows recorded and flushed, checkpoints written, all under `folder`."""
     written = {"name": "overhead", "task": task, "epochs": epochs, "batch_size": BATCH, "hooks": hooks}
-    experiment = experiment_from_dict({**written, **(optimizers or {"optimizer": {"type": "SGD", "lr": LR}})})
+    experiment = make_experiment({**written, **(optimizers or {"optimizer": {"type": "SGD", "lr": LR}})})
     for _ in Session(Assignment(experiment.source, folder), World(), display=Discard()).reports():
         pause()
 

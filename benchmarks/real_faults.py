@@ -23,7 +23,7 @@ from benchmarks.timing import print_table
 from experiments.digits import Digits
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.stats.insight import diagnose
 
 LATE_S = 0.03
@@ -94,7 +94,7 @@ def findings(where: str, steps: int) -> tuple[Any, ...]:
         "hooks": {"late": {"type": "benchmarks.real_faults:Late", "where": where}},
     }
     with tempfile.TemporaryDirectory() as storage:
-        result = run(experiment_from_dict(settings), storage=storage)
+        result = run(make_experiment(settings), storage=storage)
         stats, costs = result.stats, result.hook_costs
     blamed = [finding for finding in diagnose(stats, costs).findings if finding.kind in ("straggler", "memory")]
     numbers = blamed[0].numbers if blamed else {}

@@ -35,7 +35,7 @@ from ray import tune
 from benchmarks.handwritten_sweep import DIGITS, train_job_trainable, tuned
 from benchmarks.timing import print_table, ratio
 from orchestrator import Sweep, sweep
-from orchestrator.config.load import experiment_from_dict, load_experiment
+from orchestrator.config.load import load_experiment, make_experiment
 
 DECAYS = [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999]
 SWEEP = {"metric": "val/loss", "mode": "min", "search": "grid", "max_concurrent": 1}
@@ -53,12 +53,12 @@ def layers(settings: Mapping[str, Any]) -> Any:
         "optimizer": optimizer,
         "workers": {"count": 1},
     }
-    return experiment_from_dict({**written, "hooks": {"ema": {}}, "sweep": {**SWEEP, **settings}})
+    return make_experiment({**written, "hooks": {"ema": {}}, "sweep": {**SWEEP, **settings}})
 
 
 def digits(settings: Mapping[str, Any]) -> Any:
     experiment = load_experiment("experiments/digits.yaml", ["workers.count=1"]).source.written
-    return experiment_from_dict({**experiment, "workers": {"count": 1}, "sweep": {**SWEEP, **settings}})
+    return make_experiment({**experiment, "workers": {"count": 1}, "sweep": {**SWEEP, **settings}})
 
 
 class Model(NamedTuple):

@@ -30,7 +30,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from benchmarks.timing import print_table
 from orchestrator import HookyardError, Sweep, Task, resume_sweep, sweep
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.storage import Storage
 
 KEPT = ("epoch", "step", "samples", "train/loss", "val/loss", "val/accuracy")
@@ -109,7 +109,7 @@ class Writes:
 
 def swept(folder: Path, name: str) -> Sweep:
     with redirect_stderr(StringIO()):
-        return sweep(experiment_from_dict(EXPERIMENT, [Path.cwd()]), folder, name, local=True)
+        return sweep(make_experiment(EXPERIMENT, [Path.cwd()]), folder, name, local=True)
 
 
 def crashed(writes: Writes, folder: Path, name: str, at: int) -> str:

@@ -27,7 +27,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, Task, sweep
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 
 TENTHS = 10
 EVERY_S = 0.2
@@ -90,7 +90,7 @@ def swept(folder: Path, trials: int) -> tuple[Sweep, list[tuple[int, float, int]
     }
     watch = Watch(folder / "many/trials", trials)
     watch.start()
-    done = sweep(experiment_from_dict(written, [Path.cwd()]), folder)
+    done = sweep(make_experiment(written, [Path.cwd()]), folder)
     watch.end()
     return done, watch.read
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from hooks import Hook, State
 from orchestrator import Experiment, Task
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.sections.experiment import Component, Loader
 from orchestrator.stats.write.recorder import Recorder
 
@@ -180,4 +180,4 @@ def described(**fields: Any) -> Experiment:
         "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
         **fields,
     }
-    return experiment_from_dict(written)
+    return make_experiment(written)

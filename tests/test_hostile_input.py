@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
+from orchestrator.config.load import load_experiment, make_experiment, to_yaml
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.stats.read.query import Rows, read_matching_rows
@@ -119,9 +119,9 @@ def test_any_plain_data(values: dict[str, Any]) -> None:
             place = place.setdefault(key, {}) if isinstance(place, dict) else {}
         if isinstance(place, dict):
             place[last] = value
-    experiment = result_of(lambda: experiment_from_dict(data))
+    experiment = result_of(lambda: make_experiment(data))
     if experiment:
-        again = experiment_from_dict(parse_yaml(to_yaml(experiment), "again").data)
+        again = make_experiment(parse_yaml(to_yaml(experiment), "again").data)
         assert to_yaml(again) == to_yaml(experiment)
 
 
@@ -163,7 +163,7 @@ def test_any_condition(text: str) -> None:
 @hostile
 @given(WORDS | st.text(st.characters(categories=("L", "N", "P", "Z", "C")), max_size=300))
 def test_any_name(name: str) -> None:
-    experiment = result_of(lambda: experiment_from_dict({"name": name, "task": f"{HERE}:Line", "epochs": 1}))
+    experiment = result_of(lambda: make_experiment({"name": name, "task": f"{HERE}:Line", "epochs": 1}))
     if experiment:
         assert os.path.dirname(os.path.normpath(f"/runs/{experiment.name}")) == "/runs"
         assert name.isprintable()

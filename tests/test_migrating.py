@@ -17,7 +17,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
 from orchestrator.config.components import make_hook
-from orchestrator.config.python.wording import EXPERIMENT, options_elsewhere, other_systems
+from orchestrator.config.python.wording import EXPERIMENT, find_options_elsewhere, load_other_systems
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
@@ -332,7 +332,7 @@ def test_every_option_is_accepted_or_refused_with_advice(system: str, hook: str,
     told = [refusals(name, option) for name in ours]
     assert told
     assert any(
-        not said or any(advice in said[0] for advice in options_elsewhere(name).values())
+        not said or any(advice in said[0] for advice in find_options_elsewhere(name).values())
         for name, said in zip(ours, told, strict=True)
     )
 
@@ -341,7 +341,7 @@ def test_every_option_is_accepted_or_refused_with_advice(system: str, hook: str,
 def test_settings_of_other_systems_are_refused_with_advice(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         described(**{option: {"init_scale": 2.0**16}})
-    assert str(caught.value) == f"{option}: unknown key ({options_elsewhere(EXPERIMENT)[option]})"
+    assert str(caught.value) == f"{option}: unknown key ({find_options_elsewhere(EXPERIMENT)[option]})"
 
 
 def test_fp16_scale_is_that_of_the_imix_file() -> None:
@@ -349,19 +349,19 @@ def test_fp16_scale_is_that_of_the_imix_file() -> None:
     written = re.findall(r"init_scale=2(?:\.0?)?\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0])
     assert scaler is not None
     assert [(str(math.log2(scaler.get_scale())).removesuffix(".0"), str(scaler.get_growth_interval()))] == written
-    assert all(name in options_elsewhere(EXPERIMENT)["fp16"] for name in Scaler.model_fields)
+    assert all(name in find_options_elsewhere(EXPERIMENT)["fp16"] for name in Scaler.model_fields)
 
 
-@pytest.mark.parametrize("kind", other_systems())
+@pytest.mark.parametrize("kind", load_other_systems())
 def test_advice_names_existing_settings(kind: str) -> None:
     known = {*Experiment.model_fields, *HOOKS} | (
         {field.name for field in fields(HOOKS[kind])} if kind in HOOKS else set()
     )
-    for advice in options_elsewhere(kind).values():
+    for advice in find_options_elsewhere(kind).values():
         written = re.findall(r"^write (?:the hook )?(\w+)", advice)
         assert set(written) <= known, advice
     if kind in HOOKS:
-        assert not {field.name for field in fields(HOOKS[kind])} & set(options_elsewhere(kind))
+        assert not {field.name for field in fields(HOOKS[kind])} & set(find_options_elsewhere(kind))
 
 
 def test_the_page_has_every_option_that_is_refused() -> None:
@@ -372,7 +372,7 @@ def test_the_page_has_every_option_that_is_refused() -> None:
     }
     groups = {
         (kind if kind in HOOKS else "the experiment", names, advice)
-        for kind, options in other_systems().items()
+        for kind, options in load_other_systems().items()
         for names, advice in options.items()
     }
     assert {(hook, names.replace("`", ""), advice) for hook, names, advice in said} == groups

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from orchestrator import Run, run, sweep
 from orchestrator.cli import app
 from orchestrator.config.checks.sweep_check import MAX_CHECKED_VALUES, MAX_TRIALS
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.sections.domain import MAX_VALUES
 from orchestrator.config.sections.sweep import MAX_PATHS
 from orchestrator.config.text.reader import MAX_BYTES
@@ -44,7 +44,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "theirs.py").write_text(MODULE)
     hooks = {"odd": {"type": "json_lines"}}
     said = {"name": "line", "task": "theirs:Theirs", "task_args": {"remark": MARKUP}, "epochs": 1, "hooks": hooks}
-    experiment = experiment_from_dict(said, [tmp_path])
+    experiment = make_experiment(said, [tmp_path])
     done = run(experiment, tmp_path / "runs", local=True)
     del sys.modules["theirs"]
     (tmp_path / "theirs.py").write_text("raise SystemExit('imported')\n")

@@ -23,7 +23,7 @@ from benchmarks.gpu.part import Device
 from benchmarks.loop_overhead import IDLE, Discard
 from benchmarks.timing import Pause, take_turns
 from orchestrator import Task
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 
@@ -207,7 +207,7 @@ def raw(workload: Workload, epochs: int, pause: Pause) -> None:
 
 def hookyard(workload: Workload, epochs: int, pause: Pause, folder: str = "", **more: Any) -> None:
     """Train as a worker does, with the default hooks: a row for each iteration, flushed to files."""
-    experiment = experiment_from_dict(
+    experiment = make_experiment(
         {
             "name": "gpu",
             "task": f"{__name__}:{workload.task.__name__}",

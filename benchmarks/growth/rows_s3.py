@@ -64,7 +64,7 @@ def run_for(hours: int, costs: _Costs) -> None:
                     iteration += 1
                     recorder.append(None, (iteration, iteration, 32 * iteration, 32, 0.5, 0.1, *marks))
                 costs.measure("a rank's thread sends", files.sync, RANKS)
-                costs.measure("a rank's thread rewrites", files._pack, RANKS)
+                costs.measure("a rank's thread rewrites", files._rewrite_parts, RANKS)
             recorder.append_costs(
                 [
                     {"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 1, "seconds": 1.0}

@@ -27,7 +27,7 @@ from benchmarks.growth.law import print_growth
 from benchmarks.open_sweep import rows_of_a_trial
 from orchestrator import open_sweep, resume_sweep
 from orchestrator.config.checks.shared_training import SharedPaths
-from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
@@ -48,7 +48,7 @@ TIMES = {"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:10:00Z"}
 Costs = defaultdict[str, list[float]]
 
 
-def make_experiment(trials: int) -> Experiment:
+def make_sweep_experiment(trials: int) -> Experiment:
     written = {
         "name": "many",
         "task": "benchmarks.sweep_memory:Trivial",
@@ -65,7 +65,7 @@ def make_experiment(trials: int) -> Experiment:
             },
         },
     }
-    return experiment_from_dict(written, [Path.cwd()])
+    return make_experiment(written, [Path.cwd()])
 
 
 def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = REPORTS) -> RunFolder:
@@ -120,7 +120,7 @@ def timed(costs: Costs, name: str) -> Iterator[None]:
 
 def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
     with timed(seconds, "checked, and its values drawn"):
-        experiment = make_experiment(trials)
+        experiment = make_sweep_experiment(trials)
         assert experiment.sweep is not None
         assert DrawnTrials(experiment.sweep, 0, {}, SharedPaths()).count == trials
     sweep = write_sweep(root, experiment, trials)

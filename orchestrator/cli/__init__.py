@@ -8,7 +8,7 @@ from orchestrator.cli.checkpoints import average, evaluate
 from orchestrator.cli.compare import compare
 from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
-from orchestrator.cli.errors import Verb, Verbs
+from orchestrator.cli.errors import Subcommand, Subcommands
 from orchestrator.cli.init import init
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
@@ -28,7 +28,7 @@ PANELS = {
 }
 
 app = typer.Typer(
-    cls=Verbs,
+    cls=Subcommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Run PyTorch experiments and sweeps on Ray, with hooks and per-rank statistics.",
@@ -36,7 +36,7 @@ app = typer.Typer(
 
 for panel, verbs in PANELS.items():
     for verb in verbs:
-        app.command(cls=Verb, rich_help_panel=panel)(verb)
+        app.command(cls=Subcommand, rich_help_panel=panel)(verb)
 
 
 def _print_version(requested: bool) -> None:

@@ -21,7 +21,7 @@ def evaluate(
         typer.Argument(
             metavar="RUN[@CHECKPOINT]",
             help="A run, or a sweep for its best trial. The checkpoint is `best` (default), `last` or a name.",
-            autocompletion=options.run_folders,
+            autocompletion=options.complete_runs,
         ),
     ],
     overrides: Annotated[

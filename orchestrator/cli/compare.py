@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AsJson, run_folders
+from orchestrator.cli.options import AsJson, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import quantities
@@ -30,7 +30,7 @@ def compare(
         typer.Argument(
             metavar="RUN",
             help="Two or more runs, or two or more sweeps. The first is the reference.",
-            autocompletion=run_folders,
+            autocompletion=complete_runs,
         ),
     ],
     as_json: AsJson = False,
@@ -60,7 +60,7 @@ def compare(
 def _print(differences: dict[str, Any]) -> None:
     from hooks.metrics.direction import explain_unknown_direction
 
-    names = headings(differences)
+    names = make_headings(differences)
     echo(", ".join(f"{name} ({kind})" for name, kind in names))
     for key, (title, empty) in TABLES.items():
         if key in differences:
@@ -71,7 +71,7 @@ def _print(differences: dict[str, Any]) -> None:
         echo(f"\n{explain_unknown_direction(differences['not_known'])}")
 
 
-def headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
+def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the name of each run or sweep with its number of ranks or trials."""
     if "runs" in differences:
         counts = [f"{ranks} {'rank' if ranks == 1 else 'ranks'}" for ranks in differences["ranks"]]
@@ -94,11 +94,12 @@ def format_entry(name: str, entry: Any) -> list[str]:
         ]
     first = entry["values"][0]
     return [
-        _change(name, value, first, finding) for value, finding in zip(entry["values"], entry["findings"], strict=True)
+        _format_change(name, value, first, finding)
+        for value, finding in zip(entry["values"], entry["findings"], strict=True)
     ]
 
 
-def _change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
+def _format_change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
     shown = quantities.format_value(name, value) or ("-" if value is None else "nan")
     if finding is None or value is None or not first or not isfinite(value - first):
         return shown

@@ -46,10 +46,10 @@ def replay(
 
     hooks: dict[str, Hook] = {}
     if pdb:
-        require_terminal(in_process=True)
-        hooks["replay_debugger"] = _debugger_hook(iteration)
+        check_terminal(in_process=True)
+        hooks["replay_debugger"] = _make_debugger_hook(iteration)
     if hook is not None:
-        hooks["replay_hook"] = _hook(hook)
+        hooks["replay_hook"] = _make_hook(hook)
     try:
         with nullcontext() if pdb else stdout_to_stderr(), post_mortem(pdb):
             done = repeat(open_run(run), iteration, rank, hooks)
@@ -71,10 +71,10 @@ def replay(
         for name, values in done.row.iterrows()
     ]
     print_table(("column", "stored", "replayed", "same"), rows)
-    return echo(_outcome(done))
+    return echo(_describe_outcome(done))
 
 
-def _outcome(done: Replay) -> str:
+def _describe_outcome(done: Replay) -> str:
     threads = f"{done.threads} thread{'' if done.threads == 1 else 's'}"
     start = f"Replayed from {done.checkpoint or 'the beginning'} with {threads}:"
     if done.row["stored"].isna().all():
@@ -86,7 +86,7 @@ def _outcome(done: Replay) -> str:
     return f"{start} the losses of iterations {first} to {last} {result} bit-for-bit equal"
 
 
-def _hook(argument: str) -> Hook:
+def _make_hook(argument: str) -> Hook:
     from hooks.import_path import extend_import_path
     from orchestrator.config.components import make_hook
 
@@ -103,7 +103,7 @@ def _hook(argument: str) -> Hook:
         raise UsageError(f"--hook {argument}: {'; '.join(problems)}") from None
 
 
-def _debugger_hook(iteration: int) -> Hook:
+def _make_debugger_hook(iteration: int) -> Hook:
     from hooks import Hook, State
     from orchestrator.terminal.breakpoints import Debugger
 
@@ -115,7 +115,7 @@ def _debugger_hook(iteration: int) -> Hook:
     return StopAtBatch()
 
 
-def require_terminal(in_process: bool) -> None:
+def check_terminal(in_process: bool) -> None:
     """Raise UsageError if --pdb has nothing to debug in this process, or no terminal."""
     if not in_process:
         raise UsageError("--pdb debugs training in this process: add --local")
@@ -130,11 +130,11 @@ def post_mortem(enabled: bool) -> Iterator[None]:
         yield
     except Exception as error:
         if enabled and not isinstance(error, UsageError):
-            _debug(error)
+            _start_debugger(error)
         raise
 
 
-def _debug(error: Exception) -> None:
+def _start_debugger(error: Exception) -> None:
     from orchestrator.engines.rank_failures import count_frames_below_user_code, find_root_cause_in_user_code
     from orchestrator.terminal.breakpoints import Debugger
 

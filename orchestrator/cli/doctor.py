@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.errors import FAILED
-from orchestrator.cli.options import Address, AsJson, StorageFlag, run_folders
+from orchestrator.cli.options import Address, AsJson, StorageFlag, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.terminal.printable import printable_data, printable_line
@@ -35,7 +35,7 @@ def doctor(
         typer.Argument(
             metavar="RUN",
             help="A run or a sweep. Without it, doctor checks this machine or a cluster.",
-            autocompletion=run_folders,
+            autocompletion=complete_runs,
         ),
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="Verify the checksum of every file of RUN.")] = False,
@@ -93,7 +93,7 @@ def _diagnose(run: str, as_json: bool) -> None:
     if RunFolder.open(run).read_metadata().sweep:
         return _diagnose_sweep(run, as_json)
     opened = open_run(run)
-    diagnosis = _diagnosis(opened)
+    diagnosis = _make_diagnosis(opened)
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
@@ -106,7 +106,7 @@ def _diagnose(run: str, as_json: bool) -> None:
     )
 
 
-def _diagnosis(run: Run) -> Diagnosis:
+def _make_diagnosis(run: Run) -> Diagnosis:
     from orchestrator.stats.insight import diagnose, make_failure_finding
 
     ending = make_failure_finding(run.status, run.error)
@@ -121,7 +121,7 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
     for run in open_sweep(path).runs:
         status, kinds = run.status, ["damage"]
         try:
-            diagnosis = _diagnosis(run)
+            diagnosis = _make_diagnosis(run)
             kinds = [finding.kind for finding in diagnosis.findings]
             worst = diagnosis.findings[0].sentence if kinds else str(diagnosis)
         except DamagedFile as error:

@@ -20,8 +20,8 @@ SOME_FAILED = 3
 INTERRUPTED = 130
 
 
-class _WithoutTypesOfFlags:
-    """A command whose help shows no type beside a flag, as a flag takes no value."""
+class _HidesFlagTypes:
+    """A command whose help shows no type beside a flag, because a flag takes no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -31,15 +31,15 @@ class _WithoutTypesOfFlags:
         return parameters
 
 
-class Verb(_WithoutTypesOfFlags, TyperCommand):
-    """A verb."""
+class Subcommand(_HidesFlagTypes, TyperCommand):
+    """A subcommand of `hookyard`."""
 
 
-class Verbs(_WithoutTypesOfFlags, TyperGroup):
-    """The group of all verbs, which turns errors into exit codes."""
+class Subcommands(_HidesFlagTypes, TyperGroup):
+    """The group of all subcommands, which turns errors into exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the verb; exit with 2 for wrong usage, 1 for a failure, 130 for an interruption."""
+        """Call the subcommand; exit with 2 for wrong usage, 1 for a failure, 130 for an interruption."""
         sys.stdout, sys.stderr = PipeSafe(sys.stdout), PipeSafe(sys.stderr)
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag, run_folders
-from orchestrator.cli.output import cell, echo, print_json, print_table
+from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag, complete_runs
+from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.metadata import seconds_at
 from orchestrator.stats.aggregate.quantities import format_duration
@@ -62,18 +62,18 @@ def ls(
     for _, run in wanted:
         if isinstance(run, DamagedFile):
             echo(str(run), err=True)
-    rows = Storage(storage).each(_row, wanted)
+    rows = Storage(storage).each(_make_row, wanted)
     rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
     if not rows:
         return echo(f"no matching runs in {storage}" if listed else f"no runs in {storage}", err=True)
-    shown = [_texts(row) for row in rows]
+    shown = [_format_row(row) for row in rows]
     columns = [name for name in shown[0] if name not in _OPTIONAL or any(row[name] for row in shown)]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
 
 
-def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
+def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
 
     folder, run = listed
     row: dict[str, Any] = {"name": folder.name, "path": str(folder), "best": None, "tags": []}
@@ -94,12 +94,12 @@ def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
     }
 
 
-def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
     """Format a row for people, with local times and without the path."""
     started, ended = row["started"] and seconds_at(row["started"]), row["ended"] and seconds_at(row["ended"])
     return {
         **{name: row[name] for name in ("name", "kind", "status", "driver")},
-        "best": _best(row["best"]),
+        "best": _format_best(row["best"]),
         "diverged": row["diverged"],
         "tags": " ".join(row["tags"]),
         "notes": row["notes"],
@@ -108,12 +108,12 @@ def _texts(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _best(best: Mapping[str, Any] | None) -> str:
+def _format_best(best: Mapping[str, Any] | None) -> str:
     """Format the best metric, and the checkpoint that has it."""
     if best is None:
         return ""
     checkpoint = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
-    value = best.get("description") or cell(best["metric"], best["value"])
+    value = best.get("description") or format_cell(best["metric"], best["value"])
     return f"{best['metric']} {value}{f' ({checkpoint})' if checkpoint else ''}"
 
 
@@ -141,7 +141,7 @@ def note(
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs and sweeps.", autocompletion=run_folders)],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs and sweeps.", autocompletion=complete_runs)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove runs and sweeps with all their files, after listing their contents."""

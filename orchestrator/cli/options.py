@@ -14,14 +14,14 @@ _WITHOUT_HOOKS = ("metrics", "parts")
 """Folders of the package `hooks` that hold no hooks."""
 
 
-def run_folders(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
     """Complete the runs and sweeps in `runs`, or in the folder that was typed."""
     parent = incomplete.rpartition("/")[0] if "/" in incomplete else "runs"
     folders = sorted(file.removesuffix("/run.json") for file in glob(f"{parent}/*/run.json"))
     return [folder for folder in folders if folder.startswith(incomplete) and folder.isprintable()]
 
 
-def hook_names(incomplete: str) -> list[str]:
+def complete_hooks(incomplete: str) -> list[str]:
     """Complete the hooks that ship; each has a file of its name."""
     import hooks
 
@@ -31,8 +31,8 @@ def hook_names(incomplete: str) -> list[str]:
 
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file.")]
-RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep.", autocompletion=run_folders)]
-OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=run_folders)]
+RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep.", autocompletion=complete_runs)]
+OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=complete_runs)]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05")]
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where the runs are: a folder, or s3://...")]
 Name = Annotated[

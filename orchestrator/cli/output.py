@@ -47,6 +47,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def cell(name: str, value: Any) -> str:
+def format_cell(name: str, value: Any) -> str:
     """Format a value in the unit that its column's name implies."""
     return quantities.format_value(name, value) or "-"

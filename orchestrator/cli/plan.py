@@ -16,7 +16,7 @@ def show_plan(
     experiment: Experiment, storage: str, name: str | None, as_json: bool, address: str | None = None
 ) -> None:
     """Print the resolved experiment, the order of its hooks, its resources and its folder. Connects to nothing."""
-    plan = plan_of(experiment, storage, name, address)
+    plan = make_plan(experiment, storage, name, address)
     if as_json:
         print_json(plan)
         return
@@ -24,11 +24,11 @@ def show_plan(
 
     echo(to_yaml(experiment))
     _print_hooks(plan["hooks"])
-    for label, text in _lines(plan, experiment, address):
+    for label, text in _format_lines(plan, experiment, address):
         echo(f"{label + ':':<15} {text}")
 
 
-def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
+def make_plan(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
     from orchestrator.config.load import to_dict
     from orchestrator.config.sections.experiment import check_run_name
 
@@ -42,15 +42,15 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
             "address": address,
         },
         "continued_from": parent,
-        "hooks": _hook_order(experiment),
+        "hooks": _list_hook_order(experiment),
         "config": to_dict(experiment),
     }
     if experiment.sweep is not None:
-        plan["sweep"] = _sweep(experiment, experiment.sweep, present)
+        plan["sweep"] = _plan_sweep(experiment, experiment.sweep, present)
     return plan
 
 
-def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
+def _list_hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     from hooks import Plan
     from orchestrator.config.resolve import resolve
 
@@ -61,19 +61,21 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     return order
 
 
-def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
-    from orchestrator.config.checks.shared_training import shared_paths
-    from orchestrator.config.checks.space import count_trainings, count_trials, trials_at_once
+def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
+    from orchestrator.config.checks.shared_training import find_shared_paths
+    from orchestrator.config.checks.space import count_concurrent_trials, count_trainings, count_trials
     from orchestrator.sweeps.search.sampling import draw_trials
 
-    sharing, trainings = shared_paths(experiment.source, sweep), count_trainings(sweep)
+    sharing, trainings = find_shared_paths(experiment.source, sweep), count_trainings(sweep)
     if sharing.paths and sweep.search != "optuna":
         trainings = len(sharing.group_trials([*enumerate(draw_trials(sweep, experiment.seed))]))
     plan: dict[str, Any] = {
         "trials": count_trials(sweep),
         "repeats": sweep.repeats,
         "scheduler": sweep.scheduler.type,
-        "at_once": None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts]),
+        "at_once": None
+        if present is None
+        else count_concurrent_trials(sweep, trainings, experiment.workers, [present.amounts]),
     }
     if sharing.paths or sharing.reasons:
         plan["shared_training"] = {
@@ -91,7 +93,7 @@ def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
     echo("")
 
 
-def _lines(plan: dict[str, Any], experiment: Experiment, address: str | None) -> list[tuple[str, str]]:
+def _format_lines(plan: dict[str, Any], experiment: Experiment, address: str | None) -> list[tuple[str, str]]:
     required, present = Resources.required_by(experiment.workers), None if address else local_resources()
     machine = f"this machine has {present}" if present else f"{address} was not asked"
     lines = [("resources", f"needs {required}; {machine}")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from orchestrator.cli.errors import WRONG_USAGE
-from orchestrator.cli.options import AsJson, Config, Overrides, hook_names
+from orchestrator.cli.options import AsJson, Config, Overrides, complete_hooks
 from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
 from orchestrator.errors import ConfigError
 
@@ -47,7 +47,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     count = sum(1 for entry in experiment.hooks.values() if entry)
     echo(f"{config} is valid: {experiment.name}, {experiment.task}, {count} hooks", err=True)
     resolved = resolve(experiment.source)
-    for path, interval in _intervals(resolved):
+    for path, interval in _list_intervals(resolved):
         echo(f"  {path}: {interval}", err=True)
     if not has_custom_loop(type(resolved.task)):  # such a task may not read `steps`
         length = ["epochs=null", "steps=1"] if experiment.epochs else ["steps=1"]
@@ -56,7 +56,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
         echo(f"Not checked: the model, the loss and the metrics. To run one step: {command}", err=True)
 
 
-def _intervals(resolved: ResolvedExperiment) -> Iterator[tuple[str, Interval]]:
+def _list_intervals(resolved: ResolvedExperiment) -> Iterator[tuple[str, Interval]]:
     from hooks import Interval
 
     yield "validate_every", resolved.experiment.validate_every
@@ -68,27 +68,27 @@ def _intervals(resolved: ResolvedExperiment) -> Iterator[tuple[str, Interval]]:
 
 def schema() -> None:
     """Print the JSON Schema of experiment files, for editors."""
-    from orchestrator.config.schema import experiment_schema
+    from orchestrator.config.schema import make_experiment_schema
 
-    print_json(experiment_schema())
+    print_json(make_experiment_schema())
 
 
 def hooks(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A hook, or module:Class.", autocompletion=hook_names)
+        str | None, typer.Argument(metavar="NAME", help="A hook, or module:Class.", autocompletion=complete_hooks)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the hooks, or show one with its parameters."""
     from hooks import HOOKS
     from hooks.import_path import extend_import_path
-    from orchestrator.config.components import hook_class
+    from orchestrator.config.components import find_hook_class
 
     if name is None:
         entries = [describe_hook(key, cls) for key, cls in sorted(HOOKS.items())]
         return print_json(entries) if as_json else _print_hooks(entries)
     extend_import_path([Path.cwd()])
-    entry = describe_hook(name, hook_class(name))
+    entry = describe_hook(name, find_hook_class(name))
     return print_json(entry) if as_json else _print_hook(entry)
 
 
@@ -111,46 +111,46 @@ def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
         "best_effort": cls.best_effort,
         "waits_for_device": [event for event in EVENTS if event in cls.waits_for_device],
         "events": [event for event in EVENTS if getattr(cls, event) is not getattr(Hook, event)],
-        "parameters": _parameters(cls),
+        "parameters": _list_parameters(cls),
     }
 
 
-def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
-    from orchestrator.config.python.parameters import field_docs, fields_model, parameters
+def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
+    from orchestrator.config.python.parameters import get_field_docs, list_parameters, make_fields_model
 
     defaults = {
-        key: field.get_default(call_default_factory=True) for key, field in fields_model(cls).model_fields.items()
+        key: field.get_default(call_default_factory=True) for key, field in make_fields_model(cls).model_fields.items()
     }
-    hints, docs = get_type_hints(cls, include_extras=True), field_docs(cls)
+    hints, docs = get_type_hints(cls, include_extras=True), get_field_docs(cls)
     return [
         {
             "name": field.name,
-            "type": _type_text(hints[field.name]),
+            "type": _format_type(hints[field.name]),
             "required": field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
             "default": default if isinstance(default := defaults[field.name], _PLAIN) else str(default),
             "doc": " ".join(docs.get(field.name, "").split()),
         }
-        for field in parameters(cls).values()
+        for field in list_parameters(cls).values()
     ]
 
 
-def _type_text(hint: Any) -> str:
+def _format_type(hint: Any) -> str:
     """Format a type for people: `float >= 0 and < 1`, `near | far`, `list[int > 0] | null`."""
     base, arguments = get_origin(hint), get_args(hint)
     if base is Annotated:
-        bounds = " and ".join(filter(None, map(_bound_text, arguments[1:])))
-        return f"{_type_text(arguments[0])} {bounds}".rstrip()
+        bounds = " and ".join(filter(None, map(_format_bound, arguments[1:])))
+        return f"{_format_type(arguments[0])} {bounds}".rstrip()
     if base in (Union, UnionType):
-        return " | ".join(map(_type_text, arguments))
+        return " | ".join(map(_format_type, arguments))
     if base is Literal:
         return " | ".join(map(str, arguments))
     if hint in (NoneType, ...):
         return "null" if hint is NoneType else "..."
     name = getattr(base or hint, "__name__", str(hint))
-    return f"{name}[{', '.join(map(_type_text, arguments))}]" if arguments else name
+    return f"{name}[{', '.join(map(_format_type, arguments))}]" if arguments else name
 
 
-def _bound_text(bound: Any) -> str:
+def _format_bound(bound: Any) -> str:
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     return " ".join(
         f"{sign} {getattr(bound, key)}" for key, sign in signs.items() if getattr(bound, key, None) is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import AsJson, RunOrSweep
-from orchestrator.cli.output import cell, echo, print_json, print_table
+from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import printable_data
 
@@ -53,10 +53,10 @@ def show(
 
             return echo(to_yaml(sweep.experiment(number)), nl=False)
         folder = sweep.trial(number).folder
-    return print_json(brief(folder)) if as_json else show_brief(folder)
+    return print_json(format_briefly(folder)) if as_json else show_brief(folder)
 
 
-def brief(folder: RunFolder) -> dict[str, Any]:
+def format_briefly(folder: RunFolder) -> dict[str, Any]:
     """Summarize a run as plain data, from its small files alone."""
     from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
@@ -84,14 +84,14 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "error": run.error,
         "diverged": str(diverged or ""),
         "reports": len(reports),
-        "metrics": _last_metrics(reports),
+        "metrics": _select_last_metrics(reports),
         "checkpoints": checkpoints,
         "best": best,
         "use": UsageHint.of(folder, label) if checkpoints and is_usable else None,
     }
 
 
-def _last_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _select_last_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the last report, with the last metrics of each phase that it does not have."""
     last = dict(reports[-1]) if reports else {}
     for report in reversed(reports[:-1]):
@@ -104,7 +104,7 @@ def show_brief(folder: RunFolder) -> None:
     """Print the summary of a run, and how to use its checkpoints."""
     from hooks.metrics.direction import explain_unknown_direction
 
-    summary = brief(folder)
+    summary = format_briefly(folder)
     run = printable_data(summary) | {"error": summary["error"] and summary["error"].replace("\n", "\n  ")}
     echo(f"{run['path']}: {run['status']}, {_count(run['reports'], 'report')}, {_count(run['attempts'], 'attempt')}")
     for key in ("continued_from", "init", "evaluates", "driver", "error", "diverged"):
@@ -113,7 +113,9 @@ def show_brief(folder: RunFolder) -> None:
     for label in ("stopped", "checkpoints", "evaluations"):
         if run[label]:
             echo(f"{label}: {', '.join(run[label])}")
-    rows = [(name, cell(name, value)) for name, value in run["metrics"].items() if name not in ("attempt", "time")]
+    rows = [
+        (name, format_cell(name, value)) for name, value in run["metrics"].items() if name not in ("attempt", "time")
+    ]
     if rows:
         echo("")
         print_table(("last report", ""), rows)
@@ -141,7 +143,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
 
     metric, mode = sweep.objective
     trials = sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
-    summary = _summary(sweep, trials)
+    summary = _summarize(sweep, trials)
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
     summary = printable_data(summary)
@@ -151,7 +153,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     columns = [name for name in trials.columns if name.startswith(openings) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
-        [(trial, *map(cell, columns, values)) for trial, *values in trials[columns].itertuples(name=None)],
+        [(trial, *map(format_cell, columns, values)) for trial, *values in trials[columns].itertuples(name=None)],
     )
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
     echo(f"\n{sweep.path}: {summary['status']}, {_count(len(trials), 'trial')}{f': {counts}' if counts else ''}")
@@ -172,7 +174,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         return echo(f"no best trial: {explain_no_best(trials, metric)}")
     if summary["configurations"]:
         _print_best_configuration(trials, metric, mode, sweep.aggregate)
-    reached = summary["reached"] or f"{metric} {cell(metric, summary['value'])}"
+    reached = summary["reached"] or f"{metric} {format_cell(metric, summary['value'])}"
     echo(f"Best: {summary['best'].rpartition('/')[2]}, {reached}")
     return _show_use(summary["use"])
 
@@ -185,7 +187,7 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
     units = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
     print_table(
         [headings.get(name, name.removeprefix(CONFIG)) for name in columns],
-        [[cell(units.get(name, name), row[name]) for name in columns] for row in rows],
+        [[format_cell(units.get(name, name), row[name]) for name in columns] for row in rows],
     )
     echo("")
 
@@ -201,7 +203,7 @@ def _print_best_configuration(trials: pd.DataFrame, metric: str, mode: str, aggr
         echo(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
 
 
-def _shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
+def _describe_shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
     """Count the trials that shared another trial's training, and the seconds of training that this saved."""
     if "leader" not in trials:
         return None
@@ -211,7 +213,7 @@ def _shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
     return {"followers": len(followers), "trials": len(trials), "saved_s": float(saved)}
 
 
-def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
+def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """Summarize the trials of a sweep, which come the best first."""
     from orchestrator.runs.best import UsageHint
     from orchestrator.sweeps.results.analysis import (
@@ -237,7 +239,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "status": (status := sweep.status),
         "driver": sweep.folder.read_metadata().driver_in_words(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
-        "shared_training": _shared_training(trials),
+        "shared_training": _describe_shared_training(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
         "configurations": (

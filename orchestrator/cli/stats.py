@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from orchestrator.cli.options import AsJson, OneRun, RunOrSweep
-from orchestrator.cli.output import cell, echo, format_json, print_json, print_table, stdout_to_stderr
+from orchestrator.cli.output import echo, format_cell, format_json, print_json, print_table, stdout_to_stderr
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -118,20 +118,20 @@ def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None
 def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
     """Write the table as data; empty cells and NaN are null in JSON and empty in CSV."""
     if output is None:
-        return print_json(_records(table)) if form == "json" else echo(table.to_csv(index=False), nl=False)
+        return print_json(_to_records(table)) if form == "json" else echo(table.to_csv(index=False), nl=False)
     try:
         if form == "parquet":
             table.to_parquet(output, index=False)
         elif form == "csv":
             table.to_csv(output, index=False)
         else:
-            output.write_text(format_json(_records(table)))
+            output.write_text(format_json(_to_records(table)))
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error}") from None
     return None
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def _to_records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a mapping for each row. pandas' own `to_json` would round numbers to 15 decimals."""
     names = [str(name) for name in table.columns]
     columns = [values.astype(object).where(values.notna(), None).tolist() for _, values in table.items()]
@@ -142,11 +142,11 @@ def _print_table(table: pd.DataFrame, by: By | None) -> None:
     columns = [str(name) for name in table.columns]
     if by == "row":
         rows = table.astype(object).where(table.notna(), None).itertuples(index=False, name=None)
-        return print_table(columns, [[cell(*pair) for pair in zip(columns, row, strict=True)] for row in rows])
+        return print_table(columns, [[format_cell(*pair) for pair in zip(columns, row, strict=True)] for row in rows])
     lines: list[list[str]] = []
     for key, row in table.iterrows():
         keys = [str(part) for part in (key if isinstance(key, tuple) else (key,))]
         # Without --by, a line is a column of the stats, whose name gives the unit.
         names = [keys[0] if by is None and name != "worst_rank" else name for name in columns]
-        lines.append([*keys, *(cell(name, value) for name, value in zip(names, row, strict=True))])
+        lines.append([*keys, *(format_cell(name, value) for name, value in zip(names, row, strict=True))])
     return print_table([*map(str, table.index.names), *columns], lines)

@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli import options
 from orchestrator.cli.errors import INTERRUPTED, SOME_FAILED
 from orchestrator.cli.output import echo, print_json, stdout_to_stderr
-from orchestrator.cli.show import brief, show_brief, show_sweep
+from orchestrator.cli.show import format_briefly, show_brief, show_sweep
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def run(
 
     Training runs on Ray Train workers, or in this process with --local.
     """
-    from orchestrator.cli.debug import post_mortem, require_terminal
+    from orchestrator.cli.debug import check_terminal, post_mortem
 
     in_process = local or engine == "in-process"
     if pdb:
-        require_terminal(in_process)
+        check_terminal(in_process)
     experiment = _experiment(config, overrides or [])
     if experiment.sweep:
         raise UsageError(f"{config} has a `sweep` section; use hookyard sweep {shlex.quote(config)}")
@@ -168,7 +168,7 @@ def run_or_best_trial(folder: RunFolder) -> Run:
 def finish_run(done: Run, as_json: bool) -> None:
     """Print the results of a run and what to do next; exit with 130 if it was interrupted."""
     if as_json:
-        print_json(brief(done.folder))
+        print_json(format_briefly(done.folder))
     else:
         show_brief(done.folder)
         path = shlex.quote(done.path)

@@ -100,12 +100,12 @@ def _check_answers(node: Node, answers: Answers, storage: str, required: Resourc
 def _check_room(node: Node, facts: Facts) -> Iterator[Finding]:
     if facts.disk_free_bytes < DISK_BYTES:
         advice = "Ray and uploads need room for temporary files: free some, or set TMPDIR"
-        yield Finding("warning", node.name, f"has {_gib(facts.disk_free_bytes)} of disk left", advice)
+        yield Finding("warning", node.name, f"has {_format_gib(facts.disk_free_bytes)} of disk left", advice)
     shared = facts.shared_memory_free_bytes
     if shared is not None and shared < SHARED_MEMORY_BYTES:
         advice = "Data loaders and Ray use /dev/shm: give a container more (--shm-size, or a memory volume)"
-        yield Finding("warning", node.name, f"has {_gib(shared)} of shared memory left", advice)
+        yield Finding("warning", node.name, f"has {_format_gib(shared)} of shared memory left", advice)
 
 
-def _gib(size_bytes: int) -> str:
+def _format_gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.1f} GiB"

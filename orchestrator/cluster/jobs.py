@@ -94,11 +94,11 @@ class Jobs:
     """
 
     def __init__(self, address: str | None) -> None:
-        self.address = _dashboard_url(address)
+        self.address = _find_dashboard_url(address)
         if find_spec("aiohttp") is None:
             raise UsageError("jobs need Ray's dashboard client, which is missing: pip install 'hookyard[cluster]'")
         set_environment(self.address)
-        with self._connection():
+        with self._explaining_connection_errors():
             from ray.job_submission import JobSubmissionClient
 
             self._client: Any = JobSubmissionClient(self.address)
@@ -106,7 +106,7 @@ class Jobs:
         logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
 
     @contextmanager
-    def _connection(self) -> Iterator[None]:
+    def _explaining_connection_errors(self) -> Iterator[None]:
         """Turn connection errors into one UsageError."""
         import requests
         from ray.exceptions import AuthenticationError
@@ -115,13 +115,13 @@ class Jobs:
             yield
         except AuthenticationError as error:
             raise UsageError(
-                f"the cluster at {self.address} asks for its token: {_first_line(error)}. Set RAY_AUTH_TOKEN or"
+                f"the cluster at {self.address} asks for its token: {_get_first_line(error)}. Set RAY_AUTH_TOKEN or"
                 " ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH) to the token it was started with, or RAY_AUTH_MODE=disabled"
                 " if it has none"
             ) from error
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise UsageError(
-                f"no cluster answers at {self.address}: {_first_line(error)}. Check that its dashboard runs"
+                f"no cluster answers at {self.address}: {_get_first_line(error)}. Check that its dashboard runs"
                 " (ray[default] on the head) and that a tunnel leads to it (ray dashboard cluster.yaml, kubectl"
                 " port-forward)"
             ) from error
@@ -139,7 +139,7 @@ class Jobs:
             "metadata": {"hookyard": job.name},
         }
         try:
-            with self._connection():
+            with self._explaining_connection_errors():
                 return str(self._client.submit_job(**request))
         except RuntimeError as error:
             if "status code 413" in str(error):
@@ -157,19 +157,19 @@ class Jobs:
 
     def status(self, job: str) -> Status:
         """Return the status of a job; raises UsageError for an unknown one."""
-        with self._connection(), self._known(job):
+        with self._explaining_connection_errors(), self._explaining_unknown_jobs(job):
             info = self._client.get_job_info(job)
             return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
 
     def log(self, job: str) -> str:
         """Return the log of a job so far."""
-        with self._connection(), self._known(job):
+        with self._explaining_connection_errors(), self._explaining_unknown_jobs(job):
             log: str = self._client.get_job_logs(job)
             return log
 
     def stop(self, job: str) -> None:
         """Ask a job to save a checkpoint and end."""
-        with self._connection(), self._known(job):
+        with self._explaining_connection_errors(), self._explaining_unknown_jobs(job):
             self._client.stop_job(job)
 
     def follow(self, job: str, show: Callable[[str], None]) -> Status:
@@ -190,7 +190,7 @@ class Jobs:
         return status
 
     @contextmanager
-    def _known(self, job: str) -> Iterator[None]:
+    def _explaining_unknown_jobs(self, job: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -199,11 +199,11 @@ class Jobs:
             raise UsageError(f"the cluster at {self.address} has no job '{job}'") from error
 
 
-def _first_line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
     return describe_error(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
 
 
-def _dashboard_url(address: str | None) -> str:
+def _find_dashboard_url(address: str | None) -> str:
     url = address or os.environ.get("RAY_API_SERVER_ADDRESS")
     if not url:
         raise UsageError("no cluster given: use --address http://127.0.0.1:8265, or set RAY_API_SERVER_ADDRESS")

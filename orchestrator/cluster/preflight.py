@@ -12,7 +12,7 @@ from typing import Any
 
 from hooks.errors import describe_error
 from orchestrator.cluster.checks import Finding, Node, check_nodes
-from orchestrator.cluster.probe import Facts, collect_facts, examine
+from orchestrator.cluster.probe import Facts, collect_facts, probe_node
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, environment_values
 from orchestrator.errors import StorageError, UsageError
@@ -49,7 +49,7 @@ def check_this_machine(storage: str) -> Preflight:
     """Check this machine alone, without Ray."""
     start = time.monotonic()
     with _driver_file(storage) as folder:
-        answers = examine(storage, folder, "here")
+        answers = probe_node(storage, folder, "here")
     node = Node("this machine", answers, offered_gpus=answers.facts.gpus)
     shown = str(Storage(storage))
     findings = check_nodes(answers.facts, [node], shown, Resources({}), Resources({}))
@@ -115,7 +115,7 @@ def _examine_nodes(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     alive = {str(node["NodeID"]): node for node in ray.nodes() if node["Alive"]}
-    task = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(examine)
+    task = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(probe_node)
     source = experiment and experiment.source
     pending = {
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(

@@ -42,7 +42,7 @@ class Answers:
     gpus: str | None = None
 
 
-def examine(
+def probe_node(
     location: str, folder: str, node: str, source: ExperimentSource | None = None, needs_gpus: bool = False
 ) -> Answers:
     """Check this machine: the storage at a location, and what an experiment needs. Any node."""
@@ -61,7 +61,7 @@ def collect_facts() -> Facts:
         {
             "python": platform.python_version(),
             **{name: installed_version(name) or "none" for name in ("torch", "ray")},
-            "project": _project_version(),
+            "project": _read_project_version(),
         },
         len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
         shutil.disk_usage(tempfile.gettempdir()).free,
@@ -101,7 +101,7 @@ def _check_gpus() -> str | None:
     return None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
 
 
-def _project_version() -> str:
+def _read_project_version() -> str:
     code = hashlib.sha256()
     for package in ("hooks", "orchestrator"):
         spec = find_spec(package)

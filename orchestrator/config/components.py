@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.objects import to_config
-from orchestrator.config.python.parameters import construct, parameters
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.parameters import construct, list_parameters
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
@@ -61,7 +61,7 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
     A method that the modules of the task mention again is a helper.
     """
     classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
-    sources = {cls.__module__: "".join(_source_lines(cls.__module__)) for cls in classes}
+    sources = {cls.__module__: "".join(_find_source_lines(cls.__module__)) for cls in classes}
     for cls in classes:
         for name, value in vars(cls).items():
             method = getattr(value, "__func__", value)
@@ -70,12 +70,12 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
                 continue
             if sum(len(re.findall(rf"\b{name}\b", source)) for source in sources.values()) > 1:
                 continue
-            message = f"nothing calls {task.__name__}.{name}(){source_location(method)}"
+            message = f"nothing calls {task.__name__}.{name}(){find_source_location(method)}"
             hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
             yield Problem("task", message, suggestion=hint)
 
 
-def _source_lines(module: str) -> list[str]:
+def _find_source_lines(module: str) -> list[str]:
     file = getattr(sys.modules.get(module), "__file__", None)
     return getlines(file) if file else []
 
@@ -113,7 +113,7 @@ def _make_entry(name: str, entries: Mapping[str, Any], required: Mapping[str, An
     return None
 
 
-def hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
+def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
     """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; raise ConfigError.
 
     `others` are further names to suggest.
@@ -142,7 +142,7 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
     kind = entry.pop("type", name)
     if not isinstance(kind, str):
         raise ConfigError.at(f"{path}.type", f"must be a string, got {kind!r}")
-    cls = hook_class(kind, f"{path}.type") if kind != name else hook_class(name, path, others)
+    cls = find_hook_class(kind, f"{path}.type") if kind != name else find_hook_class(name, path, others)
     problems: list[Problem] = []
     priority = collect_problems(problems, _take_priority, entry, cls, path)
     constructed = collect_problems(problems, construct, cls, entry, path)
@@ -156,7 +156,7 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
 
 def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
     """Remove `priority` from an entry and return it, unless the hook has a parameter of this name."""
-    if "priority" not in entry or "priority" in parameters(cls):
+    if "priority" not in entry or "priority" in list_parameters(cls):
         return None
     value = entry.pop("priority")
     if isinstance(value, str) and value.upper() in Priority.__members__:

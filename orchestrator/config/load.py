@@ -31,11 +31,11 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
 
 def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment as `load_experiment` does, and check its data, which may take long."""
-    from orchestrator.config.checks.data import data_problems
+    from orchestrator.config.checks.data import check_data
 
     source, document = _read(Path(path), overrides)
     experiment = _check_and_warn(source, document)
-    if problems := data_problems(experiment, resolve(source).task):
+    if problems := check_data(experiment, resolve(source).task):
         raise ConfigError(document.sort(problems))
     return experiment
 
@@ -46,12 +46,12 @@ def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Docum
     return ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values), document
 
 
-def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
+def make_experiment(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
     """Return an experiment from plain data; raise ConfigError."""
-    return experiment_from_source(ExperimentSource.from_data(data, import_paths))
+    return make_experiment_from_source(ExperimentSource.from_data(data, import_paths))
 
 
-def experiment_from_source(source: ExperimentSource) -> Experiment:
+def make_experiment_from_source(source: ExperimentSource) -> Experiment:
     """Return the experiment of a source, with its sweep checked; raise ConfigError."""
     return _check(source, Document({}))
 
@@ -76,7 +76,7 @@ def check_experiment(experiment: object) -> Experiment:
     return experiment if experiment._is_resolved else _check_and_warn(experiment.source, Document({}))
 
 
-def experiment_with_edits(source: ExperimentSource, text: str) -> Experiment:
+def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     """Return the experiment of a run to resume; `text` is its experiment.yaml, which may have been edited since.
 
     Raises ConfigError.
@@ -84,15 +84,15 @@ def experiment_with_edits(source: ExperimentSource, text: str) -> Experiment:
     data = parse_yaml(text, "experiment.yaml").data
     saved = collect_problems([], resolve, source)
     if saved is None:  # the code has changed since
-        return experiment_from_source(replace(source, written=data, values=()))
-    edits = dict(_differences(to_dict(saved.experiment), data))
+        return make_experiment_from_source(replace(source, written=data, values=()))
+    edits = dict(_find_differences(to_dict(saved.experiment), data))
     if edits:
         changed = ", ".join(f"{path}={value}" for path, value in edits.items())
         _log.warning("experiment.yaml was edited: %s", shortened(changed, 1000))
-    return experiment_from_source(source.with_values(edits))
+    return make_experiment_from_source(source.with_values(edits))
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def _find_differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted path and value of what differs; a whole mapping if a key was removed or contains a dot."""
     for key, value in after.items():
         old, inner = before.get(key), join(path, key)
@@ -101,7 +101,7 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str 
         if not isinstance(old, dict) or not isinstance(value, dict):
             yield inner, value
         elif old.keys() <= value.keys() and not any("." in name for name in value):
-            yield from _differences(old, value, inner)
+            yield from _find_differences(old, value, inner)
         else:
             yield inner, value
 

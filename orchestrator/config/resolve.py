@@ -11,17 +11,17 @@ from typing import Any
 
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
-from orchestrator.config.checks.conflicts import conflicts
-from orchestrator.config.checks.custom_training import default_hooks, train_defaults
+from orchestrator.config.checks.conflicts import find_conflicts
+from orchestrator.config.checks.custom_training import list_default_hooks, train_defaults
 from orchestrator.config.checks.key_paths import suggest_path
 from orchestrator.config.checks.metrics import with_inferred_modes
 from orchestrator.config.components import BuiltHook, make_hooks, make_task
 from orchestrator.config.optim.optimization import (
     check_optimizations,
-    optimization_with_defaults,
+    fill_optimization_defaults,
     with_stepping_interval,
 )
-from orchestrator.config.python.imports import define_in_main, find_class
+from orchestrator.config.python.imports import define_main_classes, find_class
 from orchestrator.config.python.user_code import call_and_check_type
 from orchestrator.config.sections.experiment import NO_TASK, Experiment, validate_sections, without_nulls
 from orchestrator.config.text.source import ExperimentSource
@@ -46,7 +46,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     For a sweep, does not check the search space; `load` does.
     """
     extend_import_path(source.import_paths)
-    define_in_main(source.main_classes)
+    define_main_classes(source.main_classes)
     data, problems = source.merged()
     resolved = collect_problems(problems, build, data)
     if problems or resolved is None:
@@ -63,7 +63,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     data = {**(train_defaults(task_class) if task_class and is_custom else {}), **without_nulls(data)}
     _, experiment = validate_sections(with_inferred_modes(data), problems)
     if task_class and not is_custom:
-        with_defaults = collect_problems(problems, optimization_with_defaults, experiment, task_class)
+        with_defaults = collect_problems(problems, fill_optimization_defaults, experiment, task_class)
         experiment = with_stepping_interval(with_defaults or experiment, task_class)
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
     with seeded(experiment.seed):
@@ -78,7 +78,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    if problems := list(conflicts(experiment, task, hooks)):
+    if problems := list(find_conflicts(experiment, task, hooks)):
         raise ConfigError(problems)
     return ResolvedExperiment(experiment, task, hooks)
 
@@ -94,7 +94,7 @@ def _build_parts(
     if task:
         expected = "a mapping of names to hooks"
         required = collect_problems(problems, call_and_check_type, Mapping, task.required_hooks, "task", expected)
-    defaults = default_hooks() if task_class and has_custom_loop(task_class) else None
+    defaults = list_default_hooks() if task_class and has_custom_loop(task_class) else None
     return task, task_args, collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
 
 

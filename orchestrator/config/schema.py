@@ -13,7 +13,7 @@ from pydantic_core import PydanticOmit
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.optim.parameter_groups import Groups
 from orchestrator.config.optim.schedule import PhaseBounds, WarmUp
-from orchestrator.config.python.parameters import field_docs, fields_model
+from orchestrator.config.python.parameters import get_field_docs, make_fields_model
 from orchestrator.config.sections.experiment import Experiment
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -30,23 +30,28 @@ class _Lenient(GenerateJsonSchema):
         raise PydanticOmit
 
 
-def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
+def make_experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
     """Return the schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each of `hooks`."""
-    models: dict[str, type[BaseModel]] = {name: fields_model(cls) for name, cls in hooks.items()}
+    models: dict[str, type[BaseModel]] = {name: make_fields_model(cls) for name, cls in hooks.items()}
     extra_keys: list[type[BaseModel]] = [Groups, PhaseBounds, WarmUp]
     all_models: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values()), *extra_keys]
     references, shared = models_json_schema([(model, "validation") for model in all_models], schema_generator=_Lenient)
     definitions: dict[str, Any] = shared["$defs"]
     schema: dict[str, Any] = definitions.pop(_name(references[Experiment, "validation"]))
     for name, model in models.items():
-        definitions[f"hook_{name}"] = _hook(hooks[name], definitions[_name(references[model, "validation"])])
+        definitions[f"hook_{name}"] = _make_hook_schema(
+            hooks[name], definitions[_name(references[model, "validation"])]
+        )
     inner = {model: definitions.pop(_name(references[model, "validation"])) for model in all_models[1:]}
     groups, *scheduler_keys = (inner[model]["properties"] for model in extra_keys)
     for keys in scheduler_keys:
         definitions["Component"]["properties"] |= keys
-    definitions["hook"] = _any_hook(hooks)
+    definitions["hook"] = _make_any_hook(hooks)
     properties = schema["properties"]
-    properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
+    properties["hooks"] |= {
+        "properties": {name: _make_entry(name) for name in hooks},
+        "additionalProperties": _make_entry(None),
+    }
     properties["optimizer"] = {
         "type": "object",
         "description": properties["optimizer"]["description"],
@@ -57,7 +62,7 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
         "items": {"type": "string"},
         "description": "Files that this one extends, relative to it.",
     }
-    schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _complete()]}
+    schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _add_completions()]}
     del schema["required"]
     return schema
 
@@ -66,12 +71,12 @@ def _name(reference: Mapping[str, Any]) -> str:
     return str(reference["$ref"]).rpartition("/")[2]
 
 
-def _complete() -> dict[str, Any]:
+def _add_completions() -> dict[str, Any]:
     lengths = [{"required": [key], "properties": {key: {"type": "integer"}}} for key in ("epochs", "steps")]
     return {"required": ["name", "task"], "oneOf": lengths}
 
 
-def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
+def _make_hook_schema(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
     levels = [name for level in Priority for name in (level.name, level.name.lower())]
     common = {
         "type": {"type": "string", "description": "The hook's class: a name of `hookyard hooks`, or module:Class."},
@@ -80,7 +85,7 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
             "description": "Order among the hooks of an event: the lowest value runs first.",
         },
     }
-    docs = field_docs(cls)
+    docs = get_field_docs(cls)
     described = {
         name: {**field, "description": docs[name]} if name in docs else field
         for name, field in model.get("properties", {}).items()
@@ -88,7 +93,7 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
     return {**model, "properties": {**common, **described}, "description": inspect.getdoc(cls) or ""}
 
 
-def _entry(name: str | None) -> dict[str, Any]:
+def _make_entry(name: str | None) -> dict[str, Any]:
     """Return the schema of a hook's entry: off, on, or the parameters of its `type`, by default of its name."""
     typed = {"$ref": "#/$defs/hook"}
     if name is None:
@@ -97,7 +102,7 @@ def _entry(name: str | None) -> dict[str, Any]:
     return {"anyOf": [*OFF["anyOf"], settings]}
 
 
-def _any_hook(hooks: Mapping[str, type[Hook]]) -> dict[str, Any]:
+def _make_any_hook(hooks: Mapping[str, type[Hook]]) -> dict[str, Any]:
     kinds = [
         {"if": {"properties": {"type": {"const": name}}}, "then": {"$ref": f"#/$defs/hook_{name}"}} for name in hooks
     ]

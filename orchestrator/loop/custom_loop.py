@@ -16,7 +16,7 @@ from hooks.metrics.names import PHASES, phase_of
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.custom_training import train_parameters
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError
 from orchestrator.loop.clock.span_clock import Clock
@@ -79,7 +79,7 @@ class CustomLoop(TrainingLoop):
             return None
         raise TaskError(
             "a checkpoint is requested, but train() has not called session.restore(), which names what to save; call it"
-            f" before training{source_location(self.task.train)}"
+            f" before training{find_source_location(self.task.train)}"
         )
 
     # TrainingLoop
@@ -116,7 +116,8 @@ class CustomLoop(TrainingLoop):
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not self.stopping.reasons:
             raise TaskError(
-                f"train() ended without a report or a row, so nothing was trained{source_location(self.task.train)}"
+                "train() ended without a report or a row, so nothing was"
+                f" trained{find_source_location(self.task.train)}"
             )
         if not unreported or self.stopping.interrupted:
             return False
@@ -140,7 +141,7 @@ class CustomLoop(TrainingLoop):
         if self.parts.waiting is not None:
             raise TaskError(
                 f"this run continues from checkpoint '{self.parts.waiting}', but train() has not called"
-                f" session.restore(), which restores it; call it before training{source_location(self.task.train)}"
+                f" session.restore(), which restores it; call it before training{find_source_location(self.task.train)}"
             )
         self._has_begun = True
         state.phase, state.epoch_completed, state.stepped = "train", False, False
@@ -162,7 +163,7 @@ class CustomLoop(TrainingLoop):
             first, other = ("has ended" if metrics is None else f"yields {', '.join(metrics)}" for metrics in pair)
             raise RankMismatch(
                 f"train() must yield the same metrics on all ranks, equally often, but rank 0 {first} and rank {rank}"
-                f" {other}{source_location(self.task.train)}"
+                f" {other}{find_source_location(self.task.train)}"
             )
         if names[0] is None:
             return None
@@ -170,7 +171,7 @@ class CustomLoop(TrainingLoop):
 
     def _checked(self, report: Any) -> dict[str, float]:
         """Return a report as plain numbers; raises TaskError if it is not one."""
-        where = source_location(self.task.train)
+        where = find_source_location(self.task.train)
         if not isinstance(report, Mapping) or not report:
             raise TaskError(f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where}")
         for name, value in report.items():

@@ -12,7 +12,7 @@ from hooks.metrics.names import phase_of
 from hooks.plan import Plan
 from hooks.state import State, Weights
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.checks.metrics import phase_problems
+from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, Problem, TaskError
@@ -73,7 +73,7 @@ class HookedRun(TrainingLoop):
                 " that is evaluated; write loss(output, batch)"
             )
             raise ConfigError([Problem("task", message)])
-        problems = phase_problems({"hooks": self.state.config.get("hooks")}, self.training.data.loaders)
+        problems = check_phases_of_metrics({"hooks": self.state.config.get("hooks")}, self.training.data.loaders)
         if problems:
             raise ConfigError(problems)
 

@@ -11,7 +11,7 @@ from torch import nn
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.optim.optimizer import build_optimizers, closure_problems, needs_closure
+from orchestrator.config.optim.optimizer import build_optimizers, check_closure, needs_closure
 from orchestrator.config.optim.schedule import Schedule, Timeline
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
@@ -125,7 +125,7 @@ class Training:
         if problems := [
             problem
             for optimizer in optimizers.values()
-            for problem in closure_problems(type(optimizer), self.experiment, self.plan.hooks)
+            for problem in check_closure(type(optimizer), self.experiment, self.plan.hooks)
         ]:
             raise ConfigError(problems)
         first = next(iter(optimizers))

@@ -6,8 +6,8 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.config.load import check_experiment, experiment_from_source, experiment_with_edits, to_dict, to_yaml
-from orchestrator.config.python.objects import main_source_code
+from orchestrator.config.load import apply_edits, check_experiment, make_experiment_from_source, to_dict, to_yaml
+from orchestrator.config.python.objects import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.engines.ray_environment import chosen_address
@@ -59,7 +59,7 @@ def run(
     folder = RunFolder(storage, check_run_name(experiment, name))
     refuse_if_taken(folder)
     with Lease(folder.storage) as lease:
-        code = main_source_code(to_dict(experiment))
+        code = read_main_source(to_dict(experiment))
         folder = create_run(storage, folder.name, to_yaml(experiment), code=code, **metadata)
         drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
     return Run(folder)
@@ -159,10 +159,10 @@ def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | Non
 def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """Return the experiment of a run or sweep with edits of its experiment.yaml, and another number of ranks if given;
     raises ConfigError."""
-    experiment = experiment_with_edits(folder.read_source(), folder.read_experiment_text())
+    experiment = apply_edits(folder.read_source(), folder.read_experiment_text())
     if workers is None:
         return experiment
-    return experiment_from_source(experiment.source.with_values(rank_count_overrides(workers)))
+    return make_experiment_from_source(experiment.source.with_values(rank_count_overrides(workers)))
 
 
 def format_resume_command(folder: RunFolder) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hooks.hook import EVENTS, Hook
-from orchestrator.config.load import experiment_from_source, to_dict, to_yaml, with_overrides
+from orchestrator.config.load import make_experiment_from_source, to_dict, to_yaml, with_overrides
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import rank_count_overrides
@@ -106,7 +106,7 @@ class Evaluation:
         source = source.with_values({**_RESET_VALUES, **_turn_off_training(trained)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
-        experiment = with_overrides(source, overrides) if overrides else experiment_from_source(source)
+        experiment = with_overrides(source, overrides) if overrides else make_experiment_from_source(source)
         hooks = resolve(experiment.source).hooks
         idle = [name for name, hook in hooks.items() if name not in trained.hooks and not _is_active(hook)]
         if idle:

@@ -11,9 +11,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from hooks.state import Display
-from orchestrator.config.checks.space import count_trials, trials_at_once
+from orchestrator.config.checks.space import count_concurrent_trials, count_trials
 from orchestrator.config.load import check_experiment, to_dict, to_yaml
-from orchestrator.config.python.objects import main_source_code
+from orchestrator.config.python.objects import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as Settings
@@ -101,7 +101,7 @@ def sweep(
     refuse_if_taken(folder)
     with Lease(folder.storage) as lease:
         folder = create_run(
-            storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
+            storage, folder.name, to_yaml(experiment), code=read_main_source(to_dict(experiment)), **metadata
         )
         return _run_trials(folder, experiment, {}, address, lease)
 
@@ -313,7 +313,7 @@ def _compute_concurrency(ray: Any, experiment: Experiment, settings: Settings) -
     where = f"{available}" if len(nodes) == 1 else f"{available} on {len(nodes)} nodes"
     qualifier = "at least " if workers.min_count < workers.max_count else ""
     explanation = f"each needs {qualifier}{Resources.required_by(workers)}; the cluster has {where}"
-    max_concurrent = trials_at_once(settings, count_trials(settings), workers, nodes)
+    max_concurrent = count_concurrent_trials(settings, count_trials(settings), workers, nodes)
     if max_concurrent < 1:
         raise UsageError(
             f"no trial fits: {explanation}, and each of its {workers.min_count} ranks must fit on one node."

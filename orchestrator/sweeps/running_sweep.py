@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hooks.state import Display
-from orchestrator.config.checks.shared_training import shared_paths
+from orchestrator.config.checks.shared_training import find_shared_paths
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.records.run_folder import RunFolder
@@ -64,7 +64,7 @@ class RunningSweep:
         if isinstance(settings.scheduler, RaceSettings):
             return Race(settings, seed, self.previous, show_line)
         kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
-        return kind(settings, seed, self.previous, shared_paths(self.experiment.source, settings))
+        return kind(settings, seed, self.previous, find_shared_paths(self.experiment.source, settings))
 
     def active_trials(self) -> list[RunFolder]:
         """Return the trials that have started and not ended."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hooks.hook import EVENTS, Hook, Setup
 from hooks.interval import Interval
-from orchestrator.config.python.parameters import construct, parameters
+from orchestrator.config.python.parameters import construct, list_parameters
 from orchestrator.errors import ConfigError
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.world import World
@@ -102,8 +102,8 @@ def _check_class(cls: type[Hook]) -> None:
     if "__dataclass_fields__" not in vars(cls):
         what = "it is not a dataclass, so an experiment cannot set its fields"
         raise CheckFailure("class", what, "put @dataclass above the class")
-    if unknown := sorted(set(cls.mutable) - {*parameters(cls)}):
-        what = f"mutable names {', '.join(unknown)}, which is not a field; fields: {', '.join(parameters(cls))}"
+    if unknown := sorted(set(cls.mutable) - {*list_parameters(cls)}):
+        what = f"mutable names {', '.join(unknown)}, which is not a field; fields: {', '.join(list_parameters(cls))}"
         raise CheckFailure("class", what, "name fields")
     for name in (*EVENTS, *_METHODS):
         expected = inspect.signature(getattr(Hook, name)).parameters

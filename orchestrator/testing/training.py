@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.config.components import make_hook
-from orchestrator.config.optim.optimization import optimization_with_defaults
+from orchestrator.config.optim.optimization import fill_optimization_defaults
 from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Experiment
@@ -128,7 +128,7 @@ def make_loop(
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
     experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, "")
-    experiment = optimization_with_defaults(experiment, type(task))
+    experiment = fill_optimization_defaults(experiment, type(task))
     required = {
         name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook
         for name, entry in to_config(task.required_hooks(), "hooks").items()

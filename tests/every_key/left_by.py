@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hooks import Hook, HookError, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
@@ -78,7 +78,7 @@ def left_by(written: Mapping[str, Any], folder: Path) -> str:
 
     Raises ConfigError where it is refused.
     """
-    experiment = experiment_from_dict(written)
+    experiment = make_experiment(written)
     resolved, rows, told = resolve(experiment.source), Kept(), Told()
     store = CheckpointStore(Storage(folder / "checkpoints"), "run") if "checkpoint" in resolved.hooks else None
     left: dict[str, Any] = {}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orchestrator import run
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Ddp, Workers
 from orchestrator.config.text.source import with_value
@@ -197,6 +197,6 @@ def test_each_key_of_workers_changes_the_requested_resources(key: str, value: An
 def test_name_tags_and_notes_are_listed(key: str, value: Any, tmp_path: Path) -> None:
     first, second = ({**PLAIN, "hooks": QUIET, **more} for more in ({}, {"name": "second", key: value}))
     for written in (first, second):
-        run(experiment_from_dict(written), storage=tmp_path, local=True)
+        run(make_experiment(written), storage=tmp_path, local=True)
     found = {folder.name: (one.tags, one.notes) for folder, one in list_runs(tmp_path)}
     assert found == {"run": ([], ""), second["name"]: (second.get("tags", []), second.get("notes", ""))}

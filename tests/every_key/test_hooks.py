@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hooks import HOOKS
-from orchestrator.config.python.parameters import parameters
+from orchestrator.config.python.parameters import list_parameters
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, breaking
 from tests.every_key.walk import CUDA, Key, acts
@@ -232,7 +232,7 @@ def declared(hook: str, field: str) -> str:
 
 
 def test_every_field_of_every_hook_is_covered() -> None:
-    known = {declared(name, field) for name, cls in HOOKS.items() for field in parameters(cls)}
+    known = {declared(name, field) for name, cls in HOOKS.items() for field in list_parameters(cls)}
     walked = {declared(name, field) for name, fields in WALK.items() for field in fields}
     not_shown = {declared(*path.split(".")) for path in NOT_SHOWN}
     assert walked | not_shown == known

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator import sweep
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
 from orchestrator.config.text.source import with_value
@@ -124,9 +124,7 @@ def test_every_key_of_a_sweep_is_covered() -> None:
 def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
     """Return the trials of a sweep in this process, and how each ended."""
     written = {key: value for key, value in settings.items() if value is not None}
-    done = sweep(
-        experiment_from_dict({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True
-    )
+    done = sweep(make_experiment({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True)
     runs = [
         (one.read_metadata().status, one.read_metadata().values, one.read_metadata().stopped, len(one.read_reports()))
         for one in trial_folders(done.folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.config.python.wording import fields_by_key
+from orchestrator.config.python.wording import map_fields_by_key
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import ConfigError
@@ -37,7 +37,7 @@ def acts(make: Callable[[], str], reference: str, path: str) -> bool:
 
 
 def keys_of(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    for name, info in fields_by_key(model).items():
+    for name, info in map_fields_by_key(model).items():
         inner = info.annotation
         if isinstance(inner, type) and issubclass(inner, Model) and inner is not Component:
             yield from keys_of(inner, f"{path}{name}.")

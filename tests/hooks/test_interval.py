@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from hooks import HOOKS, Interval, State
 from hooks.interval import EPOCHS_OR_STEPS, Units
-from orchestrator.config.python.parameters import parameters
+from orchestrator.config.python.parameters import list_parameters
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ FIELDS = [
     (name, field, units)
     for name, cls in HOOKS.items()
     for field, hint in get_type_hints(cls, include_extras=True).items()
-    if (hint is Interval or Interval in get_args(hint)) and field in parameters(cls)
+    if (hint is Interval or Interval in get_args(hint)) and field in list_parameters(cls)
     for units in [next((part for part in get_args(hint) if isinstance(part, Units)), EPOCHS_OR_STEPS)]
 ]
 
 
 def test_every_interval_field_has_units() -> None:
     hints = [
-        (name, field) for name, cls in HOOKS.items() for field in parameters(cls) if field in ("every", "interval")
+        (name, field) for name, cls in HOOKS.items() for field in list_parameters(cls) if field in ("every", "interval")
     ]
     assert set(hints) == {(name, field) for name, field, _ in FIELDS if field == "every"}
 

@@ -9,7 +9,7 @@ import pytest
 from hooks import HOOKS
 from hooks.needs import Needs
 from orchestrator.config.components import make_hooks
-from orchestrator.config.python.parameters import fields_model
+from orchestrator.config.python.parameters import make_fields_model
 from orchestrator.errors import ConfigError
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -40,7 +40,7 @@ def test_every_field_with_needs_has_a_case() -> None:
     declared = {
         f"{name}.{field_name}"
         for name, cls in HOOKS.items()
-        for field_name, field in fields_model(cls).model_fields.items()
+        for field_name, field in make_fields_model(cls).model_fields.items()
         if any(isinstance(item, Needs) for item in field.metadata)
     }
     assert declared == CASES.keys()

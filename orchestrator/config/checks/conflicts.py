@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from hooks import Hook
 from hooks.hook import Setup
 from orchestrator.config.checks.custom_training import train_problems
-from orchestrator.config.checks.metrics import contradicting_modes, metric_problems
-from orchestrator.config.optim.changes import change_problems
-from orchestrator.config.optim.optimization import optimization_problems
+from orchestrator.config.checks.metrics import check_metrics, find_contradicting_modes
+from orchestrator.config.optim.changes import check_changes
+from orchestrator.config.optim.optimization import check_optimization
 from orchestrator.config.optim.optimizer import OPTIMIZERS, needs_closure
-from orchestrator.config.python.parameters import changed_keys, check_needs
+from orchestrator.config.python.parameters import check_needs, find_changed_keys
 from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Ddp
@@ -19,19 +19,19 @@ from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task, has_custom_loop, has_turns
 
 
-def conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
+def find_conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     cls = type(task)
     data = experiment.model_dump(mode="json")
-    yield from contradicting_modes(data)
+    yield from find_contradicting_modes(data)
     if has_custom_loop(cls):
         yield from train_problems(experiment, cls)
     else:
         yield from check_needs(experiment, experiment)
-        yield from _distribution_problems(experiment, cls)
-        yield from optimization_problems(experiment, cls, hooks)
-        yield from change_problems(experiment, cls)
-    yield from metric_problems(data, task, hooks)
-    yield from _hook_problems(_setup(experiment, cls, hooks))
+        yield from _check_distribution(experiment, cls)
+        yield from check_optimization(experiment, cls, hooks)
+        yield from check_changes(experiment, cls)
+    yield from check_metrics(data, task, hooks)
+    yield from _check_hooks(_setup(experiment, cls, hooks))
 
 
 def _setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Setup:
@@ -46,7 +46,7 @@ def _setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) 
     )
 
 
-def _hook_problems(setup: Setup) -> Iterator[Problem]:
+def _check_hooks(setup: Setup) -> Iterator[Problem]:
     for name, hook in setup.hooks.items():
         path = f"hooks.{name}"
         try:
@@ -59,13 +59,13 @@ def _hook_problems(setup: Setup) -> Iterator[Problem]:
             yield Problem(path, reason)
 
 
-def _distribution_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+def _check_distribution(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
     """Yield the settings that contradict how ranks share the model or how batches are split."""
     workers, ddp, turns = experiment.workers, experiment.workers.ddp, has_turns(task)
     is_fsdp, is_split = workers.strategy == "fsdp", experiment.accumulate == "auto"
     if not is_fsdp and (turns or is_split):
         reason = "each turn exchanges its own gradients" if turns else "with accumulate: auto ranks exchange them later"
-        for path in changed_keys(ddp, Ddp(), "workers.ddp"):
+        for path in find_changed_keys(ddp, Ddp(), "workers.ddp"):
             yield Problem(path, f"has no effect: {reason}, without DDP")
     several, many_ranks = bool(experiment.optimizers), workers.max_count > 1
     fsdp, auto = "cannot be combined with workers.strategy: fsdp", "cannot be combined with accumulate: auto"

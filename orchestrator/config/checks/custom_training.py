@@ -9,8 +9,8 @@ from typing import Any
 from hooks import HOOKS
 from hooks.hook import Setup
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.python.parameters import changed_keys
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.parameters import find_changed_keys
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import Problem, did_you_mean
@@ -35,7 +35,7 @@ def train_defaults(task: type[Task]) -> dict[str, Any]:
     return {name: value.default for name, value in declared if name in _DECLARABLE and value.default is not value.empty}
 
 
-def default_hooks() -> list[str]:
+def list_default_hooks() -> list[str]:
     """Return the default hooks that work without the hooked loop."""
     setup = Setup(custom_loop=True)
     return [name for name in DEFAULT_HOOKS if not setup.find_reason_against(HOOKS[name]())]
@@ -43,7 +43,7 @@ def default_hooks() -> list[str]:
 
 def train_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
     """Yield the problems of `train` itself, and of keys that it does not read."""
-    name, location, declared = task.__name__, source_location(task.train), train_parameters(task)
+    name, location, declared = task.__name__, find_source_location(task.train), train_parameters(task)
     if not inspect.isgeneratorfunction(inspect.unwrap(task.train)):
         yield Problem("task", f"{name}.train() has no `yield`, so it reports nothing{location}")
     for key in declared.keys() - _DECLARABLE:
@@ -53,10 +53,10 @@ def train_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem
     for key, field in Experiment.model_fields.items():
         if key in _DECLARABLE - declared.keys():
             default = field.get_default(call_default_factory=True)
-            if any(changed_keys(getattr(experiment, key), default, key)):
+            if any(find_changed_keys(getattr(experiment, key), default, key)):
                 message = f"has no effect: {name}.train(), which trains, does not declare {key}"
                 yield Problem(key, message, suggestion=f"remove it, or write def train(self, session, {key})")
     for key, field in Workers.model_fields.items():
-        is_changed = any(changed_keys(getattr(experiment.workers, key), field.default, key))
+        is_changed = any(find_changed_keys(getattr(experiment.workers, key), field.default, key))
         if key not in _READ_OF_WORKERS and is_changed:
             yield Problem(f"workers.{key}", f"has no effect: {name}.train(), which trains, distributes its own model")

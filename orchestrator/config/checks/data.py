@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from hooks.metrics.names import PHASES
-from orchestrator.config.checks.metrics import phase_problems
+from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.components import NAME, NAME_RULE
 from orchestrator.config.python.user_code import call_and_check_type, catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
@@ -25,7 +25,7 @@ def is_indexed(dataset: Any) -> bool:
     return not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
 
 
-def length_of(dataset: Any) -> int | None:
+def get_length(dataset: Any) -> int | None:
     """Return the length of a dataset, or None: a class may have a `__len__` that raises."""
     try:
         return len(dataset)
@@ -33,7 +33,7 @@ def length_of(dataset: Any) -> int | None:
         return None
 
 
-def data_problems(experiment: Experiment, task: Task) -> list[Problem]:
+def check_data(experiment: Experiment, task: Task) -> list[Problem]:
     """Return the problems of a task's data, down to the first sample of each phase."""
     problems: list[Problem] = []
     if has_custom_loop(type(task)):
@@ -44,13 +44,13 @@ def data_problems(experiment: Experiment, task: Task) -> list[Problem]:
     collect_problems(problems, check_phases, task, datasets)
     for phase, dataset in datasets.items():
         collect_problems(problems, _read_first_sample, task, phase, dataset)
-    return [*dict.fromkeys(problems), *phase_problems(experiment.model_dump(mode="json"), list(datasets))]
+    return [*dict.fromkeys(problems), *check_phases_of_metrics(experiment.model_dump(mode="json"), list(datasets))]
 
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
     """Raise ConfigError if there is no training data, or a phase is wrong."""
     misspelled = [] if "train" in datasets else get_close_matches("train", map(str, datasets), n=1)
-    errors = (_phase_error(phase, dataset) for phase, dataset in datasets.items() if phase not in misspelled)
+    errors = (_make_phase_error(phase, dataset) for phase, dataset in datasets.items() if phase not in misspelled)
     messages = list(filter(None, errors))
     if "train" not in datasets:
         names = ", ".join(map(str, datasets)) or "nothing"
@@ -60,7 +60,7 @@ def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
         raise ConfigError([Problem("task", message) for message in messages])
 
 
-def _phase_error(phase: str, dataset: Any) -> str | None:
+def _make_phase_error(phase: str, dataset: Any) -> str | None:
     kind, has_name, name = str(phase).partition("/")
     if kind not in PHASES or (has_name and kind == "train"):
         return f"data() returns a phase '{phase}'; phases are train, val, test, and val/NAME and test/NAME for several"
@@ -70,24 +70,24 @@ def _phase_error(phase: str, dataset: Any) -> str | None:
         return None
     if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
         return f"the {phase} dataset ({type(dataset).__name__}) needs __len__ and __getitem__, or __iter__"
-    return _empty(phase, dataset, "its length is 0") if length_of(dataset) == 0 else None
+    return _make_empty_error(phase, dataset, "its length is 0") if get_length(dataset) == 0 else None
 
 
-def _empty(phase: str, dataset: Any, reason: str) -> str:
+def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
     hint = "" if phase == "train" else f"; to evaluate nothing, leave {phase} out of data()"
     return f"the {phase} data ({type(dataset).__name__}) is empty: {reason}{hint}"
 
 
 def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
     """Read a sample, unless the task's own sampler or loader selects it; raise ConfigError if there is none."""
-    if _is_ray_dataset(dataset) or length_of(dataset) == 0:
+    if _is_ray_dataset(dataset) or get_length(dataset) == 0:
         return
     with catch_user_errors("task", f"the first sample of the {phase} data ({type(dataset).__name__}) cannot be read"):
         if is_indexed(dataset):
             if (type(task).sampler, type(task).loader) == (Task.sampler, Task.loader):
                 dataset[0]
         elif hasattr(dataset, "__iter__") and next(iter(dataset), _NOTHING) is _NOTHING:
-            raise ConfigError.at("task", _empty(phase, dataset, "it yields no sample"))
+            raise ConfigError.at("task", _make_empty_error(phase, dataset, "it yields no sample"))
 
 
 def _is_ray_dataset(dataset: Any) -> bool:

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from hooks import HOOKS
 from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.optim.schedule import SCHEDULERS
-from orchestrator.config.python.parameters import parameters, signature_model
-from orchestrator.config.python.wording import UNKNOWN_KEY, fields_by_key, models_in
+from orchestrator.config.python.parameters import list_parameters, make_signature_model
+from orchestrator.config.python.wording import UNKNOWN_KEY, find_models, map_fields_by_key
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.reader import join
 from orchestrator.errors import Problem
@@ -28,8 +28,8 @@ def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
     is_general = (problem.suggestion or "").startswith(("did you mean", "known:", "`hookyard schema`"))
     if problem.message != UNKNOWN_KEY or not is_general:
         return problem
-    task_arguments = [f"task_args.{name}" for name in (parameters(task) if task else ())]
-    deeper = [path for path in (*task_arguments, *_key_paths()) if path.startswith(f"{parent}{dot}")]
+    task_arguments = [f"task_args.{name}" for name in (list_parameters(task) if task else ())]
+    deeper = [path for path in (*task_arguments, *_list_key_paths()) if path.startswith(f"{parent}{dot}")]
     same_name = (path for path in deeper if path.endswith(f".{key}") and path != problem.path)
     meant = sorted(same_name, key=lambda path: path.count("."))
     if not meant:
@@ -38,21 +38,21 @@ def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
 
 
 @cache
-def _key_paths() -> tuple[str, ...]:
+def _list_key_paths() -> tuple[str, ...]:
     """Return the dotted paths of the experiment's keys, of torch's optimizers' and schedulers', and of our hooks'."""
     classes: dict[str, Mapping[str, Any]] = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS}
-    paths = ["optimizer.groups", *_model_paths(Experiment)]
+    paths = ["optimizer.groups", *_list_model_paths(Experiment)]
     for path, table in classes.items():
-        paths += [f"{path}.{name}" for cls in table.values() for name in signature_model(cls).model_fields]
+        paths += [f"{path}.{name}" for cls in table.values() for name in make_signature_model(cls).model_fields]
     paths += [f"hooks.{name}" for name in HOOKS]
-    paths += [f"hooks.{name}.{field}" for name, cls in HOOKS.items() for field in parameters(cls)]
+    paths += [f"hooks.{name}.{field}" for name, cls in HOOKS.items() for field in list_parameters(cls)]
     return tuple(dict.fromkeys(paths))
 
 
-def _model_paths(model: type[BaseModel], path: str = "", above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
-    for name, field in fields_by_key(model).items():
+def _list_model_paths(model: type[BaseModel], path: str = "", above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
+    for name, field in map_fields_by_key(model).items():
         inner = join(path, name)
         yield inner
-        for child in models_in(field.annotation):
+        for child in find_models(field.annotation):
             if child not in above:
-                yield from _model_paths(child, inner, (*above, child))
+                yield from _list_model_paths(child, inner, (*above, child))

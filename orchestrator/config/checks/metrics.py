@@ -44,7 +44,7 @@ def with_inferred_modes(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return data
 
 
-def contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
+def find_contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for each part that gives a metric another mode than an earlier part."""
     first: dict[str, MonitoredMetrics] = {}
     for monitored in find_monitored_metrics(data):
@@ -84,28 +84,28 @@ def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
     )
 
 
-def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
+def check_metrics(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     """Yield a problem for each monitored metric that no report of a resolved experiment can hold."""
     is_open = has_unknown_metrics(task, hooks.values())
     never_validates = Interval.parse(data["validate_every"]).count == 0
-    known = {} if is_open else _metric_names(task)
-    for monitored in _monitored(data):
+    known = {} if is_open else _list_metric_names(task)
+    for monitored in _list_monitored(data):
         is_sweep, stops_training = monitored.kind == "sweep", monitored.kind in ("early_stopping", "param_scheduler")
         names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
         if stops_training and monitored.phase == "test":
             yield monitored.problem("is measured after training; use a metric of train or val")
         elif not monitored.phase and not (is_sweep and "/" in monitored.metric) and (stops_training or not is_open):
-            yield _without_phase(monitored, known)
+            yield _find_without_phase(monitored, known)
         elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
             yield monitored.problem("is never measured with validate_every: 0")
         elif names and monitored.metric != "auto" and not _is_known(monitored, known[monitored.phase]):
             yield monitored.problem(f"is no metric of this task; available: {', '.join(names)}", names)
 
 
-def phase_problems(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
+def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
     """Return a problem for each monitored metric of a phase that is not among the `phases` with data."""
     problems = []
-    for monitored in _monitored(data):
+    for monitored in _list_monitored(data):
         is_auto, phase = monitored.metric == "auto", monitored.phase
         if phase and not (phases_of("val", phases) if is_auto else phase_of(monitored.metric, phases)):
             # The metric's name in each phase of its kind.
@@ -115,7 +115,7 @@ def phase_problems(data: Mapping[str, Any], phases: Collection[str]) -> list[Pro
     return problems
 
 
-def _monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
+def _list_monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
     for part in find_monitored_metrics(data):
         kind = _kind(part)
         if kind in ("checkpoint", "early_stopping", "param_scheduler") or (
@@ -130,13 +130,13 @@ def _decides_metrics(path: str) -> bool:
     return is_hook or path.startswith(("task", "validate_every")) or path.endswith(".type")
 
 
-def _without_phase(monitored: _Monitored, known: Mapping[str, Collection[str]]) -> Problem:
+def _find_without_phase(monitored: _Monitored, known: Mapping[str, Collection[str]]) -> Problem:
     name = monitored.metric.rpartition("/")[2]
     names = [f"{phase}/{metric}" for phase in PHASES for metric in known.get(phase, (name,))]
     return monitored.problem(f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names)
 
 
-def _metric_names(task: Task) -> dict[str, list[str]]:
+def _list_metric_names(task: Task) -> dict[str, list[str]]:
     """Return the names of a task's metrics by phase; empty if they are unknown before the first batch."""
     # Any other annotation than a tensor's may mean parts of the loss, which are metrics too.
     annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")

@@ -39,7 +39,7 @@ class SharedPaths:
         return list(groups.values())
 
 
-def shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
+def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
     """Return the paths of a sweep that can share a training run; imports the task and the hooks.
 
     `source` is the sweep's, or that of the experiment below it.
@@ -50,21 +50,21 @@ def shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
     if reason := _sweep_reason(sweep):
         return SharedPaths((), {"": reason})
     resolved = {path: list(_resolve_each(source.without_sweep(), sweep, path)) for path in swept}
-    fan_out_only = _fan_out_only_reason(sweep)
+    fan_out_only = _explain_fan_out_only(sweep)
     reasons = {}
     for path in swept:
         not_listed = fan_out_only if sweep.space[path].kind != "fan_out" else ""
-        hook_reasons = filter(None, (_hook_reason(path, sweep, experiment) for experiment in resolved[path]))
+        hook_reasons = filter(None, (_explain_hook(path, sweep, experiment) for experiment in resolved[path]))
         if reason := not_listed or next(hook_reasons, ""):
             reasons[path] = reason
     paths = tuple(path for path in swept if path not in reasons)
-    training_reasons = (reason for path in swept for each in resolved[path] for reason in _training_reasons(each))
+    training_reasons = (reason for path in swept for each in resolved[path] for reason in _explain_training(each))
     if paths and (reason := next(training_reasons, "")):
         return SharedPaths((), {"": reason})
     return SharedPaths(paths, reasons)
 
 
-def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
+def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
     """Yield a problem for each `fan_out` path that cannot share a training run, and for a useless `share_training`."""
     if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
         yield Problem(
@@ -72,7 +72,7 @@ def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Proble
             "has no effect: the space has no path of a hook, so no trials can share a training run; remove it",
         )
     fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
-    shared = shared_paths(source, sweep) if fan_outs else SharedPaths()
+    shared = find_shared_paths(source, sweep) if fan_outs else SharedPaths()
     for path in fan_outs:
         if path not in shared.paths:
             reason = (
@@ -98,7 +98,7 @@ def _sweep_reason(sweep: Sweep) -> str:
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def _fan_out_only_reason(sweep: Sweep) -> str:
+def _explain_fan_out_only(sweep: Sweep) -> str:
     if sweep.search == "optuna":
         reason = "optuna chooses each trial by the results of earlier ones"
     elif isinstance(sweep.scheduler, Fifo):
@@ -118,7 +118,7 @@ def _resolve_each(source: ExperimentSource, sweep: Sweep, path: str) -> Iterator
             continue
 
 
-def _hook_reason(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
+def _explain_hook(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
     _, name, *rest = path.split(".")
     if rest and rest[0] in PLAN_KEYS:
         return f"{rest[0]} sets the class of hooks.{name} or its order among the hooks"
@@ -130,7 +130,7 @@ def _hook_reason(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
     )
 
 
-def _training_reasons(resolved: ResolvedExperiment) -> Iterator[str]:
+def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
     """Yield why a training may depend on what differs between its trials."""
     if resolved.experiment.changes:
         yield "changes sets values of hooks and the optimizer during training"
@@ -144,7 +144,7 @@ def _training_reasons(resolved: ResolvedExperiment) -> Iterator[str]:
         if isinstance(hook, ParamScheduler):
             if hook.monitor and phase_of(hook.monitor) != "train":
                 yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
-        elif type(hook) not in HOOKS.values() and (event := _dependent_event(hook)):
+        elif type(hook) not in HOOKS.values() and (event := _find_dependent_event(hook)):
             yield (
                 f"hooks.{name} ({type(hook).__name__}) does not declare that it observes, and in {event} it may act on"
                 " values that differ between trials; write observes: ClassVar[bool] = True in its class if training"
@@ -152,5 +152,5 @@ def _training_reasons(resolved: ResolvedExperiment) -> Iterator[str]:
             )
 
 
-def _dependent_event(hook: Hook) -> str:
+def _find_dependent_event(hook: Hook) -> str:
     return next((event for event in EVENTS if event not in _INDEPENDENT_EVENTS and hook.handles(event)), "")

@@ -21,7 +21,7 @@ def can_mutate(name: str) -> bool:
     return is_field or parse_optimizer_path(name) is not None
 
 
-def mutated_paths(sweep: Sweep) -> list[str]:
+def list_mutated_paths(sweep: Sweep) -> list[str]:
     """Return the paths that a population changes during training, in the order of the space."""
     scheduler = sweep.scheduler
     if not isinstance(scheduler, Population):
@@ -31,19 +31,19 @@ def mutated_paths(sweep: Sweep) -> list[str]:
     ]
 
 
-def outer_first(space: Mapping[str, Any]) -> list[str]:
+def sort_outer_first(space: Mapping[str, Any]) -> list[str]:
     """Return the paths of a space, each after the paths that enclose it."""
     return sorted(space, key=lambda name: name.count("."))
 
 
-def enclosing_path(name: str, space: Mapping[str, Any]) -> str | None:
+def find_enclosing_path(name: str, space: Mapping[str, Any]) -> str | None:
     """Return the swept path that encloses another one."""
     return next((outer for outer in space if name.startswith(f"{outer}.")), None)
 
 
 def is_drawn(name: str, space: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     """Return whether a path is to be drawn: the choice around it, if any, is on and does not set it."""
-    outer = enclosing_path(name, space)
+    outer = find_enclosing_path(name, space)
     return outer is None or leaves_open(name.removeprefix(f"{outer}."), values[outer])
 
 
@@ -63,7 +63,7 @@ def leaves_open(inner: str, value: Any) -> bool:
 def context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
     """Return a value for each swept path that decides what `name` means: the choice around it, its `type`, the task."""
     values: dict[str, Any] = {}
-    for other in outer_first(space):
+    for other in sort_outer_first(space):
         owner = other.removesuffix("type") if other.endswith(".type") else f"{other}."
         if other == name or not (other == "task" or name.startswith(owner)):
             continue
@@ -77,24 +77,24 @@ def context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
 # The grid
 
 
-def grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
+def make_grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield the points of the grid without `fan_out` paths; one empty point if there is no grid."""
-    grid = _grid(sweep)
-    return _product({name: grid[name] for name in grid if sweep.space[name].kind != "fan_out"}, sweep.space)
+    grid = _make_grid(sweep)
+    return _multiply({name: grid[name] for name in grid if sweep.space[name].kind != "fan_out"}, sweep.space)
 
 
-def fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
+def make_fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
     """Return the combinations of `fan_out` values to try with each point; one empty point if there are none."""
     values = {name: domain.values for name, domain in sweep.space.items() if domain.kind == "fan_out"}
-    return list(_product(values, sweep.space))
+    return list(_multiply(values, sweep.space))
 
 
 def count_points(sweep: Sweep) -> int:
     """Return the number of points of the grid, without creating them."""
-    values = _grid(sweep)
+    values = _make_grid(sweep)
     inside: dict[str | None, list[str]] = defaultdict(list)
     for name in values:
-        inside[enclosing_path(name, values)].append(name)
+        inside[find_enclosing_path(name, values)].append(name)
 
     def count_inside(outer: str, value: Any) -> int:
         inner = [name for name in inside[outer] if leaves_open(name.removeprefix(f"{outer}."), value)]
@@ -103,16 +103,16 @@ def count_points(sweep: Sweep) -> int:
     return math.prod(sum(count_inside(name, value) for value in values[name]) for name in inside[None])
 
 
-def _grid(sweep: Sweep) -> dict[str, list[Any]]:
+def _make_grid(sweep: Sweep) -> dict[str, list[Any]]:
     """Return the values of every `grid` and `fan_out`, and with `search: grid` of every `choice`."""
     kinds = ("choice", "grid", "fan_out") if sweep.search == "grid" else ("grid", "fan_out")
     return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
 
 
-def _product(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _multiply(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield all combinations of the paths that are drawn; lazily, as there may be more than fit in memory."""
     points: Iterator[dict[str, Any]] = iter([{}])
-    for name in outer_first(values):
+    for name in sort_outer_first(values):
         points = _extend(points, name, values[name], space)
     return points
 
@@ -132,36 +132,38 @@ def _extend(
 
 def count_trials(sweep: Sweep) -> int:
     """Return the number of trials, as far as the budget allows; by default those of one round."""
-    trials = sweep.trials or round_length(sweep)
+    trials = sweep.trials or compute_round_length(sweep)
     return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
 
 
-def round_length(sweep: Sweep) -> int:
+def compute_round_length(sweep: Sweep) -> int:
     """Return the number of trials that run each point of the grid, or one configuration, with each of its seeds."""
     return count_points(sweep) * sweep.repeats
 
 
 def count_trainings(sweep: Sweep, begun: int = 0) -> int:
     """Return the number of trainings that the trials from number `begun` on take, if all `fan_out` values share one."""
-    trials_per_draw = len(fan_out_points(sweep)) * sweep.repeats
+    trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeats
     return len({(number // trials_per_draw, number % sweep.repeats) for number in range(begun, count_trials(sweep))})
 
 
-def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
+def count_concurrent_trials(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
     """Return the number of trials that fit side by side on nodes with these resources.
 
     With a range of ranks, trials count with the most of them, as they would take each other's places; a single trial
     makes do with fewer.
     """
-    slots = sum(_slots(workers.bundle(), node) for node in nodes)
+    slots = sum(_count_slots(workers.bundle(), node) for node in nodes)
     fitting = max(slots // workers.max_count, min(1, slots // workers.min_count))
     return min([trials, fitting, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
 
 
-def _slots(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
+def _count_slots(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
     """Return the number of ranks that fit on a node, in Ray's own unit, so that 0.6 holds 0.2 three times."""
-    return min(_units(node.get(resource, 0)) // max(1, _units(amount)) for resource, amount in bundle.items())
+    return min(
+        _count_units(node.get(resource, 0)) // max(1, _count_units(amount)) for resource, amount in bundle.items()
+    )
 
 
-def _units(amount: float) -> int:
+def _count_units(amount: float) -> int:
     return round(amount * 10_000)

@@ -12,18 +12,18 @@ from hooks.metrics.direction import directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
 from orchestrator.config.checks.custom_training import train_parameters
 from orchestrator.config.checks.metrics import with_inferred_modes
-from orchestrator.config.checks.shared_training import unshareable_paths
+from orchestrator.config.checks.shared_training import find_unshareable_paths
 from orchestrator.config.checks.space import (
     can_mutate,
+    compute_round_length,
     context,
     count_points,
     count_trials,
-    enclosing_path,
+    find_enclosing_path,
     leaves_open,
-    mutated_paths,
-    round_length,
+    list_mutated_paths,
 )
-from orchestrator.config.optim.changes import relative_message
+from orchestrator.config.optim.changes import make_relative_message
 from orchestrator.config.resolve import build, find_task
 from orchestrator.config.sections.domain import Domain
 from orchestrator.config.sections.experiment import Experiment, validate_sections, without_nulls
@@ -48,34 +48,34 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     overridden = {path for path, _ in source.values}
     message = "has no effect: sweep.space sets it in each trial"
     problems = [Problem(path, message, suggestion="remove one of them") for path in sweep.space if path in overridden]
-    problems += _settings_problems(sweep, experiment)
+    problems += _check_settings(sweep, experiment)
     if not problems:
         base = {key: value for key, value in data.items() if key != "sweep"}
         with suppress(ValueError):  # if its mode is unknown, that is a problem of its own
             base |= {"sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
-        problems.extend(_value_problems(sweep.space, base))
+        problems.extend(_check_values(sweep.space, base))
     if not problems and not known:
-        problems.extend(unshareable_paths(source, sweep))
+        problems.extend(find_unshareable_paths(source, sweep))
     return problems
 
 
 # Settings
 
 
-def _settings_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
-    yield from _contradictions(sweep)
+def _check_settings(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+    yield from _find_contradictions(sweep)
     if sweep.engine == "gang" and isinstance(experiment.workers.count, list):
         message = f"must be one number for engine: gang, got {experiment.workers.count}"
         yield Problem("workers.count", message, suggestion="write sweep.engine: train for a range")
     if experiment.workers.spares:
         yield Problem("workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it")
-    spatial = [*_unsearchable(sweep), *_overlaps(sweep)]
-    yield from spatial or [*_count_problems(sweep), *_mutation_problems(sweep, experiment)]
+    spatial = [*_find_unsearchable(sweep), *_find_overlaps(sweep)]
+    yield from spatial or [*_count_problems(sweep), *_check_mutation(sweep, experiment)]
     for index, point in enumerate(sweep.points):
         yield from _point_problems(point, f"sweep.points.{index}", sweep)
 
 
-def _contradictions(sweep: Sweep) -> Iterator[Problem]:
+def _find_contradictions(sweep: Sweep) -> Iterator[Problem]:
     for statistic in sweep.row_stats:
         try:
             column_and_statistic(statistic)
@@ -108,7 +108,7 @@ def _contradictions(sweep: Sweep) -> Iterator[Problem]:
     yield from (Problem(f"sweep.{key}", message) for applies, key, message in conflicts if applies)
 
 
-def _unsearchable(sweep: Sweep) -> Iterator[Problem]:
+def _find_unsearchable(sweep: Sweep) -> Iterator[Problem]:
     """Yield a problem for each domain that the search cannot draw from."""
     alternatives = {"grid": "choice", "normal": "uniform"}
     for name, domain in sweep.space.items():
@@ -119,13 +119,13 @@ def _unsearchable(sweep: Sweep) -> Iterator[Problem]:
             yield Problem(path, f"is not supported with search: optuna; use {alternatives[kind]}")
 
 
-def _overlaps(sweep: Sweep) -> Iterator[Problem]:
+def _find_overlaps(sweep: Sweep) -> Iterator[Problem]:
     """Yield a problem for each path inside a swept path, unless that is a choice of null and mappings."""
     for inner, domain in sweep.space.items():
         message = None
         for outer in (outer for outer in sweep.space if inner.startswith(f"{outer}.")):
             around, key = sweep.space[outer], inner.removeprefix(f"{outer}.")
-            if enclosing_path(outer, sweep.space):
+            if find_enclosing_path(outer, sweep.space):
                 message = f"is inside '{outer}', which is itself inside a swept path; sweep only one of them"
             elif domain.kind == "fan_out":
                 message = f"is inside '{outer}', which is swept too; use grid instead of fan_out"
@@ -142,7 +142,7 @@ def _overlaps(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _count_problems(sweep: Sweep) -> Iterator[Problem]:
-    points, per_round = count_points(sweep), round_length(sweep)
+    points, per_round = count_points(sweep), compute_round_length(sweep)
     trials = sweep.trials or per_round
     factors = f"{points} points of the grid" if points > 1 else "1 point"
     factors += f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
@@ -164,7 +164,7 @@ def _count_problems(sweep: Sweep) -> Iterator[Problem]:
         yield Problem("sweep.points", f"need {needed} trials for {len(sweep.points)} points, and there are {trials}")
 
 
-def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     """Yield the problems of what a population changes during training.
 
     A training loop of the task's own starts over with the new values, so `mutate` may also name what it reads.
@@ -180,7 +180,7 @@ def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
             yield Problem(path, f"'{name}' is not a path of the space", suggestion=did_you_mean(name, sweep.space))
         elif name.partition(".")[0] not in restartable and not can_mutate(name):
             yield Problem(path, f"'{name}' cannot change during training; name fields of hooks or optimizer numbers")
-    mutated = mutated_paths(sweep)
+    mutated = list_mutated_paths(sweep)
     if not mutated and not scheduler.mutate:
         others = [name for name in sweep.space if name.partition(".")[0] in restartable]
         hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
@@ -190,7 +190,7 @@ def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
         yield Problem("sweep.trials", f"must be at least 2 with scheduler: {scheduler.type}, got {count_trials(sweep)}")
     for name in mutated if isinstance(scheduler, PB2) else ():
         domain = sweep.space[name]
-        if domain.is_list or enclosing_path(name, sweep.space) or not math.isfinite(domain.ends[0]):
+        if domain.is_list or find_enclosing_path(name, sweep.space) or not math.isfinite(domain.ends[0]):
             message = "must be a range with two ends outside of any choice, as pb2 models it; or use pbt"
             yield Problem(join("sweep.space", name), message)
 
@@ -211,7 +211,7 @@ def _point_problems(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterat
 # Values
 
 
-def _value_problems(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Iterator[Problem]:
     """Check each listed value and both ends of each range in the experiment, one at a time."""
     if sum(len(domain.candidates()) for domain in space.values()) > MAX_CHECKED_VALUES:
         message = f"has more than {MAX_CHECKED_VALUES:,} values to check before the first trial"
@@ -222,14 +222,14 @@ def _value_problems(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Ite
         around = context(name, space)
         key = json.dumps(around)
         if key not in existing:
-            existing[key] = _problems_with(around, data)
+            existing[key] = _check_with(around, data)
         problems: dict[str, Problem] = {}
         for value in domain.candidates():
             values = {**around, name: value}
             others = [other for other in space if other not in values]
-            for problem in _problems_with(values, data):
-                if problem not in existing[key] and not any(_overlap(problem.path, other) for other in others):
-                    message = relative_message(name, problem)
+            for problem in _check_with(values, data):
+                if problem not in existing[key] and not any(_find_overlap(problem.path, other) for other in others):
+                    message = make_relative_message(name, problem)
                     is_unbounded = domain.kind == "normal" and len(domain.values) == 2
                     hint = "write normal: [mean, sd, low, high]" if is_unbounded else problem.suggestion
                     located = Problem(join("sweep.space", name), message, suggestion=hint)
@@ -237,7 +237,7 @@ def _value_problems(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Ite
         yield from problems.values()
 
 
-def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
+def _check_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
     try:
         for name, value in values.items():
             data = with_value(data, name, value)
@@ -247,5 +247,5 @@ def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequen
     return ()
 
 
-def _overlap(path: str, other: str) -> bool:
+def _find_overlap(path: str, other: str) -> bool:
     return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.config.components import hook_class, make_hook
+from orchestrator.config.components import find_hook_class, make_hook
 from orchestrator.config.optim.optimizer import check_optimizer
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization, parse_optimizer_path
 from orchestrator.config.text.source import with_value
@@ -26,13 +26,13 @@ def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
     entry = experiment.hooks.get(name)
     if not isinstance(entry, dict):
         return f"there is no active hook '{name}'"
-    mutable = sorted(hook_class(entry["type"]).mutable)
+    mutable = sorted(find_hook_class(entry["type"]).mutable)
     if field in mutable:
         return None
     return f"cannot change during training; the mutable fields of '{name}' are: {', '.join(mutable) or 'none'}"
 
 
-def change_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
     """Check each change of a resolved experiment in the component that it changes."""
     lengths = {"epochs": experiment.epochs, "steps": experiment.steps}
     for index, change in enumerate(experiment.changes):
@@ -41,13 +41,13 @@ def change_problems(experiment: Experiment, task: type[Task]) -> Iterator[Proble
             yield Problem(f"changes.{index}.at", f"must be before the run ends after {total}, got {change.at}")
         for name, value in change.set.items():
             message = explain_unchangeable(name, experiment)
-            problems = [Problem(name, message)] if message else _value_problems(name, value, experiment, task)
+            problems = [Problem(name, message)] if message else _check_values(name, value, experiment, task)
             path = f"changes.{index}.set.{name}"
             for problem in problems:
-                yield Problem(path, relative_message(name, problem), suggestion=problem.suggestion)
+                yield Problem(path, make_relative_message(name, problem), suggestion=problem.suggestion)
 
 
-def _value_problems(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
+def _check_values(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
     problems: list[Problem] = []
     number = parse_optimizer_path(path)
     if number and type(value) not in (int, float):
@@ -68,7 +68,7 @@ def with_number(optimization: Optimization, key: str, value: float) -> Optimizat
     return replace(optimization, optimizer=Component(**with_value(optimization.optimizer.model_dump(), key, value)))
 
 
-def relative_message(name: str, problem: Problem) -> str:
+def make_relative_message(name: str, problem: Problem) -> str:
     """Return a problem's message for the path `name`, with the rest of the problem's path if it is below or beside."""
     is_above = not problem.path or name == problem.path or name.startswith(f"{problem.path}.")
     place = "" if is_above else problem.path.removeprefix(f"{name}.")

@@ -12,10 +12,10 @@ from hooks.metrics.direction import declared_modes, direction
 from orchestrator.config.optim.optimizer import (
     FROM_TASK,
     OPTIMIZERS,
+    check_closure,
     check_optimizer,
-    closure_problems,
+    fill_optimizer_defaults,
     has_own_method,
-    optimizer_with_defaults,
     without_nulls,
 )
 from orchestrator.config.optim.schedule import (
@@ -23,19 +23,19 @@ from orchestrator.config.optim.schedule import (
     SCHEDULERS,
     Schedule,
     Timeline,
+    fill_scheduler_defaults,
+    find_stepping_hook,
     list_interval,
     needs_metric,
-    scheduler_with_defaults,
-    stepping_hook,
 )
-from orchestrator.config.python.parameters import signature_model
+from orchestrator.config.python.parameters import make_signature_model
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, has_turns
 
 
-def optimization_with_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
+def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
     """Return the experiment with its optimizer and scheduler filled in, the task's own where none is written.
 
     Raises ConfigError.
@@ -46,10 +46,10 @@ def optimization_with_defaults(experiment: Experiment, task: type[Task]) -> Expe
         return experiment.model_copy(update={"optimizers": optimizers})
     keys, problems = experiment.model_fields_set, list[Problem]()
     written = experiment.optimizer if "optimizer" in keys else Component()
-    optimizer = collect_problems(problems, optimizer_with_defaults, written, task)
+    optimizer = collect_problems(problems, fill_optimizer_defaults, written, task)
     has_own = "scheduler" not in keys and has_own_method(task, "scheduler")
     scheduler = Component() if has_own else experiment.scheduler
-    scheduler = collect_problems(problems, scheduler_with_defaults, scheduler, task)
+    scheduler = collect_problems(problems, fill_scheduler_defaults, scheduler, task)
     if problems or optimizer is None:
         raise ConfigError(problems)
     if not written.type and _explain_unused_rate(Optimization("", optimizer, scheduler)):
@@ -84,7 +84,7 @@ def check_optimizations(
                 collect_problems(problems, schedule.check, task)
 
 
-def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
+def check_optimization(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     """Yield the conflicts between optimizers, schedulers, the task and the hooks."""
     optimizations = list(experiment.optimizations.values())
     if has_turns(task) and not experiment.optimizers:
@@ -98,14 +98,14 @@ def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mappi
     for optimization in optimizations:
         optimizer, path = optimization.optimizer, optimization.path
         if optimizer.type in OPTIMIZERS:
-            yield from closure_problems(OPTIMIZERS[optimizer.type], experiment)
+            yield from check_closure(OPTIMIZERS[optimizer.type], experiment)
         message = _explain_unused_rate(optimization)
         if message and "lr" in optimizer.arguments:
             yield Problem(f"{path}.lr", message, suggestion=f"{path}.lr=null removes it")
-        yield from _momentum_problems(optimization)
+        yield from _check_momentum(optimization)
     # A scheduler that is written as null may be a sweep's other value.
     if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
-        yield from _stepping_problems(experiment, hooks, task)
+        yield from _check_stepping(experiment, hooks, task)
 
 
 def _explain_unused_rate(optimization: Optimization) -> str | None:
@@ -118,11 +118,11 @@ def _explain_unused_rate(optimization: Optimization) -> str | None:
     return f"has no effect with {entries[0].type}, whose {RATES[entries[0].type]} sets the learning rate"
 
 
-def _momentum_problems(optimization: Optimization) -> Iterator[Problem]:
+def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
     """Yield a problem for each of torch's schedulers that varies a momentum which the optimizer does not have."""
     kind = optimization.optimizer.type
     cls: Any = OPTIMIZERS.get(kind)
-    if cls is None or {"momentum", "betas"} & signature_model(cls).model_fields.keys():
+    if cls is None or {"momentum", "betas"} & make_signature_model(cls).model_fields.keys():
         return
     for path, entry in optimization.schedulers.items():
         if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
@@ -131,14 +131,14 @@ def _momentum_problems(optimization: Optimization) -> Iterator[Problem]:
 
 def _is_stepped(hooks: Mapping[str, Hook]) -> bool:
     """Return whether a hook steps schedulers, or a custom hook may."""
-    return stepping_hook(hooks) is not None or any(type(hook) not in HOOKS.values() for hook in hooks.values())
+    return find_stepping_hook(hooks) is not None or any(type(hook) not in HOOKS.values() for hook in hooks.values())
 
 
-def _stepping_problems(experiment: Experiment, hooks: Mapping[str, Hook], task: type[Task]) -> Iterator[Problem]:
+def _check_stepping(experiment: Experiment, hooks: Mapping[str, Hook], task: type[Task]) -> Iterator[Problem]:
     """Yield the problems of a scheduler that nothing steps, and of a hook with nothing to step or another interval."""
     optimizations = list(experiment.optimizations.values())
     scheduled = [optimization for optimization in optimizations if optimization.scheduler]
-    hook = stepping_hook(hooks)
+    hook = find_stepping_hook(hooks)
     if hook is None:
         if not _is_stepped(hooks):
             message = "has no effect: the hook param_scheduler, which steps it, is off"
@@ -154,14 +154,14 @@ def _stepping_problems(experiment: Experiment, hooks: Mapping[str, Hook], task: 
         yield Problem(f"{path}.every", message)
         return
     for optimization in scheduled:
-        yield from _monitor_problems(optimization, hook, path, experiment)
+        yield from _check_monitor(optimization, hook, path, experiment)
     every = collect_problems([], list_interval, optimizations, task)
     if every not in (None, hook.every):
         message = f"must be {every} for a list of schedulers, which have their own `every`; got {hook.every}"
         yield Problem(f"{path}.every", message, suggestion="remove it")
 
 
-def _monitor_problems(
+def _check_monitor(
     optimization: Optimization, hook: ParamScheduler, path: str, experiment: Experiment
 ) -> Iterator[Problem]:
     """Yield the problems of one of torch's schedulers with its metric: none, one without effect, or another mode."""

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from hooks.hook import Hook, Setup
 from hooks.parameter_names import listed, matched
-from orchestrator.config.optim.parameter_groups import Group, group_settings, parameter_groups, read_groups
+from orchestrator.config.optim.parameter_groups import Group, group_settings, make_parameter_groups, read_groups
 from orchestrator.config.python.imports import find_class
-from orchestrator.config.python.parameters import check, parameters, signature_model
+from orchestrator.config.python.parameters import check, list_parameters, make_signature_model
 from orchestrator.config.python.wording import UNKNOWN_KEY, without_refused_nulls
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.config.text.reader import join
@@ -34,20 +34,20 @@ FROM_TASK = "task"
 _PLAIN = (int, float, str, list, tuple, dict, type(None))
 
 
-def subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
+def find_subclasses(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
     """Return the public subclasses of a class in a module, by name."""
     public = {name: value for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"}
     return {name: cls for name, cls in public.items() if issubclass(cls, base) and cls is not base}
 
 
-OPTIMIZERS = subclasses_in(torch.optim, Optimizer)
+OPTIMIZERS = find_subclasses(torch.optim, Optimizer)
 GROUP_KEYS = tuple(Group.model_fields)
 
 
-def optimizer_with_defaults(optimizer: Component, task: type[Task]) -> Component:
+def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component:
     """Return the optimizer with its `type` and defaults; without `type`, the task's own or SGD. Raises ConfigError."""
     if optimizer.type in ("", FROM_TASK) and has_own_method(task, "optimizer"):
-        return own_method_with_defaults(optimizer, task, "optimizer", "optimizer")
+        return fill_method_defaults(optimizer, task, "optimizer", "optimizer")
     if optimizer.type == FROM_TASK:
         raise ConfigError.at("optimizer.type", f"'{FROM_TASK}' needs a method {task.__name__}.optimizer()")
     if optimizer.type:
@@ -61,7 +61,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     """Check an optimizer before there is a model; raise ConfigError."""
     optimizer, path = optimization.optimizer, optimization.path
     if optimizer.type == FROM_TASK and not optimization.name:
-        own_method_with_defaults(optimizer, task, "optimizer", path)
+        fill_method_defaults(optimizer, task, "optimizer", path)
         return
     if not optimizer.type:
         raise ConfigError.at(f"{path}.type", "is missing")
@@ -77,7 +77,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         )
         groups = []
     for index, group in enumerate(groups):
-        if group is None and "weight_decay" not in signature_model(cls).model_fields:
+        if group is None and "weight_decay" not in make_signature_model(cls).model_fields:
             problems.append(
                 Problem(f"{path}.groups.{index}", f"no_decay has no effect: {optimizer.type} has no weight_decay")
             )
@@ -100,7 +100,7 @@ def needs_closure(cls: type[Optimizer]) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-def closure_problems(
+def check_closure(
     cls: type[Optimizer], experiment: Experiment, hooks: Mapping[str, Hook] | None = None
 ) -> list[Problem]:
     """Return what an optimizer that needs a closure cannot be combined with."""
@@ -125,7 +125,7 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
     optimizers = {name: build_optimizer(optimization, task, model) for name, optimization in optimizations.items()}
     if "" in optimizers:
         return optimizers
-    parameters_by_name = _parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
+    parameters_by_name = _list_parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
     if unknown := [name for name in parameters_by_name if name not in optimizers]:
         message = f"{type(task).__name__}.parameters() returns {listed(unknown)}, but optimizers has"
         raise ConfigError.at("task", f"{message} {listed(list(optimizers))}")
@@ -147,9 +147,11 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
     if optimizer.type != FROM_TASK:
         cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
         arguments, groups = _split_groups(optimizer, path)
-        named = _selected_parameters(optimization, task, model)
+        named = _select_parameters(optimization, task, model)
         parameters: Any = (
-            parameter_groups(named, groups, cls, arguments, path) if groups else list(dict.fromkeys(named.values()))
+            make_parameter_groups(named, groups, cls, arguments, path)
+            if groups
+            else list(dict.fromkeys(named.values()))
         )
         built: Optimizer = build_component(cls, parameters, optimizer.type, arguments, path)
         return built
@@ -163,7 +165,7 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
     return task_optimizer
 
 
-def _selected_parameters(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:
+def _select_parameters(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:
     named = dict(model.named_parameters(remove_duplicate=False))
     if not optimization.name:
         return named
@@ -172,7 +174,7 @@ def _selected_parameters(optimization: Optimization, task: Task, model: nn.Modul
             return {name: named[name] for name in matched(optimization.patterns, named)}
         except ValueError as error:
             raise ConfigError.at(f"{optimization.path}.params", str(error)) from None
-    parameters = set(_parameters_by_name(task, model).get(optimization.name, ()))
+    parameters = set(_list_parameters_by_name(task, model).get(optimization.name, ()))
     selected = {name: parameter for name, parameter in named.items() if parameter in parameters}
     if not selected:
         message = f"is missing, and {type(task).__name__}.parameters() returns none for '{optimization.name}'"
@@ -180,7 +182,7 @@ def _selected_parameters(optimization: Optimization, task: Task, model: nn.Modul
     return selected
 
 
-def _parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any]]:
+def _list_parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any]]:
     returned: Any = task.parameters(model)
     try:
         return {str(name): list(values) for name, values in returned.items()}
@@ -210,7 +212,7 @@ def without_nulls(component: C, base: type[T], table: Mapping[str, type[T]]) -> 
         return component
     cls: Any = find_class(component.type, base, table)
     try:
-        signature_model(cls).model_validate(arguments)
+        make_signature_model(cls).model_validate(arguments)
     except ValidationError as error:
         refused = arguments.keys() - without_refused_nulls(error, arguments).keys()
         values = {key: value for key, value in component.model_dump().items() if key not in refused}
@@ -218,11 +220,11 @@ def without_nulls(component: C, base: type[T], table: Mapping[str, type[T]]) -> 
     return component
 
 
-def own_method_with_defaults(component: Component, task: type[Task], method: str, path: str) -> Component:
+def fill_method_defaults(component: Component, task: type[Task], method: str, path: str) -> Component:
     """Return the arguments for a method of the task, with the defaults that it declares; raise ConfigError."""
     arguments = component.arguments
     try:
-        checked = check(own_method_model(task, method), arguments, path)
+        checked = check(make_method_model(task, method), arguments, path)
     except ConfigError as error:
         raise ConfigError([_explain_undeclared(problem, task, method) for problem in error.problems]) from None
     values = checked.model_dump(mode="json", warnings=False, fallback=str)
@@ -231,16 +233,16 @@ def own_method_with_defaults(component: Component, task: type[Task], method: str
     return Component.model_validate({"type": FROM_TASK, **{name: values[name] for name in values if name in plain}})
 
 
-def own_method_model(task: type[Task], method: str) -> Any:
+def make_method_model(task: type[Task], method: str) -> Any:
     """Return a pydantic model of the arguments after the model or optimizer of a task's method."""
-    return signature_model(getattr(task, method), skip=2)
+    return make_signature_model(getattr(task, method), skip=2)
 
 
 def _explain_undeclared(problem: Problem, task: type[Task], method: str) -> Problem:
     if problem.message != UNKNOWN_KEY:
         return problem
     key = problem.path.rpartition(".")[2]
-    hint = f"write task_args.{key}" if key in parameters(task) else problem.suggestion
+    hint = f"write task_args.{key}" if key in list_parameters(task) else problem.suggestion
     message = f"has no effect: {task.__name__}.{method}() takes no {key}"
     return replace(problem, message=message, suggestion=hint)
 
@@ -280,7 +282,7 @@ def check_component(
     Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are allowed too.
     """
     cls: Any = find_class(kind, base, table, join(path, "type"))
-    check(signature_model(cls, extra_keys=extra_keys), arguments, path)
+    check(make_signature_model(cls, extra_keys=extra_keys), arguments, path)
     if cls in table.values():
         with suppress(_ArgumentsChecked):
             build_component(cls, first, kind, arguments, path)

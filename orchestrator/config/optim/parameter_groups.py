@@ -48,7 +48,7 @@ class Group(Model):
         """Return the factor of each parameter's rate; raise ValueError for a name without a layer number."""
         if self.layer_decay == 1:
             return [self.lr_scale] * len(names)
-        layers = [_layer(name, list_patterns(self.match)) for name in names]
+        layers = [_find_layer(name, list_patterns(self.match)) for name in names]
         return [self.lr_scale * self.layer_decay ** (max(layers) - layer) for layer in layers]
 
 
@@ -87,7 +87,7 @@ def group_settings(group: Group | None) -> Settings:
     return {"weight_decay": 0.0} if group is None else group.settings
 
 
-def parameter_groups(
+def make_parameter_groups(
     named: Mapping[str, nn.Parameter],
     groups: Sequence[Group | None],
     cls: Callable[..., Any],
@@ -104,7 +104,7 @@ def parameter_groups(
     problems = []
     for index, group in enumerate(groups):
         try:
-            names = matched(group.match, named) if group else list(_norms_and_biases(named))
+            names = matched(group.match, named) if group else list(_find_norms_and_biases(named))
             scales = group.scale(names) if group else [1.0] * len(names)
         except ValueError as error:
             problems.append(Problem(join(path, f"groups.{index}.match"), str(error)))
@@ -121,14 +121,14 @@ def parameter_groups(
     return list(merged.values())
 
 
-def _norms_and_biases(named: Mapping[str, nn.Parameter]) -> Iterator[str]:
+def _find_norms_and_biases(named: Mapping[str, nn.Parameter]) -> Iterator[str]:
     names = [name for name, parameter in named.items() if parameter.ndim < 2 or name.endswith("bias")]
     if not names:
         raise ValueError("the model has neither norms nor biases")
     yield from names
 
 
-def _layer(name: str, patterns: Sequence[str]) -> int:
+def _find_layer(name: str, patterns: Sequence[str]) -> int:
     for pattern in patterns:
         fixed = "".join(takewhile(lambda letter: letter not in "*?[", pattern))
         number = next((part for part in name.removeprefix(fixed).split(".") if part.isdigit()), None)

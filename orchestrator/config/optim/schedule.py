@@ -25,15 +25,15 @@ from orchestrator.config.optim.optimizer import (
     NoOptimizer,
     build_component,
     check_component,
+    fill_method_defaults,
+    find_subclasses,
     has_own_method,
-    own_method_model,
-    own_method_with_defaults,
-    subclasses_in,
+    make_method_model,
     without_nulls,
 )
 from orchestrator.config.python.imports import find_class
-from orchestrator.config.python.parameters import check, signature_model
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.parameters import check, make_signature_model
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.experiment import Component, LRSchedulers, Optimization
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -50,7 +50,7 @@ _UNWRITABLE = {
 SCHEDULERS = {
     name: cls
     for module in (torch.optim.lr_scheduler, torch.optim.swa_utils)
-    for name, cls in subclasses_in(module, LRScheduler).items()
+    for name, cls in find_subclasses(module, LRScheduler).items()
     if name not in _UNWRITABLE
 }
 
@@ -105,7 +105,7 @@ class Timeline:
     def of(
         cls, hooks: Mapping[str, Hook], epochs: int | None, steps: int | None, steps_per_epoch: int | None = None
     ) -> Self:
-        hook = stepping_hook(hooks)
+        hook = find_stepping_hook(hooks)
         length = Interval(epochs or 0) if steps is None else Interval(steps, "steps")
         if hook is None:
             return cls(length, None, steps_per_epoch=steps_per_epoch)
@@ -148,8 +148,8 @@ class Schedule:
         Raises ConfigError. Lengths stay as written where a custom hook steps it.
         """
         if isinstance(scheduler, Component):
-            return cls(_single(scheduler, task, timeline, path), timeline)
-        return cls(tuple(_several(scheduler, task, timeline, path)), timeline)
+            return cls(_make_single(scheduler, task, timeline, path), timeline)
+        return cls(tuple(_make_several(scheduler, task, timeline, path)), timeline)
 
     def record(self) -> dict[str, Any]:
         """Return plain data for a checkpoint: whatever decides the rates."""
@@ -171,7 +171,7 @@ class Schedule:
         return PhasedLR(optimizer, self.phases, lambda phase: phase.build(task, optimizer))
 
 
-def _single(scheduler: Component, task: type[Task], timeline: Timeline, path: str) -> tuple[LRPhase, ...]:
+def _make_single(scheduler: Component, task: type[Task], timeline: Timeline, path: str) -> tuple[LRPhase, ...]:
     """Return the phases of one scheduler for the whole run: it, after a warm-up where there is one."""
     kind = scheduler.type
     arguments, extra_keys = _split(scheduler, task, WarmUp, path)
@@ -201,12 +201,14 @@ def _single(scheduler: Component, task: type[Task], timeline: Timeline, path: st
     return rising, LRPhase(path, kind, _count_from(begin, arguments, path), begin)
 
 
-def _several(schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str) -> Iterator[LRPhase]:
+def _make_several(
+    schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str
+) -> Iterator[LRPhase]:
     """Yield the phases of a list of schedulers, which begin together, or each where another ends."""
     if timeline.every is None:
         raise ConfigError.at(path, "a list of schedulers needs the hook param_scheduler")
     last_end, total = 0, timeline.count(timeline.length)
-    for index, (scheduler, bounds) in enumerate(zip(schedulers, _all_bounds(schedulers, task, path), strict=True)):
+    for index, (scheduler, bounds) in enumerate(zip(schedulers, _collect_bounds(schedulers, task, path), strict=True)):
         entry_path, kind = f"{path}.{index}", scheduler.type
         arguments, _ = _split(scheduler, task, PhaseBounds, entry_path)
         begin, end = timeline.count(bounds.begin or Interval(0)), timeline.count(bounds.end or timeline.length)
@@ -226,7 +228,7 @@ def _several(schedulers: Sequence[Component], task: type[Task], timeline: Timeli
         yield LRPhase(entry_path, kind, arguments, begin, end if bounds.end else None, every)
 
 
-def _all_bounds(schedulers: Sequence[Component], task: type[Task], path: str) -> list[PhaseBounds]:
+def _collect_bounds(schedulers: Sequence[Component], task: type[Task], path: str) -> list[PhaseBounds]:
     """Return the bounds of a list's schedulers, with each begin filled in, and each end but the last.
 
     Raises ConfigError.
@@ -257,7 +259,7 @@ def list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> In
         bounds
         for optimization in optimizations
         if isinstance(optimization.scheduler, list)
-        for bounds in _all_bounds(optimization.scheduler, task, optimization.scheduler_path)
+        for bounds in _collect_bounds(optimization.scheduler, task, optimization.scheduler_path)
     ]
     intervals = [at for bounds in all_bounds for at in (bounds.begin, bounds.end, bounds.interval()) if at]
     in_steps = any(at.unit == "steps" for at in intervals)
@@ -267,7 +269,7 @@ def list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> In
 def _split(
     scheduler: Component, task: type[Task], extra_keys: type[Model], path: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    arguments, names = scheduler.arguments, argument_names(scheduler.type, task, path)
+    arguments, names = scheduler.arguments, list_argument_names(scheduler.type, task, path)
     extra = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in names}
     return arguments, extra
 
@@ -285,7 +287,7 @@ def _count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, A
     return arguments
 
 
-def scheduler_with_defaults(scheduler: LRSchedulers | None, task: type[Task]) -> LRSchedulers | None:
+def fill_scheduler_defaults(scheduler: LRSchedulers | None, task: type[Task]) -> LRSchedulers | None:
     """Return schedulers with their `type` and defaults; without `type`, the task's own. Raises ConfigError."""
     if isinstance(scheduler, list):
         return [_with_defaults(entry, task, PhaseBounds, f"scheduler.{i}") for i, entry in enumerate(scheduler)]
@@ -297,15 +299,15 @@ def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Mode
         raise ConfigError.at(f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.scheduler()")
     if scheduler.type not in ("", FROM_TASK) or not has_own_method(task, "scheduler"):
         return without_nulls(scheduler, LRScheduler, SCHEDULERS)
-    declared, arguments = own_method_model(task, "scheduler").model_fields, scheduler.arguments
+    declared, arguments = make_method_model(task, "scheduler").model_fields, scheduler.arguments
     extra = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in declared}
     lengths = [name for name in LENGTHS if name in declared and arguments.get(name) is None]
     arguments |= dict.fromkeys(lengths, 1)
-    full = own_method_with_defaults(Component.model_validate(arguments), task, "scheduler", path).model_dump()
+    full = fill_method_defaults(Component.model_validate(arguments), task, "scheduler", path).model_dump()
     return Component.model_validate({key: value for key, value in full.items() if key not in lengths} | extra)
 
 
-def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
+def find_stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
     return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
 
 
@@ -331,7 +333,7 @@ class LRPhase:
     def check(self, task: type[Task]) -> None:
         """Check the scheduler before there is an optimizer; raise ConfigError."""
         if self.kind == FROM_TASK:
-            own_method_with_defaults(Component.model_validate(self.arguments), task, "scheduler", self.path)
+            fill_method_defaults(Component.model_validate(self.arguments), task, "scheduler", self.path)
             return
         # Torch would report these only at a step.
         counts = {key: self.arguments.get(key) for key in _COUNTS} if self.kind in SCHEDULERS else {}
@@ -351,26 +353,26 @@ class LRPhase:
             if scheduler is None or (callable(getattr(scheduler, "step", None)) and not isinstance(scheduler, type)):
                 return scheduler
             message = f"{type(task).__name__}.scheduler() must return a scheduler or None, got {scheduler!r}"
-            raise ConfigError.at(self.path, f"{message}{source_location(task.scheduler)}")
+            raise ConfigError.at(self.path, f"{message}{find_source_location(task.scheduler)}")
         cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, f"{self.path}.type")
         arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])
         return build_component(cls, optimizer, self.kind, arguments, self.path)
 
 
-def argument_names(kind: str, task: type[Task], path: str) -> set[str]:
+def list_argument_names(kind: str, task: type[Task], path: str) -> set[str]:
     if kind == FROM_TASK:
-        return set(own_method_model(task, "scheduler").model_fields)
+        return set(make_method_model(task, "scheduler").model_fields)
     if not kind:
         raise ConfigError.at(f"{path}.type", "is missing")
     if kind in _UNWRITABLE:
         raise ConfigError.at(f"{path}.type", f"{kind} {_UNWRITABLE[kind]}")
     cls: Any = find_class(kind, LRScheduler, SCHEDULERS, f"{path}.type")
-    return set(signature_model(cls).model_fields)
+    return set(make_signature_model(cls).model_fields)
 
 
 def with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str) -> dict[str, Any]:
     """Add the length of a schedule to the arguments, unless it is written; raise ConfigError if it is too short."""
-    names = argument_names(kind, task, path)
+    names = list_argument_names(kind, task, path)
     counts: list[Any] = [arguments.get("total_steps")]
     if {"epochs", "steps_per_epoch"} & arguments.keys():  # OneCycleLR's other way to set its length
         names = names - {"total_steps"}

@@ -24,7 +24,7 @@ MAIN = "__main__"
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
 
 
-def define_in_main(classes: bytes | None) -> None:
+def define_main_classes(classes: bytes | None) -> None:
     """Define the pickled classes of a driver's script or notebook in this worker's `__main__`."""
     if classes:
         vars(import_named(MAIN)).update(pickle.loads(classes))

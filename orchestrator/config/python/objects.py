@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
 from orchestrator.config.python.imports import MAIN
-from orchestrator.config.python.parameters import fields_model, parameters
+from orchestrator.config.python.parameters import list_parameters, make_fields_model
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import to_plain
 from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
@@ -37,14 +37,14 @@ def to_config(value: Any, path: str = "") -> Any:
     """
     match value:
         case type():
-            name = class_name(value, path)
+            name = get_class_path(value, path)
             key = _IN_A_DOMAIN.sub("", path).rpartition(".")[2]
             return name if key in ("task", "type") else {"type": name}
         case Hook():
             priority: dict[str, Any] = {"priority": int(value.priority)} if "priority" in vars(value) else {}
             # A field that a domain's value leaves at its default may be swept by a path of its own.
-            fields = fields_to_config(value, path, defaults=not _IN_A_DOMAIN.search(path))
-            return {"type": class_name(type(value), path), **fields, **priority}
+            fields = convert_fields(value, path, defaults=not _IN_A_DOMAIN.search(path))
+            return {"type": get_class_path(type(value), path), **fields, **priority}
         case BaseModel():
             tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
             return tag | value.model_dump(mode="json", exclude_unset=True)
@@ -56,29 +56,29 @@ def to_config(value: Any, path: str = "") -> Any:
             return _convert_scalar(value, path)
 
 
-def task_to_config(task: Any) -> dict[str, Any]:
+def convert_task(task: Any) -> dict[str, Any]:
     """Convert a task, its class or its class's import path to `task` and `task_args`; raise ConfigError."""
     match task:
         case str():
             return {"task": task}
         case type() if issubclass(task, Task):
-            return {"task": class_name(task, "task")}
+            return {"task": get_class_path(task, "task")}
         case Task():
-            return {"task": class_name(type(task), "task"), "task_args": fields_to_config(task, "task_args")}
+            return {"task": get_class_path(type(task), "task"), "task_args": convert_fields(task, "task_args")}
     raise ConfigError.at("task", f"must be a task, its class, or 'module:Class', got {_shorten(task)}")
 
 
-def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
+def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
     """Convert the parameters of a dataclass instance, with or without those at their defaults; raise ConfigError."""
     cls = type(value)
     if not is_dataclass(cls):
         if not vars(value):
             return {}
         raise ConfigError.at(path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it")
-    model = fields_model(cls, path)
+    model = make_fields_model(cls, path)
     problems: list[Problem] = []
     config = {}
-    for name, field in parameters(cls).items():
+    for name, field in list_parameters(cls).items():
         item = getattr(value, name)
         if not defaults and item == (field.default if field.default_factory is MISSING else field.default_factory()):
             continue
@@ -95,7 +95,7 @@ def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[st
     return config
 
 
-def class_name(cls: type, path: str) -> str:
+def get_class_path(cls: type, path: str) -> str:
     """Return the name of a class in HOOKS or torch.optim, else `module:Class`; raise ConfigError."""
     for name, hook in HOOKS.items():
         if hook is cls:
@@ -126,7 +126,7 @@ def find_main_classes(config: Any) -> dict[str, type]:
     return {name: namespace[name] for name in names if name in namespace}
 
 
-def main_source_code(config: Any) -> str:
+def read_main_source(config: Any) -> str:
     """Return the source of these classes and of their bases in the script or notebook, as far as it is known."""
     classes = [
         base for cls in find_main_classes(config).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN

@@ -33,7 +33,7 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
 
     Raises ConfigError with every problem: those of single values below `path`, the class's own error at `path`.
     """
-    model = fields_model(cls, path)
+    model = make_fields_model(cls, path)
     checked = check(model, values, path)
     if problems := list(check_needs(checked, checked, path)):
         raise ConfigError(problems)
@@ -62,37 +62,37 @@ def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterat
         value, field_path = getattr(model, name), join(path, name)
         unmet = next((item for item in field.metadata if isinstance(item, Needs) and not item.is_met(settings)), None)
         if unmet:
-            for key in changed_keys(value, field.get_default(call_default_factory=True), field_path):
+            for key in find_changed_keys(value, field.get_default(call_default_factory=True), field_path):
                 yield Problem(key, f"has no effect {unmet.describe_unmet(settings)}; remove it")
         elif isinstance(value, BaseModel):
             yield from check_needs(value, settings, field_path)
 
 
-def changed_keys(value: Any, default: Any, path: str) -> Iterator[str]:
+def find_changed_keys(value: Any, default: Any, path: str) -> Iterator[str]:
     """Yield the path of each key that differs from its default; models are compared field by field."""
     if isinstance(value, BaseModel) and isinstance(default, BaseModel):
         for name in type(value).model_fields:
-            yield from changed_keys(getattr(value, name), getattr(default, name), join(path, name))
+            yield from find_changed_keys(getattr(value, name), getattr(default, name), join(path, name))
     elif value != default:
         yield path
 
 
-def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
+def list_parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
     """Return the fields of a dataclass that a config may set, by name."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
 
-def field_docs(cls: type) -> dict[str, str]:
+def get_field_docs(cls: type) -> dict[str, str]:
     """Return the docstring below each field, inherited ones included."""
     docs: dict[str, str] = {}
     for parent in reversed(cls.__mro__):
-        docs.update(_own_field_docs(parent))
+        docs.update(_get_own_field_docs(parent))
     return docs
 
 
 @cache
-def _own_field_docs(cls: type) -> dict[str, str]:
+def _get_own_field_docs(cls: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):
@@ -106,26 +106,26 @@ def _own_field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
-def fields_model(cls: type, path: str = "") -> type[BaseModel]:
+def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:
     """Return a pydantic model with a dataclass's fields: types, constraints and defaults.
 
-    `field_docs` gives their docs, as reading a class's source takes longer than all the rest.
+    `get_field_docs` gives their docs, as reading a class's source takes longer than all the rest.
     """
     with catch_user_errors(path, f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
         try:
-            return _fields_model(cls)
+            return _make_fields_model(cls)
         except ConfigError as error:
             raise ConfigError([dataclasses.replace(problem, path=path) for problem in error.problems]) from None
 
 
 @cache
-def _fields_model(cls: type) -> type[BaseModel]:
+def _make_fields_model(cls: type) -> type[BaseModel]:
     declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
     if declared and "__dataclass_fields__" not in cls.__dict__:
         message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
         raise ConfigError.at("", message, "put @dataclass above the class")
     hints = get_type_hints(cls, include_extras=True)
-    return _create_model(cls, {name: (hints[name], field) for name, field in parameters(cls).items()})
+    return _create_model(cls, {name: (hints[name], field) for name, field in list_parameters(cls).items()})
 
 
 def _create_model(
@@ -140,33 +140,33 @@ def _create_model(
 
 
 @cache
-def signature_model(cls: Callable[..., Any], skip: int = 1, extra_keys: tuple[str, ...] = ()) -> type[BaseModel]:
+def make_signature_model(cls: Callable[..., Any], skip: int = 1, extra_keys: tuple[str, ...] = ()) -> type[BaseModel]:
     """Return a pydantic model of `extra_keys` and the arguments of a class or function after the first `skip`.
 
     An argument without annotation takes the type of its default if that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     # Mypy warns of subclasses with another `__init__`, but this is the one that is called.
-    hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
+    hints = _get_type_hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
     fields: dict[str, Any] = dict.fromkeys(extra_keys, (Any, None))
     for argument in arguments:
         is_named = argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
         if is_named and argument.name != "last_epoch":  # a scheduler's position, which a checkpoint restores
             default = ... if argument.default is argument.empty else argument.default
             default_type = type(default) if type(default) in (int, float) else Any
-            fields[argument.name] = (_eager(hints.get(argument.name, default_type)), default)
+            fields[argument.name] = (_evaluate_hint(hints.get(argument.name, default_type)), default)
     takes_more = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
     return _create_model(cls, fields, "allow" if takes_more else "forbid")
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _get_type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
     except Exception:  # annotations are evaluated here and may name anything
         return {}
 
 
-def _eager(hint: Any) -> Any:
+def _evaluate_hint(hint: Any) -> Any:
     """Return `list[int]` for `Iterable[int]`, whose elements pydantic would check only when they are used."""
     arguments = get_args(hint)
     return GenericAlias(list, arguments) if get_origin(hint) is collections.abc.Iterable else hint

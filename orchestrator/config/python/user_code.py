@@ -38,7 +38,7 @@ def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
         message += f"{type(error).__name__}: {text}"
         if isinstance(error, SystemExit):
             message += " (it tries to end the process)"
-        raise ConfigError.at(path, f"{message}{_raised_at(error)}") from error
+        raise ConfigError.at(path, f"{message}{_find_raising_line(error)}") from error
 
 
 def call_and_check_type(kind: type[R], method: Callable[[], Any], path: str, expected: str) -> R:
@@ -47,11 +47,13 @@ def call_and_check_type(kind: type[R], method: Callable[[], Any], path: str, exp
         value = method()
     if isinstance(value, kind):
         return value
-    message = f"{method.__qualname__}() must return {expected}, got a {type(value).__name__}{source_location(method)}"
+    message = (
+        f"{method.__qualname__}() must return {expected}, got a {type(value).__name__}{find_source_location(method)}"
+    )
     raise ConfigError.at(path, message)
 
 
-def source_location(method: Callable[..., Any]) -> str:
+def find_source_location(method: Callable[..., Any]) -> str:
     """Return ` (file:line)` of a method, or nothing if it has no source."""
     try:
         return f" ({inspect.getsourcefile(method)}:{inspect.getsourcelines(method)[1]})"
@@ -59,7 +61,7 @@ def source_location(method: Callable[..., Any]) -> str:
         return ""
 
 
-def _raised_at(error: BaseException) -> str:
+def _find_raising_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f" ({error.filename}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)

@@ -55,13 +55,13 @@ _BRANCHES = ("one", "list", "word", "group")
 """Tags of unions whose branch depends on the kind of value alone."""
 
 
-def wrong_value(key: str, message: str) -> PydanticCustomError:
+def describe_wrong_value(key: str, message: str) -> PydanticCustomError:
     """Return an error about a key of a model, or about all of it, to raise where the model is checked as a whole."""
     return PydanticCustomError("wrong_value", "{message}", {"key": key, "message": message})
 
 
 @cache
-def other_systems() -> Mapping[str, Mapping[str, str]]:
+def load_other_systems() -> Mapping[str, Mapping[str, str]]:
     """Return what other systems call options, in lower case, and what to write instead.
 
     The keys are the names of hooks, and `experiment`.
@@ -71,9 +71,9 @@ def other_systems() -> Mapping[str, Mapping[str, str]]:
     return tables
 
 
-def options_elsewhere(kind: str) -> Mapping[str, str]:
+def find_options_elsewhere(kind: str) -> Mapping[str, str]:
     """Return the advice for each option of other systems' hook of this kind."""
-    return {name: advice for names, advice in other_systems().get(kind, {}).items() for name in names.split(", ")}
+    return {name: advice for names, advice in load_other_systems().get(kind, {}).items() for name in names.split(", ")}
 
 
 _KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
@@ -84,7 +84,7 @@ def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, 
     """Return the problems of `values`, given to `model` at `path`; errors of a union's branches are joined."""
     errors: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
     for detail in error.errors(include_url=False):
-        errors.setdefault(error_location(detail, values), []).append(detail)
+        errors.setdefault(locate_error(detail, values), []).append(detail)
     shown = islice(errors.items(), _MAX_PROBLEMS)
     problems = [_convert(location, details, model, values, path) for location, details in shown]
     rest = list(errors)[_MAX_PROBLEMS:]
@@ -107,7 +107,7 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
 def without_refused_nulls(error: ValidationError, values: Any) -> Any:
     """Return the values without the keys whose null is an error: null there means the default."""
     for detail in error.errors(include_url=False):
-        location = error_location(detail, values)
+        location = locate_error(detail, values)
         if location and detail["input"] is None and detail["type"] != "extra_forbidden":
             values = _without(values, location)
     return values
@@ -121,7 +121,7 @@ def _without(values: Any, location: Sequence[Any]) -> Any:
     return {name: value for name, value in values.items() if name != key} | changed
 
 
-def error_location(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
+def locate_error(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
     """Return the part of an error's location that is in the data, without the tags and branches of unions."""
     location: list[int | str] = []
     for part in error["loc"]:
@@ -132,12 +132,12 @@ def error_location(error: Mapping[str, Any], values: Any) -> tuple[int | str, ..
         if not inside and error["type"] not in ("missing", "extra_forbidden"):
             break
         location.append(part)
-        values = _child(values, part)
+        values = _get_child(values, part)
     key = error["ctx"]["key"] if error["type"] == "wrong_value" else ""
     return (*location, key) if key else tuple(location)
 
 
-def _child(values: Any, part: int | str) -> Any:
+def _get_child(values: Any, part: int | str) -> Any:
     if isinstance(values, list):
         return values[part] if isinstance(part, int) and part < len(values) else None
     return values.get(part) if isinstance(values, dict) else None
@@ -151,7 +151,7 @@ def _convert(
         return Problem(dotted, UNKNOWN_KEY, suggestion=_suggest_key(location, model, values))
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
-    messages = list(dict.fromkeys(map(_message, _relevant(errors))))
+    messages = list(dict.fromkeys(map(_format_message, _relevant(errors))))
     if len(messages) > 1 and (noun := re.fullmatch(r"must be an? (\w+)", messages[0])):
         messages = [f"must be a list of {noun[1]}s" if other == _NO_LIST else other for other in messages]
     message = " or ".join([messages[0], *(other.removeprefix("must be ") for other in messages[1:])])
@@ -160,7 +160,7 @@ def _convert(
     if not message.startswith("must ") or ", got " in message or message == _EMPTY:
         return Problem(dotted, message)
     if first["type"] in _MAPPING_TYPES:
-        suggestion = _suggest_mapping(first["input"], _known_keys(model, location, values))
+        suggestion = _suggest_mapping(first["input"], _list_known_keys(model, location, values))
     else:
         suggestion = _suggest_value(first)
     return Problem(dotted, f"{message}, got {_show(first['input'])}", suggestion=suggestion)
@@ -178,8 +178,8 @@ def _relevant(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values: Any) -> str:
-    key, known = str(location[-1]), _known_keys(model, location[:-1], values)
-    advice = options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
+    key, known = str(location[-1]), _list_known_keys(model, location[:-1], values)
+    advice = find_options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
     if ":" in key:
         return "write a space after `:`"
     return advice or did_you_mean(key, known) or _list_keys(known) or "no keys are known"
@@ -205,7 +205,7 @@ def _suggest_value(error: Mapping[str, Any]) -> str | None:
     return did_you_mean(name, re.findall("'([^']*)'", allowed)) if allowed and isinstance(name, str) else None
 
 
-def _message(error: Mapping[str, Any]) -> str:
+def _format_message(error: Mapping[str, Any]) -> str:
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
@@ -224,29 +224,29 @@ def _show(value: Any) -> str:
     return shortened(json.dumps(value) if value is None or isinstance(value, bool) else repr(value))
 
 
-def _known_keys(model: type[BaseModel], location: Iterable[int | str], values: Any) -> list[str]:
+def _list_known_keys(model: type[BaseModel], location: Iterable[int | str], values: Any) -> list[str]:
     for part in location:
-        field = fields_by_key(model).get(str(part))
-        values = _child(values, part)
+        field = map_fields_by_key(model).get(str(part))
+        values = _get_child(values, part)
         if field is None:  # a key of a mapping, or an index of a list, of the models of the field before
             continue
-        models = list(models_in(field.annotation))
+        models = list(find_models(field.annotation))
         if not models:
             return []
         kind = values.get("type") if isinstance(values, dict) else None
         by_type = {each.model_fields["type"].default: each for each in models if "type" in each.model_fields}
         model = by_type.get(kind, models[0])
-    return list(fields_by_key(model))
+    return list(map_fields_by_key(model))
 
 
-def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
+def map_fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a model by their keys in a file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def find_models(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the models that an annotation names, in its branches too."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
-        yield from models_in(inner)
+        yield from find_models(inner)

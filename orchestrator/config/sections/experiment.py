@@ -26,9 +26,9 @@ from hooks.duration import Duration
 from hooks.interval import Interval
 from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
-from orchestrator.config.python.objects import import_folders, task_to_config, to_config
+from orchestrator.config.python.objects import convert_task, import_folders, to_config
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.wording import convert_errors, error_location, without_refused_nulls, wrong_value
+from orchestrator.config.python.wording import convert_errors, describe_wrong_value, locate_error, without_refused_nulls
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
@@ -200,7 +200,7 @@ def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
     problems: list[Problem] = []
     rest = {name: value for name, value in values.items() if name != "task"}
     data: dict[str, Any] = collect_problems(problems, to_config, rest) or {}
-    task = collect_problems(problems, task_to_config, values["task"]) if values.get("task") is not None else {}
+    task = collect_problems(problems, convert_task, values["task"]) if values.get("task") is not None else {}
     if task and "task_args" in task and "task_args" in values:
         problems.append(Problem("task_args", "has no effect beside a task instance, whose fields are its arguments"))
     if problems:
@@ -314,7 +314,7 @@ class Experiment(Model):
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
         if problem := _length_problem(self.epochs, self.steps):
-            raise wrong_value(problem.path, problem.message)
+            raise describe_wrong_value(problem.path, problem.message)
         return self
 
     @property
@@ -388,7 +388,7 @@ def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple
             return validate_sections(rest, problems)
         errors = convert_errors(error, Experiment, valid, "")
         details = error.errors(include_url=False)
-        wrong = {location[0] for each in details if (location := error_location(each, valid))}
+        wrong = {location[0] for each in details if (location := locate_error(each, valid))}
         if details[0]["type"] == "json_invalid":  # a character that JSON cannot hold, at an unknown location
             wrong = set(valid)
         valid = _PLACEHOLDERS | {key: value for key, value in valid.items() if key not in wrong}

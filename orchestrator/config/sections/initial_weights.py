@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from hooks.parameter_names import Patterns, compiled, list_patterns, matched
-from orchestrator.config.python.wording import wrong_value
+from orchestrator.config.python.wording import describe_wrong_value
 from orchestrator.config.sections.base import Model
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.storage.location import secrets_in
@@ -44,11 +44,13 @@ class Init(Model):
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
         if secrets_in(self.source):
-            raise wrong_value("from", "contains credentials, which the run would save; set them in the environment")
+            raise describe_wrong_value(
+                "from", "contains credentials, which the run would save; set them in the environment"
+            )
         for old, new in self.rename.items():
             if old.count("*") != new.count("*"):
                 counts = f"{old.count('*')} in '{old}' and {new.count('*')} in '{new}'"
-                raise wrong_value("rename", f"needs as many * on both sides, got {counts}")
+                raise describe_wrong_value("rename", f"needs as many * on both sides, got {counts}")
         return self
 
     def renamed(self, names: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from hooks.duration import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
-from orchestrator.config.python.wording import wrong_value
+from orchestrator.config.python.wording import describe_wrong_value
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.domain import MAX_VALUES, Domain
 
@@ -47,7 +47,7 @@ class Asha(Model):
     @model_validator(mode="after")
     def _has_a_rung(self) -> Self:
         if self.max_t is not None and self.max_t < self.grace_period:
-            raise wrong_value("max_t", f"must be at least grace_period: {self.grace_period}, got {self.max_t}")
+            raise describe_wrong_value("max_t", f"must be at least grace_period: {self.grace_period}, got {self.max_t}")
         return self
 
 

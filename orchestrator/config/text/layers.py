@@ -31,7 +31,7 @@ def _read(path: Path, folders: list[Path], above: Sequence[Path]) -> Document:
         folders.append(folder)
     layers = [
         _read_base(path.parent / name, folders, document, [*above, path])
-        for name in _base_names(document.data.pop("base", None), document)
+        for name in _list_base_names(document.data.pop("base", None), document)
     ]
     return reduce(_merge, [*layers, document])
 
@@ -40,7 +40,7 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
     resolved = [path.resolve() for path in above]
     if file.resolve() in resolved:
         cycle = [*above[resolved.index(file.resolve()) :], file]
-        raise _base_error(document, f"must not be circular: {' extends '.join(path.name for path in cycle)}")
+        raise _make_base_error(document, f"must not be circular: {' extends '.join(path.name for path in cycle)}")
     try:
         return _read(file, folders, above)
     except ConfigError as error:
@@ -54,14 +54,14 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
         ) from None
 
 
-def _base_names(base: Any, document: Document) -> list[str]:
+def _list_base_names(base: Any, document: Document) -> list[str]:
     names = base if isinstance(base, list) else [] if base is None else [base]
     if not all(isinstance(name, str) and name for name in names):
-        raise _base_error(document, f"must be a file or a list of files, got {shortened(repr(base))}")
+        raise _make_base_error(document, f"must be a file or a list of files, got {shortened(repr(base))}")
     return names
 
 
-def _base_error(document: Document, message: str) -> ConfigError:
+def _make_base_error(document: Document, message: str) -> ConfigError:
     return ConfigError([document.locate(Problem("base", message))])
 
 

@@ -83,26 +83,28 @@ def _read_text(path: Path) -> str:
     try:
         stat = path.stat()
         if path.suffix == ".py":
-            raise _unreadable(path, "must be an experiment file (YAML), got Python code")
+            raise _make_unreadable_error(path, "must be an experiment file (YAML), got Python code")
         if not S_ISREG(stat.st_mode):  # a device or a pipe might never end
             kind = "folder" if S_ISDIR(stat.st_mode) else "device or a pipe"
-            raise _unreadable(path, f"must be an experiment file (YAML), got a {kind}")
+            raise _make_unreadable_error(path, f"must be an experiment file (YAML), got a {kind}")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             size = max(stat.st_size, len(content))
             message = f"has {size:,} bytes, at most {MAX_BYTES:,} are allowed; pass large data to the task as a file"
-            raise _unreadable(path, message)
+            raise _make_unreadable_error(path, message)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _unreadable(path, f"is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from None
+        raise _make_unreadable_error(
+            path, f"is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
+        ) from None
     except OSError as error:
-        raise _unreadable(path, f"cannot be read: {error.strerror}") from None
+        raise _make_unreadable_error(path, f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # a name that no file can have
-        raise _unreadable(path, f"cannot be read: {error}") from None
+        raise _make_unreadable_error(path, f"cannot be read: {error}") from None
 
 
-def _unreadable(path: Path, reason: str) -> ConfigError:
+def _make_unreadable_error(path: Path, reason: str) -> ConfigError:
     return ConfigError([Problem("", reason, str(path))])
 
 
@@ -191,7 +193,7 @@ for _name, _pattern in _SCALARS.items():
         _side.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), None)
 
 
-def _number(text: str) -> int | float:
+def _parse_number(text: str) -> int | float:
     text = text.replace("_", "").lower()
     if text[:2] in ("0o", "0x"):
         return int(text, 0)
@@ -276,7 +278,7 @@ class _Plain:
 
     def number(self, node: yaml.ScalarNode, path: str) -> Any:
         try:
-            number = _number(node.value)
+            number = _parse_number(node.value)
         except ValueError:  # thousands of digits
             return self.problem(node, path, f"has {len(node.value):,} digits; integers must fit in 64 bits")
         if isinstance(number, int) and number not in _INTEGERS:

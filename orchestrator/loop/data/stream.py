@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from orchestrator.config.checks.data import length_of
+from orchestrator.config.checks.data import get_length
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, TaskError
 from orchestrator.loop.data.phase_data import PhaseData
@@ -106,8 +106,8 @@ class Stream(PhaseData):
     def _find_own_length(self) -> int | None:
         """Return the number of this rank's batches in a pass; None if unknown."""
         if self._share is None:
-            return length_of(self.loader)
-        samples = length_of(self._share.dataset)
+            return get_length(self.loader)
+        samples = get_length(self._share.dataset)
         if samples is None:
             return None
         shards = [samples]

@@ -13,7 +13,7 @@ from hooks.parameter_names import Patterns, matched
 from hooks.parts.activation_checkpointing import keep_no_activations
 from hooks.parts.norm_layers import BatchNorm
 from hooks.private_torch import compile_in_place
-from orchestrator.config.python.parameters import changed_keys
+from orchestrator.config.python.parameters import find_changed_keys
 from orchestrator.config.sections.experiment import Compile, Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem
@@ -63,7 +63,7 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
 
 def settings_without_effect(experiment: Experiment) -> Iterator[str]:
     """Yield a line for each setting that has no effect in a run of one rank."""
-    options = changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")
+    options = find_changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")
     for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
         yield f"{name} has no effect with one rank"
 

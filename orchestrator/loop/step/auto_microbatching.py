@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.norm_layers import BatchNorm
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
@@ -106,7 +106,7 @@ class MicrobatchRunner(IterationRunner):
             raise TaskError(
                 f"memory ran out, and the batch of {samples} samples is cut into pieces of"
                 f" {', '.join(str(size) for _, size in pieces)}: its samples are not along the first dimension of its"
-                f" tensors. {advice}{source_location(size_of)}"
+                f" tensors. {advice}{find_source_location(size_of)}"
             )
         return pieces
 

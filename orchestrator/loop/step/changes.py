@@ -17,7 +17,7 @@ from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.optim.changes import explain_unchangeable, with_number
 from orchestrator.config.optim.optimizer import build_optimizer
 from orchestrator.config.optim.schedule import Timeline
-from orchestrator.config.python.parameters import construct, parameters
+from orchestrator.config.python.parameters import construct, list_parameters
 from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, parse_optimizer_path
 from orchestrator.errors import CheckpointError, ConfigError, Problem
 from orchestrator.task import Task
@@ -125,7 +125,7 @@ class Changes:
         settings = {
             key: value
             for key, value in entry.items()
-            if key != "type" and (key not in PLAN_KEYS or key in parameters(type(hook)))
+            if key != "type" and (key not in PLAN_KEYS or key in list_parameters(type(hook)))
         }
         changed, _ = construct(type(hook), settings, f"hooks.{name}")
         self._plan.set_field(name, field, getattr(changed, field))

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock, Column
@@ -306,7 +306,7 @@ class IterationRunner:
             if name == "loss" or name in self._loss_terms:
                 raise TaskError(
                     f"metrics() and loss() both return '{name}', so both would be reported as"
-                    f" {self.state.phase}/{name}; rename one of them{source_location(self.task.metrics)}"
+                    f" {self.state.phase}/{name}; rename one of them{find_source_location(self.task.metrics)}"
                 )
             total: Any = values.detach().double().sum()
             self.means.add(name, total.item() if self._on_cpu else total, samples)

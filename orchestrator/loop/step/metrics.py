@@ -9,7 +9,7 @@ from typing import Any, SupportsFloat
 
 from torch import Tensor
 
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -106,7 +106,7 @@ def check_ranks_agree(task: Task, prefix: str, meter: str, ranks: Sequence[Mappi
                     f"the meter '{meter}' differs between ranks: {prefix}/{name} is {first} on rank 0 and {value} on"
                     f" rank {rank}. Each rank's meter sees its own samples, so compute() must combine its state over"
                     " all ranks (torchmetrics: add_state with dist_reduce_fx, and sync_on_compute=True). A mean over"
-                    f" samples belongs in metrics(){source_location(task.meters)}"
+                    f" samples belongs in metrics(){find_source_location(task.meters)}"
                 )
 
 

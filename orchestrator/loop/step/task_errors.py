@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from hooks.private_torch import tree_leaves
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import RunError, TaskError
 from orchestrator.stats.aggregate.spans import TIMES
 
@@ -38,7 +38,7 @@ def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tens
             raise unexpected(method, f" for its term '{name}'", term, number)
         if not isinstance(name, str) or not name or name in ROW_COLUMNS:
             reason = "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
-            raise TaskError(f"{method.__name__}() names a term {name!r}: {reason}{source_location(method)}")
+            raise TaskError(f"{method.__name__}() names a term {name!r}: {reason}{find_source_location(method)}")
     return loss
 
 
@@ -94,7 +94,7 @@ def describe(value: Any) -> str:
 def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> TaskError:
     """Return the error for a value that the task's method must not return."""
     name = getattr(method, "__name__", "collate")
-    return TaskError(f"{name}() returns {describe(value)}{place}; expected {expected}{source_location(method)}")
+    return TaskError(f"{name}() returns {describe(value)}{place}; expected {expected}{find_source_location(method)}")
 
 
 def _shapes(sample: Any) -> str:

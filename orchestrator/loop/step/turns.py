@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
-from orchestrator.config.python.user_code import source_location
+from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
 from orchestrator.loop.step.precision import Precision
@@ -76,7 +76,9 @@ class TurnRunner(IterationRunner):
                     waiting.pop(player.name, None)
                 state.take_turn(first, None)
             if not timestamps:
-                raise TaskError(f"turns() yields nothing for a batch; expected {EXPECTED}{source_location(task.turns)}")
+                raise TaskError(
+                    f"turns() yields nothing for a batch; expected {EXPECTED}{find_source_location(task.turns)}"
+                )
             while position == group and waiting:
                 player = players[next(iter(waiting))]
                 state.take_turn(player.name, player.parameters)
@@ -132,7 +134,7 @@ class TurnRunner(IterationRunner):
 
     def _find_player(self, turn: Any, players: dict[str, Player]) -> Player:
         """Return the player of a turn; raises TaskError if there is none."""
-        where = source_location(self.task.turns)
+        where = find_source_location(self.task.turns)
         if not isinstance(turn, tuple) or len(turn) != 2:
             raise TaskError(f"turns() yields {describe(turn)}; expected {EXPECTED}{where}")
         name = turn[0]
@@ -156,7 +158,7 @@ class TurnRunner(IterationRunner):
                     raise TaskError(
                         f"the loss of turn '{player.name}' depends on {listed(names)} only in some iterations or on"
                         " some ranks, so ranks cannot exchange its gradients; it must always depend on the same"
-                        f" parameters{source_location(self.task.turns)}"
+                        f" parameters{find_source_location(self.task.turns)}"
                     )
             player.has_gradients = existing
         coalesced.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)

@@ -93,7 +93,7 @@ class Sweep(Result):
 
         Raises UsageError without such a trial, or if its values could not be combined.
         """
-        from orchestrator.config.load import experiment_from_source
+        from orchestrator.config.load import make_experiment_from_source
 
         run = self.trial(trial)
         if run.config["sweep"] is not None:
@@ -106,7 +106,7 @@ class Sweep(Result):
             data, _ = source.merged()
             changes = [*(data.get("changes") or []), *changes]
             source = source.with_values({**exploits[0].before, "changes": changes})
-        return experiment_from_source(source)
+        return make_experiment_from_source(source)
 
     @property
     def trials(self) -> pd.DataFrame:

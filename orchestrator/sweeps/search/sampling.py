@@ -12,11 +12,11 @@ import numpy as np
 
 from orchestrator.config.checks.space import (
     count_trials,
-    fan_out_points,
-    grid_points,
     is_drawn,
-    mutated_paths,
-    outer_first,
+    list_mutated_paths,
+    make_fan_out_points,
+    make_grid_points,
+    sort_outer_first,
 )
 from orchestrator.config.sections.domain import Domain
 from orchestrator.config.sections.sweep import PBT, Sweep
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
     """Draw the configurations of a grid or random search, without repeats. The same seed gives the same ones."""
-    random, fan_out = np.random.RandomState(sweep.seed), fan_out_points(sweep)
+    random, fan_out = np.random.RandomState(sweep.seed), make_fan_out_points(sweep)
     count = math.ceil(count_trials(sweep) / sweep.repeats / len(fan_out))
-    first = ({**point, **written} for written in sweep.points for point in grid_points(sweep))
-    fixed = itertools.islice(itertools.chain(first, itertools.cycle(grid_points(sweep))), count)
+    first = ({**point, **written} for written in sweep.points for point in make_grid_points(sweep))
+    fixed = itertools.islice(itertools.chain(first, itertools.cycle(make_grid_points(sweep))), count)
     points = [_fill(sweep, lambda name, domain: draw(domain, random), {**point, **fan_out[0]}) for point in fixed]
     return [{**point, **copy.deepcopy(values)} for point in points for values in fan_out]
 
@@ -49,7 +49,7 @@ def add_seeds(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[s
 
 def suggest_points(sweep: Sweep, trial: optuna.Trial) -> list[dict[str, Any]]:
     """Return Optuna's suggestion combined with each `fan_out` value."""
-    fan_out = fan_out_points(sweep)
+    fan_out = make_fan_out_points(sweep)
     values = _fill(sweep, lambda name, domain: suggest(domain, name, trial), fan_out[0])
     return [{**values, **copy.deepcopy(point)} for point in fan_out]
 
@@ -70,7 +70,7 @@ def to_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
 def _fill(sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a configuration: the fixed ones, and a choice for every other path to draw."""
     values: dict[str, Any] = {}
-    for name in outer_first(sweep.space):
+    for name in sort_outer_first(sweep.space):
         if is_drawn(name, sweep.space, values):
             values[name] = copy.deepcopy(fixed[name] if name in fixed else choose(name, sweep.space[name]))
     return values
@@ -110,7 +110,7 @@ def mutate(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomStat
     scheduler = sweep.scheduler
     assert isinstance(scheduler, PBT)
     changed = copy.deepcopy(dict(values))
-    for name in mutated_paths(sweep):
+    for name in list_mutated_paths(sweep):
         if name in changed:
             domain = sweep.space[name]
             resamples = random.uniform() < scheduler.resample_probability
@@ -128,9 +128,9 @@ def perturb(domain: Domain, value: Any, scheduler: PBT, random: np.random.Random
 
 def clip(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     """Clip mutated values to their domains."""
-    paths = mutated_paths(sweep)
+    paths = list_mutated_paths(sweep)
     return {name: sweep.space[name].nearest(value) if name in paths else value for name, value in values.items()}
 
 
 def get_bounds(sweep: Sweep) -> dict[str, list[float]]:
-    return {name: list(sweep.space[name].ends) for name in mutated_paths(sweep)}
+    return {name: list(sweep.space[name].ends) for name in list_mutated_paths(sweep)}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.config.checks.shared_training import SharedPaths
-from orchestrator.config.checks.space import count_trainings, count_trials, fan_out_points
+from orchestrator.config.checks.space import count_trainings, count_trials, make_fan_out_points
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
@@ -85,7 +85,7 @@ class OptunaTrials(Search):
         super().__init__(settings, shared)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._seed = seed
-        self._size = len(fan_out_points(settings)) * settings.repeats
+        self._size = len(make_fan_out_points(settings)) * settings.repeats
         """Number of trials per suggestion."""
         # Each attempt of the sweep needs a different seed, because Optuna would repeat its first suggestions.
         self._study = optuna.create_study(

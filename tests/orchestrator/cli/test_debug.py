@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from orchestrator.cli.debug import post_mortem, require_terminal
+from orchestrator.cli.debug import check_terminal, post_mortem
 from orchestrator.errors import UsageError
 
 
@@ -52,9 +52,9 @@ def test_usage_errors_are_not_debugged(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_pdb_needs_a_terminal_and_a_local_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--pdb debugs training in this process: add --local"):
-        require_terminal(False)
+        check_terminal(False)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(UsageError, match="--pdb needs a terminal"):
-        require_terminal(True)
+        check_terminal(True)
     monkeypatch.setattr(sys, "stdin", Terminal())
-    require_terminal(True)
+    check_terminal(True)

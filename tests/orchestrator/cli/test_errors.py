@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orchestrator.cli.errors import Verbs
+from orchestrator.cli.errors import Subcommands
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import PipeSafe, TerminalDisplay, say
@@ -39,7 +39,7 @@ PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
     ],
 )
 def test_errors_become_messages_and_exit_codes(error: BaseException, code: int, said: str) -> None:
-    failing = typer.Typer(cls=Verbs)
+    failing = typer.Typer(cls=Subcommands)
 
     @failing.command()
     def one() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
-from orchestrator.cli.show import brief
+from orchestrator.cli.show import format_briefly
 from orchestrator.stats.insight import diagnose
 from orchestrator.task import Task
 from tests.tasks import described
@@ -32,7 +32,7 @@ def test_printed_python_finds_the_checkpoint_of_a_custom_loop(tmp_path: Path) ->
     hooks = {"checkpoint": {"every": 1, "best": "val/loss"}}
     own = described(task=f"{__name__}:Counts", task_args={}, epochs=2, hooks=hooks, batch_size=None, optimizer=None)
     run(own, tmp_path, "counts", local=True)
-    use = brief(open_run(tmp_path / "counts").folder)["use"]
+    use = format_briefly(open_run(tmp_path / "counts").folder)["use"]
     assert use
     assert ".load(" not in use.python
     names: dict[str, Any] = {}
@@ -44,7 +44,7 @@ def test_show_has_the_last_metrics_of_each_phase(tmp_path: Path) -> None:
     done = run(described(epochs=2, task_args={"test": 12}), tmp_path, "points", local=True)
     out = CliRunner().invoke(app, ["show", str(done.path)]).stdout
     last = done.metrics.ffill().iloc[-1]
-    shown = brief(done.folder)["metrics"]
+    shown = format_briefly(done.folder)["metrics"]
     for name in ("train/loss", "val/loss", "val/accuracy", "test/loss"):
         assert shown[name] == last[name]
         assert name in out

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hooks import HOOKS
 from orchestrator.cli import PANELS, app
-from orchestrator.cli.options import hook_names, run_folders
+from orchestrator.cli.options import complete_hooks, complete_runs
 from tests.orchestrator.runs.written import written_run
 
 
@@ -45,13 +45,13 @@ def test_runs_are_completed(folder: Path, verb: str) -> None:
 
 def test_trials_are_completed(folder: Path) -> None:
     written_run(folder / "runs" / "first" / "trials", "trial-0000")
-    assert run_folders("runs/first/trials/") == ["runs/first/trials/trial-0000"]
-    assert run_folders("./runs/fi") == ["./runs/first"]
-    assert run_folders("nowhere/") == []
+    assert complete_runs("runs/first/trials/") == ["runs/first/trials/trial-0000"]
+    assert complete_runs("./runs/fi") == ["./runs/first"]
+    assert complete_runs("nowhere/") == []
 
 
 def test_hooks_are_completed() -> None:
-    assert hook_names("") == sorted(HOOKS)
+    assert complete_hooks("") == sorted(HOOKS)
     assert completed("hooks", "gr") == ["gradient_clip"]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.plan import plan_of, show_plan
-from orchestrator.config.load import experiment_from_dict, to_dict
+from orchestrator.cli.plan import make_plan, show_plan
+from orchestrator.config.load import make_experiment, to_dict
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.reader import parse_yaml
 from tests.orchestrator.config.samples import HERE
@@ -27,36 +27,36 @@ def line(**more: Any) -> Experiment:
         "early": {"type": f"{HERE}:Shadow"},
         "band": {"type": f"{HERE}:Band", "low": 0, "high": 1},
     }
-    return experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 1, "hooks": hooks, **more})
+    return make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 1, "hooks": hooks, **more})
 
 
 def test_plan_lists_hooks_by_event_and_rank() -> None:
-    assert plan_of(line(), "runs", None)["hooks"] == {"rank 0": {"on_update": ["early", "late"], "on_step": ["band"]}}
-    assert plan_of(line(workers={"count": 2}), "runs", None)["hooks"] == {
+    assert make_plan(line(), "runs", None)["hooks"] == {"rank 0": {"on_update": ["early", "late"], "on_step": ["band"]}}
+    assert make_plan(line(workers={"count": 2}), "runs", None)["hooks"] == {
         "rank 0": {"on_update": ["early", "late"], "on_step": ["band"]},
         "other ranks": {"on_update": ["early", "late"]},
     }
 
 
 def test_plan_has_the_folder_of_the_run() -> None:
-    assert plan_of(line(), "s3://bucket/runs/", None)["path"] == "s3://bucket/runs/line"
-    assert plan_of(line(), "runs", "other")["path"] == "runs/other"
+    assert make_plan(line(), "s3://bucket/runs/", None)["path"] == "s3://bucket/runs/line"
+    assert make_plan(line(), "runs", "other")["path"] == "runs/other"
 
 
 def test_plan_has_required_and_present_resources() -> None:
-    resources = plan_of(line(workers={"count": 3, "cpus": 0.5}), "runs", None)["resources"]
+    resources = make_plan(line(workers={"count": 3, "cpus": 0.5}), "runs", None)["resources"]
     assert resources["required"] == {"CPU": 1.5}
     assert resources["present"]["CPU"] == os.cpu_count()
-    assert plan_of(line(), "runs", None, "ray://head:10001")["resources"]["present"] is None
+    assert make_plan(line(), "runs", None, "ray://head:10001")["resources"]["present"] is None
 
 
 def test_plan_counts_trials_and_trainings() -> None:
     cpus = os.cpu_count() or 1
     swept = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus})
-    assert plan_of(swept, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 1}
+    assert make_plan(swept, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 1}
     wide = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus + 1})
-    assert plan_of(wide, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 0}
-    assert plan_of(wide, "runs", None, "auto")["sweep"] == {
+    assert make_plan(wide, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 0}
+    assert make_plan(wide, "runs", None, "auto")["sweep"] == {
         "trials": 6,
         "repeats": 1,
         "scheduler": "fifo",
@@ -79,4 +79,4 @@ def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     show_plan(line(), "runs", None, as_json=True)
-    assert json.loads(capsys.readouterr().out) == plan_of(line(), "runs", None)
+    assert json.loads(capsys.readouterr().out) == make_plan(line(), "runs", None)

@@ -14,7 +14,7 @@ import hooks
 from orchestrator import open_run
 from orchestrator.cli import app
 from orchestrator.cli.reference import describe_hook
-from orchestrator.config.schema import experiment_schema
+from orchestrator.config.schema import make_experiment_schema
 from tests.orchestrator.config.samples import HERE, Band, Shadow
 
 TEXT = f"name: line\ntask: {HERE}:Line\nepochs: 1\n"
@@ -191,4 +191,4 @@ def test_hooks_shows_a_users_own_hook() -> None:
 
 def test_schema_prints_the_json_schema() -> None:
     result = CliRunner().invoke(app, ["schema"])
-    assert (result.exit_code, json.loads(result.stdout)) == (0, experiment_schema())
+    assert (result.exit_code, json.loads(result.stdout)) == (0, make_experiment_schema())

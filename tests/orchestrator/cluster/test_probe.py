@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.probe import collect_facts, examine
+from orchestrator.cluster.probe import collect_facts, probe_node
 from tests.tasks import described
 
 
@@ -40,22 +40,22 @@ def test_project_version_changes_with_the_code(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_shared_storage_can_be_read_and_written(storage: Path) -> None:
-    answers = examine(str(storage), "check", "b", described().source)
+    answers = probe_node(str(storage), "check", "b", described().source)
     assert (answers.storage, answers.imports, answers.gpus) == (None, None, None)
     assert (storage / "check/b").read_text() == "b"
 
 
 def test_unshared_or_unwritable_storage_is_a_problem(storage: Path) -> None:
-    problem = examine(str(storage), "other", "b").storage
+    problem = probe_node(str(storage), "other", "b").storage
     assert problem == "the driver's file is not there: this node has another folder of that name"
     (storage / "check/b").mkdir()
-    problem = examine(str(storage), "check", "b").storage
+    problem = probe_node(str(storage), "check", "b").storage
     assert problem is not None
     assert "Is a directory" in problem
 
 
 def test_experiment_that_cannot_be_imported_is_a_problem(storage: Path) -> None:
     source = described().source.with_values({"task": "not_on_this_node:Task"})
-    problem = examine(str(storage), "check", "b", source).imports
+    problem = probe_node(str(storage), "check", "b", source).imports
     assert problem is not None
     assert "not_on_this_node" in problem

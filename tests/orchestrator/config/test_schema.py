@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from hooks import HOOKS
 from orchestrator.config.load import load_experiment, to_dict
-from orchestrator.config.schema import experiment_schema
+from orchestrator.config.schema import make_experiment_schema
 from orchestrator.config.text.reader import read_yaml
 from tests.orchestrator.config.samples import HERE, Shadow
 
@@ -19,7 +19,7 @@ SHIPPED = sorted((Path(__file__).parents[3] / "experiments").glob("*.yaml"))
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    return experiment_schema({**HOOKS, "shadow": Shadow})
+    return make_experiment_schema({**HOOKS, "shadow": Shadow})
 
 
 @pytest.fixture(scope="module")

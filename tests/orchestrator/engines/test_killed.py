@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.loop.world import World
@@ -111,7 +111,7 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
         torch.manual_seed(3)
         torch.save(Points(batch_norm=True).model().state_dict(), root / "weights.pt")
         written["init"] = {**fields["init"], "from": str(root / "weights.pt")}
-    experiment = experiment_from_dict({name: value for name, value in written.items() if value is not None})
+    experiment = make_experiment({name: value for name, value in written.items() if value is not None})
     folder = create_run(root, kind.replace(" ", "-"), to_yaml(experiment), init=describe_initial_weights(experiment))
     return Assignment(experiment.source, str(folder))
 

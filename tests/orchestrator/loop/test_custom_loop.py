@@ -22,7 +22,7 @@ from hooks.hook import EVENTS
 from orchestrator import Task, TrainingSession
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.loop.custom_loop import CustomLoop
@@ -100,7 +100,7 @@ def trained(rank: int, world_size: int, *assignments: Assignment) -> tuple[list[
 
 
 def written(root: Path, name: str, **arguments: Any) -> Assignment:
-    own = experiment_from_dict(
+    own = make_experiment(
         {"name": name, "task": f"{HERE}:Fitted", "task_args": arguments, "epochs": ROUNDS, "workers": {"count": 2}}
     )
     return Assignment(own.source, str(create_run(root, name, to_yaml(own))))

@@ -14,7 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from hooks import Hook, State
 from hooks.hook import EVENTS
-from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.config.text.source import with_value
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
@@ -162,7 +162,7 @@ def written(root: Path, kind: str, **changes: Any) -> Assignment:
         fields["task_args"]["indexed"] = "train val test"
     for path, value in {**KINDS.get(kind, {}), **changes}.items():
         fields = with_value(fields, path, value)
-    experiment = experiment_from_dict(fields)
+    experiment = make_experiment(fields)
     return Assignment(experiment.source, str(create_run(root, "run", to_yaml(experiment))))
 
 

@@ -90,9 +90,9 @@ def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
         return replaced(failing("nowhere"), settings)
 
     def replaced(experiment: Any, settings: dict[str, Any]) -> Any:
-        from orchestrator.config.load import experiment_from_dict, to_dict
+        from orchestrator.config.load import make_experiment, to_dict
 
-        return experiment_from_dict({**to_dict(experiment), "sweep": settings})
+        return make_experiment({**to_dict(experiment), "sweep": settings})
 
     lost = sweep(asked(**{"task_args.where": {"grid": ["model", "loss"]}}), tmp_path, "swept", local=True)
     assert list(lost.trials["status"]) == ["failed", "failed"]

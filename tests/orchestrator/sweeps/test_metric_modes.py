@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import experiment_from_source
+from orchestrator.config.load import make_experiment_from_source
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from orchestrator.runs.result import open_run
@@ -19,7 +19,7 @@ SPACE = {"optimizer.lr": {"choice": [0.1, 0.2]}, "hooks.checkpoint.keep": {"choi
 
 def trial_of(sweep: Experiment, values: dict[str, Any]) -> Experiment:
     assert sweep.sweep is not None
-    return experiment_from_source(make_trial_source(sweep.source, sweep.sweep, values))
+    return make_experiment_from_source(make_trial_source(sweep.source, sweep.sweep, values))
 
 
 def test_a_trial_s_hooks_have_the_sweep_s_mode_for_its_metric() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hooks import Hook, State
 from orchestrator import Task, TrainingSession
-from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
+from orchestrator.config.load import load_experiment, make_experiment, to_yaml
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import problems
@@ -48,7 +48,7 @@ def written(**fields: Any) -> dict[str, Any]:
 
 def refused(**fields: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        experiment_from_dict(written(**fields))
+        make_experiment(written(**fields))
     return str(caught.value)
 
 
@@ -113,13 +113,13 @@ def test_population_may_mutate_arguments_of_a_custom_loop() -> None:
     assert "'seed' cannot change during training" in refused(
         sweep={**population, "scheduler": {"type": "pbt", "mutate": ["seed"]}}
     )
-    experiment_from_dict(
+    make_experiment(
         written(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["task_args.width", "batch_size"]}})
     )
 
 
 def test_defaults_of_train_are_filled_in_and_load_again(tmp_path: Path) -> None:
-    own = experiment_from_dict(written(precision="bf16"))
+    own = make_experiment(written(precision="bf16"))
     assert (own.batch_size, own.precision) == (16, "bf16")
     assert list(own.hooks) == ["perf_stats", "memory_stats", "console", "checkpoint"]
     (tmp_path / "again.yaml").write_text(to_yaml(own))
@@ -144,6 +144,6 @@ def test_defaults_of_train_are_filled_in_and_load_again(tmp_path: Path) -> None:
 )
 def test_hooks_that_need_the_hooked_loop_are_refused(name: str, entry: dict[str, Any], fits: bool) -> None:
     if fits:
-        experiment_from_dict(written(hooks={name: entry}))
+        make_experiment(written(hooks={name: entry}))
     else:
         assert "does not work where a task trains by itself" in refused(hooks={name: entry})

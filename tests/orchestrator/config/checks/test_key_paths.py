@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.config.load import experiment_from_dict, to_dict
+from orchestrator.config.load import make_experiment, to_dict
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE
@@ -29,11 +29,11 @@ def leaves(value: Any, path: str = "") -> list[str]:
 
 def suggestion_at(path: str, data: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
-        experiment_from_dict(data)
+        make_experiment(data)
     return next(problem.suggestion or "" for problem in caught.value.problems if problem.path == path)
 
 
-NESTED = [path for path in leaves(to_dict(experiment_from_dict(FULL))) if "." in path]
+NESTED = [path for path in leaves(to_dict(make_experiment(FULL))) if "." in path]
 
 
 # A key directly below `hooks` is the name of a hook.

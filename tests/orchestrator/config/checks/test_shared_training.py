@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hooks import Hook, State
-from orchestrator.config.checks.shared_training import shared_paths
+from orchestrator.config.checks.shared_training import find_shared_paths
 from orchestrator.errors import ConfigError
 from tests.tasks import described
 
@@ -44,7 +44,7 @@ def found(space: dict[str, Any] = DECAY, sweep: dict[str, Any] | None = None, **
     settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space, **(sweep or {})}
     experiment = described(**{"epochs": 2, "sweep": settings, **fields})
     assert experiment.sweep is not None
-    followers = shared_paths(experiment.source, experiment.sweep)
+    followers = find_shared_paths(experiment.source, experiment.sweep)
     return [*followers.paths], "; ".join(followers.reasons.values())
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from orchestrator.config.checks.space import (
     context,
+    count_concurrent_trials,
     count_points,
     count_trials,
-    grid_points,
     is_drawn,
-    mutated_paths,
-    trials_at_once,
+    list_mutated_paths,
+    make_grid_points,
 )
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.sections.workers import Workers
@@ -52,7 +52,7 @@ def test_context_has_the_first_values_that_a_path_depends_on() -> None:
 def test_grid_has_no_points_inside_a_hook_that_is_off() -> None:
     sweep = of({"hooks.ema.decay": {"grid": [0.1, 0.2]}, "hooks.ema": ON, "seed": {"choice": [1]}}, search="grid")
     assert count_points(sweep) == 4
-    assert list(grid_points(sweep)) == [
+    assert list(make_grid_points(sweep)) == [
         {"seed": 1, "hooks.ema": None},
         {"seed": 1, "hooks.ema": {}, "hooks.ema.decay": 0.1},
         {"seed": 1, "hooks.ema": {}, "hooks.ema.decay": 0.2},
@@ -68,9 +68,11 @@ def test_population_mutates_hook_fields_and_optimizer_numbers() -> None:
         "optimizer.type": {"choice": ["SGD", "Adam"]},
         "batch_size": {"choice": [8, 16]},
     }
-    assert mutated_paths(of(space, scheduler="pbt", trials=4)) == ["hooks.ema.decay", "optimizer.lr"]
-    assert mutated_paths(of(space, scheduler={"type": "pbt", "mutate": ["optimizer.lr"]}, trials=4)) == ["optimizer.lr"]
-    assert mutated_paths(of(space, trials=4)) == []
+    assert list_mutated_paths(of(space, scheduler="pbt", trials=4)) == ["hooks.ema.decay", "optimizer.lr"]
+    assert list_mutated_paths(of(space, scheduler={"type": "pbt", "mutate": ["optimizer.lr"]}, trials=4)) == [
+        "optimizer.lr"
+    ]
+    assert list_mutated_paths(of(space, trials=4)) == []
 
 
 @pytest.mark.parametrize(
@@ -109,4 +111,4 @@ def test_number_of_trials_that_fit_at_once(
     cap: int | None, workers: dict[str, Any], nodes: list[dict[str, float]], rooms: int
 ) -> None:
     sweep = of({"a": {"choice": [1, 2, 3]}}, max_concurrent=cap)
-    assert trials_at_once(sweep, 10, Workers(**workers), nodes) == rooms
+    assert count_concurrent_trials(sweep, 10, Workers(**workers), nodes) == rooms

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import experiment_from_dict, load_experiment
+from orchestrator.config.load import load_experiment, make_experiment
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, Band, problems
@@ -34,7 +34,7 @@ def swept(space: dict[str, Any], more: dict[str, Any] | None = None, **sweep: An
 
 def refused(*arguments: Any, **sweep: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        experiment_from_dict(swept(*arguments, **sweep))
+        make_experiment(swept(*arguments, **sweep))
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -122,7 +122,7 @@ def test_contradicting_sweep_settings_are_refused(settings: dict[str, Any], mess
     ],
 )
 def test_consistent_sweep_settings_are_accepted(settings: dict[str, Any]) -> None:
-    experiment_from_dict(swept(**{"space": LR, **settings}))
+    make_experiment(swept(**{"space": LR, **settings}))
 
 
 # Values

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.checks.unreached import unreached_settings
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from tests.orchestrator.config.samples import HERE
 
 STOPPING = {"monitor": "val/loss", "patience": 3}
@@ -15,9 +15,7 @@ STOPPING = {"monitor": "val/loss", "patience": 3}
 
 def warnings(hooks: dict[str, Any], **more: Any) -> list[str]:
     data = {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "hooks": hooks}
-    return [
-        warning.partition(" is never reached")[0] for warning in unreached_settings(experiment_from_dict(data | more))
-    ]
+    return [warning.partition(" is never reached")[0] for warning in unreached_settings(make_experiment(data | more))]
 
 
 STEPS = {"epochs": None, "steps": 20}

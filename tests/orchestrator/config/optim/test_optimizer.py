@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.config.load import experiment_from_dict, to_dict, to_yaml
+from orchestrator.config.load import make_experiment, to_dict, to_yaml
 from orchestrator.config.optim.optimizer import build_optimizer, check_optimizer
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
@@ -18,7 +18,7 @@ from tests.orchestrator.config.samples import HERE, Line, Own
 
 
 def experiment(**more: Any) -> Experiment:
-    return experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 1, **more})
+    return make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 1, **more})
 
 
 def groups(described: Experiment) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def test_optimizer_of_the_task_is_used_without_a_type() -> None:
     assert to_dict(described)["optimizer"] == {"type": "task", "lr": 0.125, "bias_lr": 0.5}
     assert to_dict(described)["scheduler"] == {"type": "task", "gamma": 0.5}
     assert [group["lr"] for group in groups(described)] == [0.125, 0.5]
-    assert experiment_from_dict(to_dict(described)) == described
+    assert make_experiment(to_dict(described)) == described
     assert "type: task" in to_yaml(described)
 
 
@@ -94,7 +94,7 @@ def test_type_in_the_file_replaces_the_optimizer_of_the_task() -> None:
     described = experiment(**OWN, optimizer={"type": "SGD", "lr": 0.25}, scheduler=None)
     assert [(group["lr"], group["momentum"]) for group in groups(described)] == [(0.25, 0)]
     assert described.scheduler is None
-    assert experiment_from_dict(to_dict(described)) == described
+    assert make_experiment(to_dict(described)) == described
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 
 from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
@@ -272,7 +272,7 @@ def test_warmup_equals_linear_then_sequential_of_torch(written: Mapping[str, Any
 
 def refusal(**more: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 3, **more})
+        make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 3, **more})
     return str(caught.value)
 
 
@@ -323,9 +323,9 @@ def test_scheduler_settings_without_effect_are_refused(more: Mapping[str, Any], 
 
 
 def test_scheduler_replaces_the_default_rate() -> None:
-    described = experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE})
+    described = make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE})
     assert described.optimizer.arguments == {}
-    assert experiment_from_dict(described.model_dump(mode="json")) == described
+    assert make_experiment(described.model_dump(mode="json")) == described
 
 
 def test_warmup_can_be_swept() -> None:
@@ -341,7 +341,7 @@ def test_warmup_can_be_swept() -> None:
 
 
 def test_scheduler_of_the_task_can_have_a_warmup() -> None:
-    own = experiment_from_dict(
+    own = make_experiment(
         {"name": "own", "task": f"{HERE}:Own", "epochs": 9, "scheduler": {"gamma": 0.25, "warmup": 2}}
     )
     loop, _ = loop_of(own)

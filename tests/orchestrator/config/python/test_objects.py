@@ -16,8 +16,8 @@ from torch import nn
 
 from hooks import EMA, HOOKS, Checkpoint, Hook, Interval
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
-from orchestrator.config.load import check_experiment, experiment_from_dict, to_dict
-from orchestrator.config.python.objects import fields_to_config, import_folders
+from orchestrator.config.load import check_experiment, make_experiment, to_dict
+from orchestrator.config.python.objects import convert_fields, import_folders
 from orchestrator.config.python.parameters import construct
 from orchestrator.config.sections.experiment import Change
 from orchestrator.config.sections.sweep import Sweep
@@ -52,7 +52,7 @@ def test_python_experiment_equals_the_file() -> None:
         workers=Workers(count=2),
         hooks={"shadow": Shadow(decay=0.25), "slow": EMA(decay=0.5), "console": None},
     )
-    assert to_dict(check_experiment(made)) == to_dict(experiment_from_dict(FILE))
+    assert to_dict(check_experiment(made)) == to_dict(make_experiment(FILE))
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_default_hook_objects_convert_to_entries_and_back() -> None:
             made.append(hook())
     assert len(made) > 35
     for one in made:
-        written = fields_to_config(one, "")
+        written = convert_fields(one, "")
         assert written == construct(type(one), {}, "")[1]
-        assert fields_to_config(construct(type(one), written, "")[0], "") == written
+        assert convert_fields(construct(type(one), written, "")[0], "") == written
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_objects_that_cannot_be_rebuilt_are_refused() -> None:
         Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
     with pytest.raises(ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function print>"):
         Experiment(task=Callback(), epochs=1)
-    assert fields_to_config(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
+    assert convert_fields(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
 
 
 def test_classes_that_cannot_be_imported_are_refused() -> None:

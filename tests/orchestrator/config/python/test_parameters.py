@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hooks import Interval
-from orchestrator.config.python.parameters import check, construct, fields_model, signature_model
+from orchestrator.config.python.parameters import check, construct, make_fields_model, make_signature_model
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import Shadow, Wide
 
@@ -52,7 +52,7 @@ def test_unreadable_types_are_reported() -> None:
         thing: Nowhere = None  # noqa: F821
 
     with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined"):
-        fields_model(Odd, "x")
+        make_fields_model(Odd, "x")
 
 
 def test_parameters_may_have_names_of_pydantic_methods() -> None:
@@ -76,5 +76,5 @@ def test_arguments_are_checked_against_the_signature(
     cls: type, values: dict[str, Any], path: str, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        check(signature_model(cls), values, "o")
+        check(make_signature_model(cls), values, "o")
     assert {problem.path: problem.message for problem in caught.value.problems} == {path: message}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
@@ -44,11 +44,11 @@ def test_memory_is_bytes_or_a_size_with_unit(written: Any, size: int) -> None:
 )
 def test_invalid_resources_are_refused(workers: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        experiment_from_dict({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})
+        make_experiment({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})
 
 
 def test_setting_without_its_needed_setting_is_refused() -> None:
     written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "scaler": {"init_scale": 2.0}}
     with pytest.raises(ConfigError, match=r"scaler\.init_scale: has no effect without `precision: fp16`"):
-        experiment_from_dict(written)
-    assert experiment_from_dict({**written, "precision": "fp16"}).scaler.init_scale == 2
+        make_experiment(written)
+    assert make_experiment({**written, "precision": "fp16"}).scaler.init_scale == 2

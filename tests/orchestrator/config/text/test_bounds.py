@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import experiment_from_dict, load_experiment
+from orchestrator.config.load import load_experiment, make_experiment
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE
@@ -100,14 +100,14 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
     ids=range(10),
 )
 def test_experiment_beyond_a_limit_is_refused(values: dict[str, Any], message: str) -> None:
-    assert message in refusal(experiment_from_dict, {**LINE, **values})
+    assert message in refusal(make_experiment, {**LINE, **values})
 
 
 def test_deep_plain_data_is_refused() -> None:
     deep: Any = 1
     for _ in range(5000):
         deep = [deep]
-    assert "is nested too deeply" in refusal(experiment_from_dict, {**LINE, "task_args": {"width": deep}})
+    assert "is nested too deeply" in refusal(make_experiment, {**LINE, "task_args": {"width": deep}})
 
 
 def grid(**values: int) -> dict[str, Any]:
@@ -132,13 +132,13 @@ def grid(**values: int) -> dict[str, Any]:
     ids=range(8),
 )
 def test_sweep_beyond_a_limit_is_refused_before_values_are_drawn(sweep: dict[str, Any], message: str) -> None:
-    assert message in refusal(experiment_from_dict, {**LINE, "sweep": {"metric": "train/loss", **sweep}})
+    assert message in refusal(make_experiment, {**LINE, "sweep": {"metric": "train/loss", **sweep}})
 
 
 def test_budget_may_cut_a_large_grid() -> None:
     axes = grid(seed=20, batch_size=20, accumulate=20, epochs=20)
     sweep = {"metric": "train/loss", "budget": {"trials": 4}, **axes}
-    settings = experiment_from_dict({**LINE, "sweep": sweep}).sweep
+    settings = make_experiment({**LINE, "sweep": sweep}).sweep
     from orchestrator.sweeps.search.sampling import draw_points
 
     assert settings is not None
@@ -188,10 +188,10 @@ class Misfit(Hook):
 def test_named_code_cannot_exit_the_checking_process(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
-    assert message in refusal(experiment_from_dict, {**LINE, **values}, [tmp_path])
+    assert message in refusal(make_experiment, {**LINE, **values}, [tmp_path])
 
 
 def test_data_that_exits_is_not_read_by_the_check(tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     hooks = {"checkpoint": {"best": "val/loss"}}
-    assert experiment_from_dict({**LINE, "task": "exits:Data", "hooks": hooks}, [tmp_path]).name == "line"
+    assert make_experiment({**LINE, "task": "exits:Data", "hooks": hooks}, [tmp_path]).name == "line"

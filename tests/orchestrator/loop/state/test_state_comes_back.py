@@ -20,7 +20,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.checkpoint.placeholders import tensors_in
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.optim.optimizer import OPTIMIZERS, subclasses_in
+from orchestrator.config.optim.optimizer import OPTIMIZERS, find_subclasses
 from orchestrator.config.sections.experiment import Component
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import RunError
@@ -31,7 +31,7 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
 
-SCHEDULERS = subclasses_in(lr_scheduler, LRScheduler) | subclasses_in(swa_utils, LRScheduler)
+SCHEDULERS = find_subclasses(lr_scheduler, LRScheduler) | find_subclasses(swa_utils, LRScheduler)
 STEPS = 5
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "LambdaLR": {"lr_lambda": lambda step: 0.9**step},

@@ -23,7 +23,7 @@ from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import make_experiment
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, TaskError
@@ -111,7 +111,7 @@ def written(**more: Any) -> Experiment:
         "hooks": NONE,
         **more,
     }
-    return experiment_from_dict(data)
+    return make_experiment(data)
 
 
 def loop_of(
