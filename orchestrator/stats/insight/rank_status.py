@@ -38,7 +38,7 @@ class RankStatus:
     """Own work minus the median of the others' work."""
     span: str
     """Span in which it is furthest behind."""
-    is_slowest: bool
+    slowest: bool
     """True if it is behind by 2% or more, and more than any other rank."""
 
 
@@ -64,14 +64,14 @@ def compare_ranks(rows: pd.DataFrame) -> dict[int, RankStatus]:
     spans = list(syncs.local)
     behind = subtract_median_of_others(work[np.newaxis])[0]
     behind_in = subtract_median_of_others(np.median([syncs.local[span] for span in spans], axis=1))
-    slowest = int(np.argmax(behind))
+    last = int(np.argmax(behind))
     return {
         rank: RankStatus(
             float(work[column]),
             float(wait[column]),
             float(behind[column]),
             spans[int(np.argmax(behind_in[:, column]))],
-            is_slowest=column == slowest and bool(behind[column] >= MIN_SHARE * syncs.step_s),
+            slowest=column == last and bool(behind[column] >= MIN_SHARE * syncs.step_s),
         )
         for column, rank in enumerate(syncs.ranks)
     }

@@ -78,7 +78,7 @@ def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
 
 
 def slow_ranks(view: RunView) -> list[int]:
-    return [rank.rank for rank in view.ranks if rank.timing and rank.timing.is_slowest]
+    return [rank.rank for rank in view.ranks if rank.timing and rank.timing.slowest]
 
 
 def test_run_without_rows(tmp_path: Path) -> None:

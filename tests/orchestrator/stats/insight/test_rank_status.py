@@ -12,7 +12,7 @@ from tests.orchestrator.stats.insight.runs import OWN_S, slower, training
 def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_long() -> None:
     rows = training(4, change=slower("forward_s", 2, 0.02))
     found = compare_ranks(rows)
-    assert [rank for rank, standing in found.items() if standing.is_slowest] == [2]
+    assert [rank for rank, standing in found.items() if standing.slowest] == [2]
     assert found[2].span == "forward_s"
     assert found[2].behind_s == pytest.approx(0.02, abs=0.001)
     # Each rank adds up to 1% of noise to its spans.
@@ -23,7 +23,7 @@ def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_lon
 
 
 def test_ranks_that_are_alike_have_no_slowest() -> None:
-    assert not any(standing.is_slowest for standing in compare_ranks(training(4)).values())
+    assert not any(standing.slowest for standing in compare_ranks(training(4)).values())
 
 
 def test_nothing_is_said_of_one_rank_or_of_few_iterations() -> None:
