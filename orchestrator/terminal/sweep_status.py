@@ -159,7 +159,7 @@ class LiveSweep:
             name=name,
             status=run.folder.find_status(metadata),
             best=best[metric] if best else None,
-            last=next((report[metric] for report in reversed(reports) if is_number(report.get(metric))), None),
+            last=next((report[metric] for report in reversed(reports) if metric in report), None),
             run=run.look() if metadata.status == "running" else None,
         )
         if view.status in SETTLED or (view.status == "failed" and metadata.is_user_error):
@@ -177,13 +177,14 @@ class LiveSweep:
 def _settled_view(record: TrialRecord, metric: str) -> TrialView:
     """Return an ended trial from its record in the index."""
     best, last = record.best.get(metric), record.last.get(metric)
-    return _view(record, name=record.name, status=record.status, best=best, last=last if is_number(last) else None)
+    return _view(record, name=record.name, status=record.status, best=best, last=last)
 
 
-def _view(trial: RunMetadata | TrialRecord, **measured: Any) -> TrialView:
+def _view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> TrialView:
     """Return the view of a trial, with what its `run.json` and the index have in common."""
     names = ("values", "started", "ended", "stopped", "error", "configuration")
-    return TrialView(**{name: getattr(trial, name) for name in names}, **measured)
+    own = {name: getattr(trial, name) for name in names}
+    return TrialView(**own, last=last if is_number(last) else None, **measured)
 
 
 def _repeats(trials: Sequence[TrialView]) -> list[Repeat]:

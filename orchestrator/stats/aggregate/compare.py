@@ -150,7 +150,7 @@ def _compare_times_and_memory(runs: Sequence[Rows]) -> dict[str, dict[str, list[
 
 
 def _get_column(table: pd.DataFrame, name: str) -> Series:
-    return table[name].to_numpy(dtype=float) if name in table else np.empty(0)
+    return table[name].dropna().to_numpy(dtype=float) if name in table else np.empty(0)
 
 
 def load_iterations(rows: Rows) -> pd.DataFrame:
@@ -167,7 +167,7 @@ def load_iterations(rows: Rows) -> pd.DataFrame:
     if rows.total > MAX_ITERATIONS:
         every = max(1, rows.total // (MAX_ITERATIONS * len(rows.aggregate({}, ["rank"]))))
     where = f"{TRAINING} and iteration // {STRETCH_LENGTH} % {every} = 0"
-    return rows.aggregate(columns, ["epoch", "iteration"], where).dropna()
+    return rows.aggregate(columns, ["epoch", "iteration"], where)
 
 
 def summarize_blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import tracemalloc
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -132,7 +133,7 @@ def test_ended_trials_keep_no_reports_in_memory(tmp_path: Path) -> None:
 
 def test_indexed_sweep_does_not_open_ended_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = written_sweep(tmp_path)
-    trial(sweep, 0, 0.5, 0.4, status="finished")
+    trial(sweep, 0, 0.5, math.nan, status="finished")
     trial(sweep, 1, 0.2, status="failed", error="broken")
     trial(sweep, 2, 0.7)
     expected = LiveSweep(sweep).look()

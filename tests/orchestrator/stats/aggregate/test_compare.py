@@ -85,7 +85,7 @@ def test_real_differences_are_found_with_their_direction() -> None:
 
 
 def test_compared_numbers_match_a_hand_calculation() -> None:
-    """Two ranks, of which the slower one counts; 50 iterations of 2 s and 4 x 32 samples."""
+    """Two ranks, of which the slower one counts: 30 iterations of 2 s and 20 of 4 s. The last 25 have a wait."""
     rows = pd.DataFrame(
         {
             "rank": [0, 1] * 50,
@@ -93,7 +93,8 @@ def test_compared_numbers_match_a_hand_calculation() -> None:
             "epoch": 0,
             "iteration": np.repeat(np.arange(50), 2),
             "batch_size": 64,
-            "step_s": [1.0, 2.0] * 50,
+            "step_s": [1.0, 2.0] * 30 + [1.0, 4.0] * 20,
+            "data_wait_s": [np.nan] * 50 + [0.1, 0.3] * 25,
         }
     )
     reports = [{"val/loss": 0.5}, {"val/loss": 0.25}, {"val/loss": 0.75}]
@@ -101,8 +102,9 @@ def test_compared_numbers_match_a_hand_calculation() -> None:
     assert found["ranks"] == [2, 0]
     assert {name: entry["values"] for name, entry in found["costs"].items()} == {
         "step_s": [2.0, None],
+        "data_wait_s": [0.3, None],
         "samples_per_s": [64.0, None],
-        "train_s": [100.0, None],
+        "train_s": [140.0, None],
     }
     assert {name: entry["values"] for name, entry in found["metrics"].items()} == {
         "val/loss best": [0.25, None],
