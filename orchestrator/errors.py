@@ -130,11 +130,15 @@ class StorageError(HookyardError):
     """A storage is unreachable for too long, or refuses access."""
 
 
+MISSING = "it is missing"
+"""Damage of a file that does not exist."""
+
+
 class DamagedFile(StorageError):
-    """A file of a run is damaged."""
+    """A file of a run is damaged or missing."""
 
     def __init__(self, file: str, what: str, advice: str) -> None:
-        super().__init__(f"{file} is damaged: {what}. {advice}")
+        super().__init__(f"{file} is {'missing' if what == MISSING else f'damaged: {what}'}. {advice}")
         self.file, self.what, self.advice = file, what, advice
 
     def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str, str]]:
@@ -143,6 +147,9 @@ class DamagedFile(StorageError):
 
 class RunError(HookyardError):
     """A run failed."""
+
+    traceback_file: str | None = None
+    """Log of the run that has the traceback."""
 
 
 class RankMismatch(RunError):

@@ -50,7 +50,7 @@ def column_and_statistic(written: str) -> tuple[str, str]:
         raise ValueError(f"no '{written}': {column} {_WITHOUT_STATISTICS[column]}")
     if statistic not in STATISTICS:
         near = get_close_matches(statistic.lower(), STATISTICS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(STATISTICS)}"
+        hint = f"did you mean '{near[0]}'?" if near else f"available: {', '.join(STATISTICS)}"
         raise ValueError(f"no statistic '{statistic}' in '{written}': {hint}")
     return column, statistic
 

@@ -53,11 +53,19 @@ class CheckpointStore:
     """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only take effect on the master.
 
     An owner, such as a hook, lists the checkpoints that it keeps (`retain`). A checkpoint that loses its last owner is
-    deleted; one that never had an owner is kept. Other folders are never touched.
+    deleted; one that never had an owner is kept. Other folders are never touched. `explain_missing` returns why there
+    is no checkpoint `best` or `last`, to end a message.
     """
 
-    def __init__(self, storage: Storage, run_name: str = "run", is_master: bool = True) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        run_name: str = "run",
+        is_master: bool = True,
+        explain_missing: Callable[[str], str] = lambda label: "",
+    ) -> None:
         self.storage, self.run_name, self.is_master = storage, run_name, is_master
+        self._explain_missing = explain_missing
         self.index = Index(storage, is_master)
 
     # Writing: every rank writes its files, then the master commits.
@@ -255,10 +263,10 @@ class CheckpointStore:
                 return last
         names = self.names()
         if not names:
-            raise CheckpointError(f"no checkpoint in {self.storage}")
+            raise CheckpointError(f"no checkpoint in {self.storage}{self._explain_missing(label)}")
+        available = ", ".join(["last", *names])
         raise CheckpointError(
-            f"no checkpoint 'best' in {self.storage}: no validation metric has a known direction. Set"
-            f" hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min. Available: last, {', '.join(names)}"
+            f"no checkpoint 'best' in {self.storage}{self._explain_missing(label)}; available: {available}"
         )
 
     # Verifying

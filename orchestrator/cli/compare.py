@@ -106,4 +106,5 @@ def _format_change(name: str, value: float | None, first: float | None, finding:
     if value == first:
         return f"{shown} (equal)"
     change = f"{value / first - 1:+.1%}"
-    return f"{shown} ({change})" if finding in ("less", "more") else f"{shown} ({change}, {finding})"
+    note = {"less": "", "more": "", "unknown": ", too few values to tell from noise"}.get(finding, f", {finding}")
+    return f"{shown} ({change}{note})"

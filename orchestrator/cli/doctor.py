@@ -25,7 +25,7 @@ _STATUSES = {
     "missing": "missing",
     "intact": "with a correct checksum",
     "readable": "readable but without a checksum",
-    "unknown": "not checked, because hooks or others wrote them",
+    "unknown": "not checked: not written by Hookyard",
 }
 
 
@@ -109,8 +109,10 @@ def _diagnose(run: str, as_json: bool) -> None:
 def _make_diagnosis(run: Run) -> Diagnosis:
     from orchestrator.stats.insight import diagnose, make_failure_finding
 
-    ending = make_failure_finding(run.status, run.error)
-    return diagnose(run.rows(), run.hook_costs, ending).with_path(run.path)
+    metadata, attempts = run.folder.read_metadata(), run.folder.read_attempts()
+    failure = make_failure_finding(run.status, metadata.error, metadata.is_user_error)
+    epoch_iterations = attempts[-1].epoch_iterations if attempts else None
+    return diagnose(run.rows(), run.hook_costs, failure, epoch_iterations).with_path(run.path)
 
 
 def _diagnose_sweep(path: str, as_json: bool) -> None:

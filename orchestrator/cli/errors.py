@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from orchestrator.errors import HookyardError, UsageError
+from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.storage.storage import advice_on
 from orchestrator.terminal.display import PipeSafe
 from orchestrator.terminal.printable import PrintableFormatter, printable
@@ -47,6 +47,8 @@ class Subcommands(_HidesFlagTypes, TyperGroup):
             return super().invoke(ctx)
         except HookyardError as error:
             typer.echo(printable(str(error)), err=True)
+            if isinstance(error, RunError) and error.traceback_file:
+                typer.echo(f"The traceback is in {printable(error.traceback_file)}", err=True)
             raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED) from None
         except OSError as error:
             typer.echo(f"{printable(str(error))}. {advice_on(error)}", err=True)

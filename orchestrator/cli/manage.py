@@ -48,7 +48,7 @@ def ls(
     from orchestrator.records.run_list import list_runs
 
     if unknown := [word for word in status or () if word not in STATUSES]:
-        raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]}")
+        raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
     listed = list_runs(storage)
     if not listed and not Storage(storage).exists():
         raise UsageError(f"the folder {storage} does not exist; --storage names the folder that holds the runs")
@@ -135,7 +135,8 @@ def note(
     with folder.lease():
         metadata = folder.read_metadata()
         if missing := [name for name in untag or () if name not in metadata.tags]:
-            raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")
+            tags_text = f"its tags are {', '.join(metadata.tags)}" if metadata.tags else "it has no tags"
+            raise UsageError(f"{folder} has no tag {', '.join(missing)}; {tags_text}")
         tags = [name for name in dict.fromkeys([*metadata.tags, *(tag or ())]) if name not in (untag or ())]
         folder.update(tags=tags, notes=metadata.notes if text is None else text)
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import quantities
+from orchestrator.storage.location import is_url
 from orchestrator.terminal.printable import printable, printable_json, printable_line
+
+
+def check_output(file: str | Path) -> None:
+    """Raise UsageError if --output names a folder, or a file in a folder that does not exist."""
+    path = Path(file)
+    if str(file).endswith("/") or path.is_dir():
+        raise UsageError(f"--output {file} is a folder; give a file name")
+    if not is_url(str(file)) and not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {file}: the folder {path.parent} does not exist")
 
 
 @contextmanager

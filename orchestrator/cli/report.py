@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import RunOrSweep
-from orchestrator.cli.output import echo
+from orchestrator.cli.output import check_output, echo
 from orchestrator.errors import StorageError, UsageError
 
 PAGE = "report.html"
@@ -24,11 +24,11 @@ def report(
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.report import report as make_report
     from orchestrator.storage import Storage
-    from orchestrator.storage.location import join_location, split_options
+    from orchestrator.storage.location import split_options
 
     folder = RunFolder.open(run)
-    if output and split_options(output)[0].endswith("/"):
-        raise UsageError(f"{output} is a folder: name a file, such as {join_location(output, PAGE)}")
+    if output:
+        check_output(split_options(output)[0])
     file = Storage(output) if output else folder.storage / PAGE
     page = make_report(folder)
     try:

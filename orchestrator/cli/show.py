@@ -113,9 +113,8 @@ def show_brief(folder: RunFolder) -> None:
     for label in ("stopped", "checkpoints", "evaluations"):
         if run[label]:
             echo(f"{label}: {', '.join(run[label])}")
-    rows = [
-        (name, format_cell(name, value)) for name, value in run["metrics"].items() if name not in ("attempt", "time")
-    ]
+    values = {name: value for name, value in run["metrics"].items() if name not in ("attempt", "time")}
+    rows = [(name, format_cell(name, value) if value == value else "nan") for name, value in values.items()]
     if rows:
         echo("")
         print_table(("last report", ""), rows)
@@ -133,8 +132,9 @@ def _count(number: int, noun: str) -> str:
 
 def _show_use(use: UsageHint | None) -> None:
     if use:
+        label = "resume:         " if use.command.startswith("hookyard resume") else "train it longer:"
         echo(f"  use it:          {use.python}")
-        echo(f"  train it longer: {use.command}")
+        echo(f"  {label} {use.command}")
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from orchestrator.cli.options import AsJson, OneRun, RunOrSweep
-from orchestrator.cli.output import echo, format_cell, format_json, print_json, print_table, stdout_to_stderr
+from orchestrator.cli.output import (
+    check_output,
+    echo,
+    format_cell,
+    format_json,
+    print_json,
+    print_table,
+    stdout_to_stderr,
+)
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,7 +111,7 @@ def samples(
 
 def _check_format(form: Format, output: Path | None) -> None:
     if form == "parquet" and output is None:
-        raise UsageError("--format parquet writes a binary file: name it with --output FILE")
+        raise UsageError("--format parquet needs --output FILE")
     if form == "table" and output is not None:
         raise UsageError(f"--output {output} needs a data format: add --format csv, json or parquet")
 
@@ -119,6 +127,7 @@ def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
     """Write the table as data; empty cells and NaN are null in JSON and empty in CSV."""
     if output is None:
         return print_json(_to_records(table)) if form == "json" else echo(table.to_csv(index=False), nl=False)
+    check_output(output)
     try:
         if form == "parquet":
             table.to_parquet(output, index=False)
@@ -139,6 +148,8 @@ def _to_records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _print_table(table: pd.DataFrame, by: By | None) -> None:
+    if by == "row" and table.empty:
+        return echo("no rows match", err=True)
     columns = [str(name) for name in table.columns]
     if by == "row":
         rows = table.astype(object).where(table.notna(), None).itertuples(index=False, name=None)

@@ -59,8 +59,8 @@ def make_job(
         )
     if "://" not in storage and not Path(storage).is_absolute():
         raise UsageError(
-            f"storage '{storage}' is relative to the job's temporary folder, which is deleted. Use one that every node"
-            " sees: --storage s3://bucket/runs, or the absolute path of a network folder"
+            f"storage '{storage}' is relative to the job's temporary folder, which is deleted. Use one that all"
+            " nodes can reach: --storage s3://bucket/runs, or the absolute path of a network folder"
         )
     if without_credentials(storage) != storage:
         raise UsageError(

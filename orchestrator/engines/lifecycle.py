@@ -11,11 +11,11 @@ from orchestrator.engines.rank_failures import (
     RankFailed,
     escape_surrogates,
     format_failure_line,
-    log_traceback,
+    get_traceback,
     to_hookyard_error,
     would_fail_again,
 )
-from orchestrator.errors import HookyardError, MetricMissing
+from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.terminal.display import say
 
@@ -74,8 +74,7 @@ class Lifecycle:
                 if report is None or not self._preemptions or not self._is_preempted(report):
                     return report
                 self._preemptions -= 1
-                attempt, step = len(self.folder.read_attempts()) - 1, report.metrics["step"]
-                self._show_line(f"attempt {attempt} preempted after step {step}")
+                self._show_line(f"Preempted after step {report.metrics['step']}")
                 self.shut_down()
             except RankFailed as failure:
                 if failure.is_user_error or not self._restarts:
@@ -139,7 +138,9 @@ def failing(folder: RunFolder) -> Iterator[None]:
                 is_user_error=would_fail_again(error),
                 metric_missing=isinstance(error, MetricMissing),
             )
-            log_traceback(folder, error)
+            if (trace := get_traceback(error)) and isinstance(own, RunError):
+                folder.log(trace)
+                own.traceback_file = f"{folder}/log.txt"
         except (HookyardError, OSError) as later:  # the first failure is the one to raise
             say(f"Could not record the failure of {folder}: {later}")
         if own is error or isinstance(error, KeyboardInterrupt):

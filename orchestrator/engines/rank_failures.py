@@ -16,7 +16,6 @@ from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_p
 from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.terminal.display import say
 
 USER_ERRORS = (
     ArithmeticError,
@@ -92,13 +91,6 @@ def get_traceback(error: BaseException) -> str:
     if isinstance(error, RankFailed):
         return error.trace
     return "" if isinstance(error, HookyardError) or not isinstance(error, Exception) else _format_traceback(error)
-
-
-def log_traceback(folder: RunFolder, error: BaseException) -> None:
-    """Write the traceback of a failure to the run's log and print where it is; runs in the driver."""
-    if trace := get_traceback(error):
-        folder.log(trace)
-        say(f"The traceback is in {folder}/log.txt")
 
 
 def _format_traceback(error: BaseException) -> str:
@@ -260,4 +252,4 @@ def format_failure_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str
         return f"Failed before it started: rank {failure.rank}: {message}"
     nodes = {host.rank: host.node for host in attempts[-1].hosts}
     node = nodes.get(failure.rank, "no node")
-    return f"Attempt {attempts[-1].number} failed: rank {failure.rank} on {node}: {message}"
+    return f"Rank {failure.rank} on {node} failed: {message}"

@@ -323,7 +323,7 @@ def _begin_attempt(
 
 def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
     begins = (
-        f"resumes from {attempt.checkpoint}" if attempt.checkpoint else "starts from scratch, as there is no checkpoint"
+        f"Resumed from {attempt.checkpoint}" if attempt.checkpoint else "Started from scratch: there is no checkpoint"
     )
     ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
-    return f"attempt {attempt.number} {begins}: {ranks} on {', '.join(dict.fromkeys(nodes))}"
+    return f"{begins}; {ranks} on {', '.join(dict.fromkeys(nodes))}"

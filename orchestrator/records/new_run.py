@@ -22,7 +22,7 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
     refuse_if_taken(folder)
     with errors_before_start():
         if folder.exists():
-            _log.warning("%s ended before it trained: its files are removed, and a new run takes its name", folder)
+            _log.warning("Replacing %s, which ended before training", folder)
             for file in sorted(folder.storage.names(), key="run.json".__eq__):
                 if file != CLAIMS:
                     folder.storage.delete(file)

@@ -16,7 +16,7 @@ from orchestrator.checkpoint.index import list_checkpoints
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import ConfigError, DamagedFile, StorageError, UsageError
+from orchestrator.errors import MISSING, ConfigError, DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import Lease, check_lease, is_driven
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
@@ -38,8 +38,8 @@ _log = logging.getLogger("hookyard")
 
 ADVICE = {
     "run.json": (
-        "Restore it from a backup, or remount the run's disk. Without it, no command finds the run. The experiment"
-        " is still in experiment.yaml, the trained weights in checkpoints/"
+        "Restore it from a backup. Without it, no command finds the run. The experiment is"
+        " still in experiment.yaml, the trained weights in checkpoints/"
     ),
     "experiment.yaml": "Restore it from a backup, or fix it by hand",
     "source.json": "Restore it from a backup, or delete it: then `hookyard resume` reads experiment.yaml",
@@ -129,7 +129,7 @@ class RunFolder:
         return not all(name.startswith((*INITIAL_FILES, ".")) for name in self.storage.names())
 
     def make_lost_metadata_error(self) -> DamagedFile:
-        return DamagedFile(str(self.storage / "run.json"), "it is missing", ADVICE["run.json"])
+        return DamagedFile(str(self.storage / "run.json"), MISSING, ADVICE["run.json"])
 
     def read_metadata(self) -> RunMetadata:
         return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
@@ -228,7 +228,7 @@ class RunFolder:
         try:
             return self.storage.read("experiment.yaml").decode()
         except FileNotFoundError:
-            reason = "it is missing"
+            reason = MISSING
         except UnicodeDecodeError as error:
             reason = str(error)
         raise DamagedFile(str(self.storage / "experiment.yaml"), reason, ADVICE["experiment.yaml"])
@@ -253,7 +253,7 @@ class RunFolder:
 
     def make_lost_attempt_error(self, number: int) -> DamagedFile:
         file = self.storage / f"stats/attempt={number}/attempt.json"
-        return DamagedFile(str(file), "it is missing", ADVICE["attempt.json"])
+        return DamagedFile(str(file), MISSING, ADVICE["attempt.json"])
 
     def begin_attempt(
         self,

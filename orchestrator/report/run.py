@@ -34,18 +34,18 @@ def run_page(run: Run, made: str) -> str:
     """Return the page of a run, running or ended; `made` is the time."""
     metadata, reports, modes = run.folder.read_metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    by_rank = _totals_by_rank(rows)
+    by_rank, attempts = _totals_by_rank(rows), run.folder.read_attempts()
+    failure = make_failure_finding(run.status, metadata.error, metadata.is_user_error)
+    epoch_iterations = attempts[-1].epoch_iterations if attempts else None
     sections = [
-        findings(
-            diagnose(rows, hook_costs, failure_finding=make_failure_finding(run.status, metadata.error)), run.path
-        ),
+        findings(diagnose(rows, hook_costs, failure, epoch_iterations), run.path),
         best_checkpoint(run.folder, run.best),
         learning(rows, reports, modes),
         spans(rows, reports),
         memory(rows),
         hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
         recorded(rows),
-        experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
+        experiment(run.folder.read_experiment_text(), metadata, attempts),
     ]
     tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)

@@ -84,7 +84,7 @@ def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str
     well, or there are none, or a checkpoint is damaged.
     """
     if not 0 < std <= LARGEST_STD:
-        raise UsageError(f"std must be in (0, {LARGEST_STD}], whose end is nearly the plain mean, got {std:g}")
+        raise UsageError(f"--std must be greater than 0 and at most {LARGEST_STD} (nearly the plain mean), got {std:g}")
     store = open_checkpoints(folder)
     hook = _choose_hook(folder, hook)
     try:

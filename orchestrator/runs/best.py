@@ -111,7 +111,7 @@ class UsageHint:
 
     @classmethod
     def of(cls, folder: RunFolder, label: str, trial: RunFolder | None = None) -> Self:
-        """Return code that loads the model, and a command that trains for as long again.
+        """Return code that loads the model, and a command that resumes the run or trains for as long again.
 
         `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a checkpoint.
         """
@@ -121,12 +121,15 @@ class UsageHint:
         if not has_model:
             code = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
         opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
+        python = f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}"
+        if folder.find_status() in ("interrupted", "failed", "lost"):
+            return cls(python, f"hookyard resume {shlex.quote(str(folder))}")
         unit = "epochs" if config.get("epochs") else "steps"
         length, scheduler = config.get(unit) or 0, config.get("scheduler")
         entries = scheduler.items() if isinstance(scheduler, dict) else ()
         keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTH_ARGUMENTS and value == length)]
         longer = " ".join(f"{key}={2 * length}" for key in keys)
         return cls(
-            f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}",
+            python,
             f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}",
         )

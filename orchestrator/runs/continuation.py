@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hooks.metrics.direction import AUTO, find_best_metric, val_metrics
+from hooks.metrics.names import list_known
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import with_overrides
 from orchestrator.config.sections.experiment import Experiment
@@ -19,7 +22,29 @@ from orchestrator.storage.location import is_url, split_options
 
 
 def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> CheckpointStore:
-    return CheckpointStore(folder.find_checkpoint_folder(), folder.name, is_master=is_master)
+    explain = partial(_explain_missing_checkpoint, folder)
+    return CheckpointStore(folder.find_checkpoint_folder(), folder.name, is_master, explain)
+
+
+def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
+    """Return why a run has no checkpoint `best` or `last`, to end a message."""
+    config = folder.read_experiment()
+    hook = (config.get("hooks") or {}).get("checkpoint")
+    if not isinstance(hook, dict):
+        return ": hooks.checkpoint was off"
+    if label != "best":
+        return ": none was saved, or all were removed"
+    reported = list(dict.fromkeys(name for report in folder.read_reports() for name in report if "/" in name))
+    best = hook.get("best") or AUTO
+    metric = best if isinstance(best, str) else best[0]
+    if metric != AUTO and metric not in reported:
+        hint = f" ({list_known(reported, metric)})" if reported else ""
+        return f": no report has the metric of hooks.checkpoint.best, '{metric}'{hint}"
+    if not val_metrics(reported):
+        return ": the run did not validate"
+    if metric != AUTO or find_best_metric(reported, config):
+        return ": no checkpoint was saved at a report with a finite value of its metric"
+    return ": no validation metric has a known direction. Set hooks.checkpoint: {best: METRIC, mode: max}, or mode: min"
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -54,7 +79,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     done, length = (position.step, experiment.steps) if experiment.steps else (position.epoch, experiment.epochs)
     if length is not None and done >= length:
         raise UsageError(
-            f"{store.path(name)} has {done} of {length} {unit}, so nothing is left to train. Set the new total, such as"
+            f"{store.path(name)} was saved after {done} {unit}, and {unit} is {length}; set a larger total, such as"
             f" {unit}={2 * done}"
         )
     return experiment

@@ -17,6 +17,7 @@ from orchestrator.records.metadata import EngineName
 from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
+from orchestrator.runs.best import UsageHint
 from orchestrator.runs.continuation import check_same_optimizers, check_same_ranks, open_checkpoints, open_parent_run
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.result import Run
@@ -42,7 +43,7 @@ def run(
     """
     experiment = check_experiment(experiment)
     if experiment.sweep is not None:
-        raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
+        raise UsageError(f"{experiment.name} has a `sweep` section; use `hookyard sweep` (sweep() in Python)")
     engine = choose_engine(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
@@ -104,7 +105,8 @@ def _prepare(
     """Check that a run can be resumed, and record it; return its experiment, engine and cluster address."""
     metadata = folder.read_metadata()
     if metadata.status in COMPLETE:
-        raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
+        command = UsageHint.of(folder, "last").command
+        raise UsageError(f"{folder} has {metadata.status}. To train it longer: {command}")
     if metadata.evaluates:
         raise UsageError(
             f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"

@@ -86,7 +86,7 @@ class Evaluation:
         overrides = list(overrides)
         has_rank_override = any(override.startswith(("workers=", "workers.count=")) for override in overrides)
         if workers is not None and has_rank_override:
-            raise UsageError(f"{workers} workers are given, and workers.count is overridden too; set only one of them")
+            raise UsageError(f"--workers {workers} and workers.count set the same number; remove one of them")
         if phase not in ("val", "test"):
             raise UsageError(f"phase must be val or test, got {phase!r}")
         if run.read_metadata().evaluates:
@@ -123,8 +123,7 @@ class Evaluation:
         ranks = self.experiment.workers.max_count
         if engine == "in-process" and self.has_rank_override and ranks > 1:
             raise UsageError(
-                f"{ranks} workers are given, and the engine in-process has only one; use another engine, gang or train"
-                " (--engine gang)"
+                f"{ranks} workers need --engine gang or train; the engine in-process (--local) has only one"
             )
         address = chosen_address(address, local=engine == "in-process")
         check_can_run(self.experiment, engine, address)
@@ -152,7 +151,7 @@ def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool
         raise UsageError(str(error)) from None
     phases = manifest.get("phases", [phase])
     if not has_other_data and all(known.partition("/")[0] != phase for known in phases):
-        raise UsageError(f"{run} has no {phase} data: data() of its task gave {', '.join(phases)} when {name} was made")
+        raise UsageError(f"{run} has no {phase} data: data() returned {' and '.join(phases)} when {name} was saved")
     return Evaluated(str(run), name, sha256, position.epoch, position.step, phase)
 
 

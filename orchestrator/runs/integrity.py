@@ -35,7 +35,7 @@ FileStatus = Literal["intact", "readable", "unknown", "damaged", "missing"]
 """`intact`: the checksum matches. `readable`: valid, without checksum. `unknown`: file of a hook or the user."""
 _RUNS = ("trials/", f"{EVALUATIONS}/")
 """Folders that contain runs."""
-_ROWS = "Rows that are left out are lost without a copy of the file; all other rows, reports and checkpoints are intact"
+_ROWS = "The rows of this file are lost unless you restore a copy; all other rows, reports and checkpoints are intact"
 _CHECKPOINT = "`resume` uses the newest intact checkpoint instead; restore a copy, or remove its folder"
 _COPY = "Restore it from a backup, or continue without it: nothing depends on it"
 _UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)

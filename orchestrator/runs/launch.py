@@ -40,7 +40,7 @@ POLL_S = 0.2
 def choose_engine(engine: EngineName | None, local: bool) -> EngineName:
     """Return the engine to use. Raises UsageError if `local` contradicts `engine`."""
     if local and engine not in (None, "in-process"):
-        raise UsageError(f"`local` is the engine in-process, and engine={engine} is another one; set only one of them")
+        raise UsageError(f"--local means --engine in-process; remove --local or --engine {engine}")
     return "in-process" if local else engine or "train"
 
 

@@ -145,7 +145,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     rows = run.load_stats(where=f"phase = 'train' and iteration = {iteration} and rank = {rank}")
     attempts = {attempt.number: attempt for attempt in folder.read_attempts()}
     number = (
-        _find_failed_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
+        _find_failed_attempt(run, [*attempts.values()], iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
     )
     if number not in attempts:
         raise folder.make_lost_attempt_error(number)
@@ -185,14 +185,17 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     )
 
 
-def _find_failed_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: int) -> int:
+def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, rank: int) -> int:
     """Return the attempt that failed in an iteration; raises UsageError if none did."""
     last = run.rows(f"phase == 'train' and rank == {rank}").aggregate({"last": "max(iteration)"})["last"].max()
     last = 0 if pd.isna(last) else int(last)
     attempts_with_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
     if attempts_with_rank and iteration == last + 1 and run.status == "failed":
         return attempts_with_rank[-1]
-    known = f"the last is {last}" if last else "it has none at all"
+    ranks = max((attempt.world_size for attempt in attempts), default=1)
+    if rank >= ranks:
+        raise UsageError(f"{run.path} has no rank {rank}; it had {ranks} rank{'s' * (ranks > 1)}, counted from 0")
+    known = f"the last is {last}" if last else "none was recorded"
     raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {known}")
 
 

@@ -146,7 +146,8 @@ class Run(Result):
                 raise UsageError("hook costs are not recorded by row: by='hook' takes neither columns nor where")
             return summaries.summarize_hooks(self.hook_costs, summaries.sum_seconds(self.rows()))
         if by not in (None, "rank", "node", "phase", "span"):
-            raise UsageError(f"by must be one of rank, node, phase, span, hook, got {by!r}")
+            kinds = "'rank', 'node', 'phase', 'span' or 'hook'"
+            raise UsageError(f"by must be {kinds}, got {by!r}{'; --by trial is for sweeps' if by == 'trial' else ''}")
         rows = self.rows(where if by == "phase" else self._restrict_to_training(where))
         check_columns(columns or (), rows.columns)
         if by is None:

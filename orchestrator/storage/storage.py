@@ -45,6 +45,7 @@ _ADVICE = {
     errno.ENOSPC: "The disk is full, or has room for no more files: make room",
     errno.EFBIG: "The file is larger than the limit: raise it (ulimit -f), or use another storage",
     errno.EDQUOT: "The quota is used up: make room",
+    errno.ENOENT: "The folder is missing or cannot be created: use another storage",
     errno.EROFS: "It is read-only: use another storage",
     errno.EACCES: "This user lacks permission: change its permissions, or use another storage",
     errno.EPERM: "This user lacks permission: change its permissions, or use another storage",
@@ -69,10 +70,7 @@ def raising_storage_errors(place: object, missing: bool = True) -> Iterator[None
     except OSError as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not missing:
             raise FileNotFoundError(error.errno, error.strerror, str(place)) from error
-        raise StorageError(
-            f"{place}: {error.strerror or error}. {advice_on(error)}; hookyard resume continues from the last"
-            " checkpoint"
-        ) from error
+        raise StorageError(f"{place}: {error.strerror or error}. {advice_on(error)}") from error
 
 
 class Storage:

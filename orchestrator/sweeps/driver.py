@@ -78,7 +78,7 @@ def sweep(
     experiment = check_experiment(experiment)
     settings = experiment.sweep
     if settings is None:
-        raise UsageError("this experiment has no sweep section; use run (hookyard run)")
+        raise UsageError(f"{experiment.name} has no `sweep` section; use `hookyard run` (run() in Python)")
     if experiment.source.continued_from:
         raise UsageError(
             f"this experiment continues from {experiment.source.continued_from}, but the trials of a sweep start from"

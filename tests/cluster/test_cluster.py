@@ -129,8 +129,8 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
     # step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
     checkpoint = run.folder.read_attempts()[1].checkpoint
-    assert re.fullmatch(f"Attempt 0 failed: rank [012] on {victim}: died without an error message: .*", told[0])
-    assert re.fullmatch(f"attempt 1 resumes from {checkpoint}: 3 ranks on .*{victim}.*", told[1])
+    assert re.fullmatch(f"Rank [012] on {victim} failed: died without an error message: .*", told[0])
+    assert re.fullmatch(f"Resumed from {checkpoint}; 3 ranks on .*{victim}.*", told[1])
 
 
 def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) ->
     overrides = ["workers.count=2", "epochs=60"]
     victim, run, told = disturbed(cluster, "drained", cluster.prepare_drain(), overrides=overrides)
     first, second = run.folder.read_attempts()
-    step = re.fullmatch(r"attempt 0 preempted after step (\d+)", told[0])
+    step = re.fullmatch(r"Preempted after step (\d+)", told[0])
     assert step is not None
     assert int(step[1]) == second.position.step
     assert (first.world_size, second.world_size) == (2, 2)
@@ -163,8 +163,8 @@ def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> 
     assert first in (2, 3)  # a host that has just been restarted may come too late
     assert second == 2
     assert sorted(host.node for host in attempts[1].hosts) == left
-    assert told[0].startswith("Attempt 0 failed: rank ")
-    assert re.fullmatch(f"attempt 1 resumes from {attempts[1].checkpoint}: 2 ranks on .*", told[1])
+    assert told[0].startswith("Rank ")
+    assert re.fullmatch(f"Resumed from {attempts[1].checkpoint}; 2 ranks on .*", told[1])
     # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as many each.
     samples = run.stats.groupby(["phase", "epoch"], observed=True)["batch_size"].sum().unstack()
     assert (samples.loc["val"] == 397).all()
@@ -197,7 +197,7 @@ def disturbed(
     said = []
     for line in driver.stdout:
         said.append(line)
-        if line.startswith("Attempt 0 failed"):
+        if line.startswith("Rank ") and " failed: " in line:
             mend(victim)
     assert driver.wait() == 0, "".join(said)
     driver.stdout.close()
@@ -205,6 +205,6 @@ def disturbed(
     assert run.status == "finished"
     assert not run.stats.duplicated(KEY).any()
     log = Path(folder / "log.txt").read_text()
-    told = re.findall(r"^\S+ ([Aa]ttempt .*)$", log, re.MULTILINE)
+    told = re.findall(r"^\S+ ((?:Rank \d .* failed: |Resumed|Started|Preempted).*)$", log, re.MULTILINE)
     assert len(told) == 2, log
     return victim, run, told

@@ -55,9 +55,7 @@ class BackgroundSender:
             self._thread.join(max(0.0, until - monotonic()))
         waiting = self._jobs.qsize() if self._thread.is_alive() else 0
         if self._thread.is_alive() or self._failed:
-            logger.warning(
-                "%s: %d messages failed, %d were not sent within %g s", self._name, self._failed, waiting, wait_s
-            )
+            logger.warning("%s: %d updates were not sent", self._name, self._failed + waiting)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -69,7 +67,7 @@ class BackgroundSender:
     def _count_failure(self, reason: str) -> None:
         self._failed += 1
         if self._failed == 1:
-            logger.warning("%s cannot send (the run continues, and it keeps trying): %s", self._name, reason)
+            logger.warning("%s: an update was not sent; the run continues: %s", self._name, reason)
 
 
 @dataclass

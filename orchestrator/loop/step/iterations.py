@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial, reduce
 from operator import add, itemgetter
@@ -31,6 +33,8 @@ from orchestrator.task import Task
 
 COUNTERS = ("iteration", "step", "samples", "batch_size")
 """Counters, the first columns of every iteration's row."""
+
+_log = logging.getLogger("hookyard")
 
 Timestamps = tuple[Any, ...]
 """Timestamps of one iteration, in order."""
@@ -76,6 +80,7 @@ class IterationRunner:
         self.clock, self.precisions, self.recorder, self.world = clock, precisions, recorder, world
         self.precision = next(iter(precisions.values()))
         self.means = Means()
+        self._has_warned_of_nan = False
         self.microbatches = 1
         """Number of micro-batches that a training batch is split into."""
         self._on_cpu = state.device.type == "cpu"
@@ -322,7 +327,12 @@ class IterationRunner:
     def reduce_metrics(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the phase's metrics across all ranks, as `<prefix>/<name>`, and reset the means; collective."""
         means, self.means = self.means, Means()
-        return reduce_phase(self.task, prefix, means, meters or {}, world)
+        metrics = reduce_phase(self.task, prefix, means, meters or {}, world)
+        nan = next((name for name, value in metrics.items() if math.isnan(value)), None)
+        if nan and world.is_master and not self._has_warned_of_nan:
+            self._has_warned_of_nan = True
+            _log.warning("%s is NaN in epoch %d; set hooks.nan_guard to stop at the first NaN", nan, self.state.epoch)
+        return metrics
 
 
 def make_clear_gradients(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

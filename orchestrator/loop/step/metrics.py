@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
@@ -13,8 +12,6 @@ from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.loop.world import World
 from orchestrator.task import Task
-
-logger = logging.getLogger("hookyard")
 
 
 class Means:
@@ -74,9 +71,6 @@ def reduce_phase(task: Task, prefix: str, means: Means, meters: Mapping[str, Any
                 " another meter: rename one of them"
             )
         values |= numbers
-    for name, value in values.items():
-        if math.isnan(value):
-            logger.warning("%s/%s is NaN", prefix, name)
     return {f"{prefix}/{name}": value for name, value in values.items()}
 
 

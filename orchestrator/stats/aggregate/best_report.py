@@ -20,9 +20,11 @@ class Divergence:
     """Value in the last report."""
     step: int
     """Step of the first report from which on the metric is not finite."""
+    epoch: int
+    """Epoch of that report."""
 
     def __str__(self) -> str:
-        return f"{self.metric} is {self.value} since step {self.step}"
+        return f"{self.metric} is {'NaN' if math.isnan(self.value) else self.value} since epoch {self.epoch}"
 
 
 def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) -> Divergence | None:
@@ -32,10 +34,10 @@ def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) ->
     """
     losses = [name for report in reports for name in report if name == "train/loss" or name.startswith("train/loss_")]
     for name in dict.fromkeys([*losses, *([metric] if metric else [])]):
-        values = [(report[name], report.get("step", 0)) for report in reports if isinstance(report.get(name), float)]
-        if values and not math.isfinite(values[-1][0]):
-            not_finite = list(takewhile(lambda entry: not math.isfinite(entry[0]), reversed(values)))
-            return Divergence(name, values[-1][0], not_finite[-1][1])
+        having = [(report[name], report) for report in reports if isinstance(report.get(name), float)]
+        if having and not math.isfinite(having[-1][0]):
+            *_, (_, first) = takewhile(lambda entry: not math.isfinite(entry[0]), reversed(having))
+            return Divergence(name, having[-1][0], first.get("step", 0), first.get("epoch", 0))
     return None
 
 

@@ -76,10 +76,12 @@ def diagnose(
     stats: Rows | pd.DataFrame,
     hooks: pd.DataFrame | None = None,
     failure_finding: Finding | None = None,
+    epoch_iterations: int | None = None,
 ) -> Diagnosis:
     """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
 
-    `hooks` are the hooks' costs. `failure_finding` describes how the run failed. Missing columns mean fewer findings.
+    `hooks` are the hooks' costs. `failure_finding` describes how the run failed, and `epoch_iterations` is the
+    length of an epoch. Missing columns mean fewer findings.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
@@ -94,20 +96,18 @@ def diagnose(
         *find_loss_anomalies(rows),
         *(find_stragglers(syncs, hooks) if syncs is not None else []),
         *(find_costly_hooks(seconds, hooks) if hooks is not None else []),
-        *([_with_replay(failure_finding, rows)] if failure_finding else []),
+        *([_with_replay(failure_finding, rows, epoch_iterations)] if failure_finding else []),
     ]
     findings.sort(key=lambda finding: finding.weight, reverse=True)
     return Diagnosis(tuple(findings), compute_key_figures(sample, seconds, syncs))
 
 
-def make_failure_finding(status: str, error: str | None) -> Finding | None:
+def make_failure_finding(status: str, error: str | None, is_user_error: bool = True) -> Finding | None:
     """Return the finding on a run that failed or lost its driver, the most serious of all; None for other runs."""
     if status == "failed":
         message = (error or "without an error message").strip().splitlines()[0]
-        sentence, advice = (
-            f"the run failed: {message}",
-            "fix the error, then hookyard resume RUN; the log has the traceback",
-        )
+        fix = "fix the task or edit RUN/experiment.yaml first, then " if is_user_error else ""
+        sentence, advice = f"the run failed: {message}", f"{fix}hookyard resume RUN"
     elif status == "lost":
         sentence, advice = (
             "the run is lost: its driver died before it could write how the run ended",
@@ -119,10 +119,15 @@ def make_failure_finding(status: str, error: str | None) -> Finding | None:
     return Finding("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
 
 
-def _with_replay(failure_finding: Finding, rows: Rows) -> Finding:
-    """Add the command that replays the failed iteration, which is the one after the last row."""
+def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | None) -> Finding:
+    """Add the command that replays the failed iteration, which is the one after the last row.
+
+    A run whose last row ends an epoch failed after it: in a hook, in validation, or while saving.
+    """
     last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")["last"].iloc[0]
     if failure_finding.numbers["status"] != "failed" or pd.isna(last):
+        return failure_finding
+    if epoch_iterations and int(last) % epoch_iterations == 0:
         return failure_finding
     return replace(
         failure_finding, advice=f"{failure_finding.advice}; hookyard replay RUN --iteration {int(last) + 1} repeats it"

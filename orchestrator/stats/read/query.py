@@ -210,7 +210,7 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"available: {', '.join(sorted(known))}"
-            raise UsageError(f"there is no column '{shortened(name, 200)}': {hint}")
+            raise UsageError(f"there is no column '{shortened(name, 200)}'; {hint}")
 
 
 def query(source: Source, sql: str) -> pd.DataFrame:
@@ -233,7 +233,9 @@ def query(source: Source, sql: str) -> pd.DataFrame:
         with source.raising_damaged_file():
             return connection.execute(sql).df()
     except duckdb.Error as error:
-        raise UsageError(f"query: {error}") from None
+        message = str(error).partition(": ")[2].partition("\nDid you mean")[0]
+        table = "; the only table is `rows`" if isinstance(error, duckdb.CatalogException) else ""
+        raise UsageError(f"query: {message}{table}") from None
     finally:
         connection.close()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hooks.metrics.direction import direction
-from orchestrator.errors import DamagedFile, UsageError, did_you_mean
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
@@ -84,7 +84,7 @@ class Sweep(Result):
         if "/" in name or not folder.exists():
             names = [folder.name for folder in trial_folders(self.folder)]
             existing = f"it has {names[0]} to {names[-1]}" if names else "it has none yet"
-            raise UsageError(f"{self.path} has no trial '{name}': {did_you_mean(name, names) or existing}")
+            raise UsageError(f"{self.path} has no trial '{name}'; {existing}")
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:

@@ -201,7 +201,7 @@ def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore
     assert store.resolve("last") == "epoch-0002"
     assert store.resolve("epoch-0002") == "epoch-0002"
     store.retain("checkpoint", ["epoch-0002"])
-    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*Available: last, epoch-0002"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*; available: last, epoch-0002"):
         store.resolve("best")
 
 

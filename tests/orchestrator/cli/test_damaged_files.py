@@ -176,7 +176,7 @@ def test_resume_skips_a_damaged_checkpoint_with_a_warning(cut: Path, tmp_path: P
     assert code == 1  # the hook breaks again
     for text in (told, (cut / "log.txt").read_text()):
         assert f"checkpoint {two}: model.pt is damaged: it has 0 bytes" in text
-        assert "attempt 1 resumes from epoch-0001" in text
+        assert "Resumed from epoch-0001" in text
 
 
 def test_resume_needs_an_intact_checkpoint_or_from_start(cut: Path) -> None:
@@ -190,7 +190,7 @@ def test_resume_needs_an_intact_checkpoint_or_from_start(cut: Path) -> None:
     )
     assert json.loads((cut / "run.json").read_text())["status"] == "failed"
     result = CliRunner().invoke(app, ["resume", str(cut), "--from-start"])
-    assert "attempt 1 starts from scratch, as there is no checkpoint" in result.stderr
+    assert "Started from scratch: there is no checkpoint" in result.stderr
 
 
 def test_resume_with_a_damaged_index_starts_nothing(cut: Path) -> None:
@@ -216,7 +216,7 @@ def test_full_disk_before_a_resume_exits_with_2(cut: Path, monkeypatch: pytest.M
     assert (code, out) == (2, "")
     assert f"{refused}: No space left on device. The disk is full, or has room for no more files: make room" in told
     assert told.endswith("Nothing was started.\n")
-    assert "attempt 1 resumes from epoch-0001" in call("resume", cut)[2]
+    assert "Resumed from epoch-0001" in call("resume", cut)[2]
 
 
 @pytest.mark.parametrize("name", ["stats", "checkpoints"])

@@ -82,7 +82,7 @@ def test_ls_refuses_unknown_filters(storage: str) -> None:
     refused = call("ls", "--storage", storage, "--status", "done")
     assert (refused.exit_code, refused.stderr) == (
         2,
-        "--status must be one of running, finished, stopped, interrupted, failed, lost, got done\n",
+        "--status must be one of running, finished, stopped, interrupted, failed, lost, got 'done'\n",
     )
     assert call("ls", "nothing", "--storage", storage).stderr == f"no matching runs in {storage}\n"
 
@@ -100,7 +100,7 @@ def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) ->
     ("arguments", "says"),
     [
         ([], "nothing to note"),
-        (["--untag", "slow"], "has no tag slow; it has none"),
+        (["--untag", "slow"], "has no tag slow; it has no tags"),
         (["text"], "is still running"),
     ],
 )

@@ -33,6 +33,10 @@ def test_report_is_written_into_the_run(run: Path) -> None:
 
 def test_report_can_be_written_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(app, ["report", str(run), "--output", "pages/digits.html"])
+    assert refused.exit_code == 2
+    assert refused.stderr == "cannot write pages/digits.html: the folder pages does not exist\n"
+    (tmp_path / "pages").mkdir()
     assert CliRunner().invoke(app, ["report", str(run), "--output", "pages/digits.html"]).exit_code == 0
     assert CliRunner().invoke(app, ["report", str(run), "--output", "here.html"]).stdout == f"{tmp_path}/here.html\n"
     assert (tmp_path / "pages" / "digits.html").exists()
@@ -57,9 +61,9 @@ def test_report_refuses_wrong_usage_and_writes_nothing(run: Path, tmp_path: Path
     (tmp_path / "file").write_text("mine")
     for arguments, words in (
         ([str(tmp_path)], "is not a run"),
-        ([str(run), "--output", f"{tmp_path}/"], "is a folder: name a file"),
+        ([str(run), "--output", f"{tmp_path}/"], "is a folder; give a file name"),
         ([str(run), "--output", f"{tmp_path}/file/page.html"], "cannot write"),
-        ([str(run), "--output", str(tmp_path / "digits")], "cannot write"),
+        ([str(run), "--output", str(tmp_path / "digits")], "is a folder; give a file name"),
     ):
         result = CliRunner().invoke(app, ["report", *arguments])
         assert (result.exit_code, result.stdout) == (2, "")

@@ -172,10 +172,10 @@ def test_a_table_for_people(run: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--where", "epok > 1"], "no column 'epok': did you mean 'epoch'?"),
+        (["--where", "epok > 1"], "no column 'epok'; did you mean 'epoch'?"),
         (["--where", "epoch >"], "cannot read 'epoch >'"),
         (["--where", "phase == 3"], "Could not convert string '"),
-        (["--columns", "step_z"], "no column 'step_z': did you mean 'step_s'?"),
+        (["--columns", "step_z"], "no column 'step_z'; did you mean 'step_s'?"),
         (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
         (["--format", "parquet"], "--output FILE"),
         (["--output", "x.txt"], "--format csv, json or parquet"),

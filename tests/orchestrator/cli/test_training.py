@@ -113,7 +113,9 @@ def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
     (study / "a_wrong_line.py").write_text(TASK.replace("mse_loss(output, batch[1])", "mse_loss(output, batch[2])"))
     failed = call("run", "line.yaml", "task=a_wrong_line:Line", "--local")
     assert failed.exit_code == 1
-    assert "IndexError" in failed.stderr
+    reason, place = failed.stderr.splitlines()[-2:]
+    assert "IndexError" in reason
+    assert place == f"The traceback is in {study}/runs/line/log.txt"
     assert data("show", "runs/line")["status"] == "failed"
 
 

@@ -170,7 +170,7 @@ def test_preempted_run_restarts_up_to_the_limit(
     live(engine, preemptions=limit, is_preempted=is_warned, show_line=lines.append).train()
     assert engine.asked.count("begin") == engine.asked.count("end") == attempts
     assert folder.read_metadata().status == status
-    assert [line.endswith("preempted after step 7") for line in lines] == [True] * (2 if limit < 0 else 1)
+    assert [line.endswith("Preempted after step 7") for line in lines] == [True] * (2 if limit < 0 else 1)
 
 
 @pytest.mark.parametrize(

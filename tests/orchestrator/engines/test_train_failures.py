@@ -42,10 +42,10 @@ def test_other_failures_are_left_to_ray_train(waited: list[float]) -> None:
 
 def test_loss_line_names_attempt_rank_and_node() -> None:
     assert format_failure_line(GONE, []) == f"Failed before it started: rank 1: {DIED}"
-    assert format_failure_line(GONE, ATTEMPTS) == f"Attempt 1 failed: rank 1 on gamma: {DIED}"
+    assert format_failure_line(GONE, ATTEMPTS) == f"Rank 1 on gamma failed: {DIED}"
     assert (
         format_failure_line(RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1])
-        == "Attempt 0 failed: rank 0 on alpha: RuntimeError: closed by peer"
+        == "Rank 0 on alpha failed: RuntimeError: closed by peer"
     )
 
 

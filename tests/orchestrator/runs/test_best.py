@@ -111,7 +111,7 @@ def test_sweep_offers_its_best_trial(tmp_path: Path) -> None:
     [
         ("@best", "nowhere is not a run"),
         ("@nothing", "no checkpoint 'nothing'"),
-        ("@last", "nothing is left to train"),
+        ("@last", "set a larger total"),
         ("", "is a run, not an experiment file. To continue its best checkpoint as a new run: hookyard run "),
     ],
 )
@@ -206,9 +206,9 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
             "at_once": {"optimizer": {"type": "SGD", "lr": 1e30}, "hooks": {"checkpoint": {"best": "val/loss"}}},
         }.items()
     )
-    steps = {"after": 14, "at_once": 7}
+    epochs = {"after": 1, "at_once": 0}
     for done in (after, at_once):
-        words = f"train/loss is nan since step {steps[done.name]}"
+        words = f"train/loss is NaN since epoch {epochs[done.name]}"
         assert f"diverged: {words}\n" in answer("show", done.path)
         known = json.loads(answer("show", done.path, "--json"))
         assert known["diverged"] == words
@@ -216,8 +216,8 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
         assert words in answer("ls", "--storage", str(tmp_path))
     assert after.best is not None
     assert after.best.step == 7
-    assert "(epoch 0, step 7; diverged: train/loss is nan since step 14)" in str(after.best)
+    assert "(epoch 0, step 7; diverged: train/loss is NaN since epoch 1)" in str(after.best)
     assert str(after.best) in report(after.folder)
     assert at_once.best is None
     listed = {row["name"]: row["diverged"] for row in json.loads(answer("ls", "--storage", str(tmp_path), "--json"))}
-    assert listed == {name: f"train/loss is nan since step {step}" for name, step in steps.items()}
+    assert listed == {name: f"train/loss is NaN since epoch {epoch}" for name, epoch in epochs.items()}

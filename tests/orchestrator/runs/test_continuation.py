@@ -123,10 +123,10 @@ def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_pat
     with pytest.raises(UsageError, match=r"no checkpoint 'epoch-0009' in .*; available: epoch-0001, epoch-0002"):
         first.continued("epoch-0009", ["epochs=4"])
     with pytest.raises(
-        UsageError, match=r"epoch-0002 has 2 of 2 epochs, so nothing is left to train.* such as epochs=4"
+        UsageError, match=r"epoch-0002 was saved after 2 epochs, and epochs is 2; set a larger total, such as epochs=4"
     ):
         first.continued("last")
-    with pytest.raises(UsageError, match="has 14 of 10 steps"):
+    with pytest.raises(UsageError, match="was saved after 14 steps, and steps is 10"):
         first.continued("last", ["epochs=null", "steps=10"])
     with pytest.raises(
         UsageError, match=r"epoch-0002 has the state of SGD, and the experiment uses AdamW.*weights alone"

@@ -181,9 +181,9 @@ def test_overrides_without_effect_are_refused(done: Run, override: str, words: s
     [
         ("@epoch-0009", [], "no checkpoint 'epoch-0009' in"),
         ("-nowhere", [], "is not a run"),
-        ("", ["--phase", "test"], "has no test data: data() of its task gave train, val when epoch-0002 was made"),
-        ("@last", ["--workers", "2"], "2 workers are given, and the engine in-process has only one"),
-        ("@last", ["--workers", "2", "workers.count=3"], "set only one of them"),
+        ("", ["--phase", "test"], "has no test data: data() returned train and val when epoch-0002 was saved"),
+        ("@last", ["--workers", "2"], "2 workers need --engine gang or train"),
+        ("@last", ["--workers", "2", "workers.count=3"], "remove one of them"),
         ("@last", ["hooks.ema=3"], "must be a mapping of the hook's parameters"),
     ],
 )

@@ -113,10 +113,21 @@ def test_missing_checkpoint_error_lists_the_others(done: Run, tmp_path: Path) ->
         done.load("epoch-0009")
     unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)
     with pytest.raises(
-        CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*Available: last, epoch-0001"
+        CheckpointError, match=r"no checkpoint 'best' in .*: the run did not validate; available: last, epoch-0001"
     ):
         unjudged.load("best")
     unjudged.load("last")
+
+
+def test_missing_best_checkpoint_error_names_its_cause(done: Run, tmp_path: Path) -> None:
+    misspelled = {"checkpoint": {"best": "val/acuracy", "mode": "max"}}
+    with pytest.raises(UsageError, match="best: there is no metric 'val/acuracy'"):
+        run(described(hooks=misspelled), tmp_path, "misspelled", local=True)
+    with pytest.raises(CheckpointError, match=r"best' in .*: no report has the metric .*'val/acuracy'"):
+        Run(RunFolder(tmp_path / "misspelled")).load("best")
+    off = run(described(hooks={"checkpoint": False}), tmp_path, "off", local=True)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*: hooks.checkpoint was off"):
+        off.load("last")
 
 
 def changed(done: Run, tmp_path: Path, **config: Any) -> Run:

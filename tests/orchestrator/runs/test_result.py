@@ -47,7 +47,7 @@ def test_summaries(done: Run) -> None:
     assert done.summary("rank").loc[0, "rows"] == 14
     assert done.summary("phase").loc["val", "rows"] == 6
     assert "checkpoint" in done.summary("hook").index.get_level_values("hook")
-    with pytest.raises(UsageError, match="by must be one of rank, node, phase, span, hook, got 'host'"):
+    with pytest.raises(UsageError, match="by must be 'rank', 'node', 'phase', 'span' or 'hook', got 'host'"):
         done.summary("host")
 
 

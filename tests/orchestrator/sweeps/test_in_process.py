@@ -146,7 +146,7 @@ def test_an_interrupted_sweep_keeps_its_finished_trials(tmp_path: Path, monkeypa
 
 
 def test_a_missing_section_and_a_taken_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no sweep section"):
+    with pytest.raises(UsageError, match="no `sweep` section"):
         sweep(described(), tmp_path, local=True)
     first = sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
     with pytest.raises(UsageError, match="exists already"):

@@ -24,13 +24,13 @@ def test_best_value_is_finite(mode: str) -> None:
 def test_training_diverged_if_the_last_value_is_not_finite(name: str) -> None:
     """Since the first of the last values that are not; what was before and came back does not count."""
     for values in product(VALUES, repeat=3):
-        reports = [{name: value, "val/loss": 0.1, "step": step} for step, value in enumerate(values)]
-        diverged = find_divergence([*reports, {"test/accuracy": math.nan, "step": 9}], "val/score")
+        reports = [{name: value, "val/loss": 0.1, "epoch": epoch} for epoch, value in enumerate(values)]
+        diverged = find_divergence([*reports, {"test/accuracy": math.nan, "epoch": 9}], "val/score")
         if math.isfinite(values[-1]):
             assert diverged is None
             continue
-        first = max([step for step, value in enumerate(values) if math.isfinite(value)], default=-1) + 1
-        assert str(diverged) == f"{name} is {values[-1]} since step {first}"
+        first = max([epoch for epoch, value in enumerate(values) if math.isfinite(value)], default=-1) + 1
+        assert str(diverged) == f"{name} is {'NaN' if math.isnan(values[-1]) else values[-1]} since epoch {first}"
 
 
 def test_other_metrics_do_not_count() -> None:

@@ -109,6 +109,8 @@ def test_a_failure_is_the_first_finding(stats: pd.DataFrame, status: str) -> Non
     assert (first.kind, first.sentence) == ("failure", ending.sentence if ending else "")
     assert ("hookyard replay RUN --iteration 201 repeats it" in first.advice) == (status == "failed" and len(stats) > 0)
     assert not diagnosis.is_healthy
+    after_the_epoch = diagnose(stats, failure_finding=ending, epoch_iterations=100).findings[0]
+    assert "hookyard replay" not in after_the_epoch.advice
     assert make_failure_finding("finished", None) is None
 
 

@@ -78,7 +78,7 @@ def test_query_errors_show_their_place() -> None:
     )
     with pytest.raises(UsageError, match=r"(?s)step_z.*LINE 1: select step_z from rows\n +\^"):
         query(data, "select step_z from rows")
-    with pytest.raises(UsageError, match='query: Parser Error: syntax error at or near "rows"'):
+    with pytest.raises(UsageError, match='query: syntax error at or near "rows"'):
         query(data, "select rank\nfrm rows")
 
 

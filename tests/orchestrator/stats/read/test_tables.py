@@ -213,7 +213,7 @@ def test_condition_never_selects_superseded_rows(tmp_path: Path) -> None:
 
 def test_unknown_column_error_suggests_the_nearest(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
-    with pytest.raises(UsageError, match="no column 'grad_nrm': did you mean 'grad_norm'"):
+    with pytest.raises(UsageError, match="no column 'grad_nrm'; did you mean 'grad_norm'"):
         load(Storage(tmp_path), ATTEMPTS, ["grad_nrm"])
     with pytest.raises(UsageError, match=r"columns must be a list of names, such as \['loss'\]"):
         load(Storage(tmp_path), ATTEMPTS, "loss")
