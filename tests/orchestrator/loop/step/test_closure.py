@@ -12,9 +12,7 @@ from torch.optim import LBFGS
 
 from hooks import Hook, State
 from hooks.stats.perf_stats import PerfStats
-from hooks.training.gradient_clip import GradientClip
 from orchestrator.config.sections.experiment import Component
-from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -115,9 +113,3 @@ def test_events_fire_once_in_a_step_and_a_skipped_step_changes_nothing() -> None
     assert events.fired == [*whole, *(event for event in whole if event != "on_update"), *whole]
     assert [row["step"] for row in rows.rows] == [1, 1, 2]
     assert numbers(loop.state.module) == raw(task, seen.indices[::2], World(), ARGUMENTS[0])["weights"]
-
-
-def test_a_hook_that_changes_gradients_is_refused() -> None:
-    optimizer = Component(type="LBFGS", max_iter=4)
-    with pytest.raises(ConfigError, match=r"hooks\.clip: does not work with an optimizer that needs a closure"):
-        made(Points(), World(), optimizer=optimizer, hooks={"clip": GradientClip(max_norm=1e-4)})

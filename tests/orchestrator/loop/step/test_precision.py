@@ -33,19 +33,6 @@ def stepped(precision: Precision, linear: nn.Linear, optimizer: torch.optim.Opti
     return precision.step(optimizer)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_fp16_reports_that_an_overflow_was_left_out_and_halves_the_scale(fused: bool) -> None:
-    precision = Precision("fp16", CPU)
-    linear, _ = layer()
-    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1, fused=fused)
-    assert stepped(precision, linear, optimizer)
-    before = linear.weight.detach().clone()
-    assert not stepped(precision, linear, optimizer, float("inf"))
-    assert precision.scaler is not None
-    assert precision.scaler.get_scale() == 32768
-    assert torch.equal(linear.weight.detach(), before)
-
-
 @pytest.mark.parametrize("factor", [1.0, float("inf")])
 def test_fp16_waits_for_the_device_once_a_step_as_the_scaler_itself_does(factor: float) -> None:
     precision, read = Precision("fp16", CPU), list[str]()
