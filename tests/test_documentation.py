@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import re
 import runpy
 import shlex
@@ -12,6 +13,8 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any, get_args
 
+import matplotlib
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -455,3 +458,93 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+RECORDING = (
+    "gradient_clip.max_norm=1.0",
+    "activation_stats.every=5 steps",
+    "optimizer_stats.every=5 steps",
+    "model_complexity={}",
+    "throughput={every: 5, peak_flops: 1.0e+9}",
+    "device_stats.every=5",
+    "progress_bar=false",
+)
+ELSEWHERE = re.compile(r"on CUDA|by NVML|byol|nan_guard|loss_spike|accumulate: auto|closure")
+"""Who records what a quiet run on a CPU does not have."""
+
+
+def documented_columns() -> dict[str, tuple[str, str]]:
+    """The dtype of each column, and who records it."""
+    page = (ROOT / "docs" / "tables.md").read_text()
+    section = page.split("## Every column\n")[1].split("\n## ")[0]
+    return {name: (dtype, by) for names, dtype, _, by in table_rows(section) for name in re.findall(r"\w+", names)}
+
+
+def test_the_guide_has_the_dtype_of_every_column_that_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    overrides = ["epochs=1", "batch_size=256", "task_args.width=8", *(f"hooks.{hook}" for hook in RECORDING)]
+    done = run(load_experiment("experiments/digits.yaml", overrides), tmp_path, local=True)
+    recorded = {name: str(dtype) for name, dtype in done.stats.dtypes.items()}
+    listed = documented_columns()
+    assert recorded == {name: listed[name][0] for name in recorded}
+    quiet = {name for name, (_, by) in listed.items() if not ELSEWHERE.search(by)}
+    assert quiet - {"lr_1"} == set(recorded)
+
+
+def executed(notebook: Path) -> dict[str, Any]:
+    """What is defined once every code cell was executed."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(json.loads(notebook.read_text())["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{notebook.name}, cell {number}", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were shown."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figures: list[Any] = []
+    monkeypatch.setattr(plt, "show", lambda: (figures.append(plt.gcf()), plt.close()))
+    return figures
+
+
+def test_the_notebook_on_tables(drawn: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("polars")
+    monkeypatch.chdir(ROOT)
+    names = executed(ROOT / "docs" / "tables.ipynb")
+    assert [bool(figure.axes) for figure in drawn] == [True] * 4
+    assert names["finding"].numbers["rank"] == 5
+    assert names["finding"].numbers["span"] == "data_wait_s"
+    assert names["own_s"].sub(names["own_s"].median()).loc[5].to_numpy() == pytest.approx(names["late_s"])
+    assert sorted(names["trials"]["config/optimizer.lr"]) == [0.01, 0.1, 0.5]
+    training = names["done"].stats.query("phase == 'train'").groupby("epoch")
+    expected = pd.DataFrame({"step_s": training["step_s"].median(), "loss": training["loss"].mean()}).reset_index()
+    for found in (names["by_duckdb"], names["by_polars"].to_pandas()):
+        pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+
+
+FROM_A_LOOP = ROOT / "docs" / "from-a-loop.md"
+LOOPS = re.findall(r"^# study/(\w+)_before.py$", FROM_A_LOOP.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_trains_the_same_before_and_after(folder: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    write_files(FROM_A_LOOP, folder)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    assert len(LOOPS) == 5
+    before, after = (importlib.import_module(f"study.{loop}{part}") for part in ("_before", ""))
+    done = run(after.experiment, folder / "runs", local=True)
+    assert done.status == "finished"
+    expected, weights = before.model.state_dict(), done.weights("last")
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+    if loop == "gan":
+        assert done.stats["d_x"].tolist() == before.d_x
+    if loop == "classifier":
+        assert done.metrics["val/accuracy"].iloc[-1] == before.accuracy

@@ -102,7 +102,7 @@ SWEEP_NOT_SHOWN = {
     "aggregate": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py",
     "race.level": "needs trials with noise: tests/orchestrator/sweeps/search/test_race.py",
     "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
-    "engine": "needs Ray: tests/ray/test_engines.py",
+    "engine": "needs Ray: tests/ray/test_sweep.py",
 }
 """The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one
 process."""

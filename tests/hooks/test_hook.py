@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from hooks import EVENTS, Hook, Interval, Ranks, Setup, State, at_interval
+from hooks import EVENTS, HOOKS, Hook, Interval, Ranks, Setup, State, at_interval
 from hooks.checkpointing.export import Export
+from hooks.needs import Needs
+from orchestrator.config.components import make_hooks
+from orchestrator.config.python.parameters import make_fields_model
+from orchestrator.errors import ConfigError
 
 
 def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
@@ -56,3 +60,46 @@ def test_hook_handles_only_the_events_that_it_overrides() -> None:
         def on_step(self, state: object) -> None: ...
 
     assert [event for event in EVENTS if Steps().handles(event)] == ["on_step"]
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "checkpoint.begin": ({"every": 0, "begin": 2}, "every"),
+    "checkpoint.keep": ({"every": 0, "keep": 2}, "every"),
+    "checkpoint.mode": ({"mode": "max"}, "best"),
+    "dino.warmup_temperature": ({"warmup_temperature": 0.1}, "warmup_epochs"),
+    "ema.buffers": ({"average": "power", "std": 0.1, "buffers": "ema"}, "average: exponential or annealing or stoch"),
+    "ema.gamma": ({"gamma": 2.0}, "average: annealing"),
+    "ema.keep_snapshots": ({"average": "power", "std": 0.1, "snapshots": 0, "keep_snapshots": 9}, "snapshots"),
+    "ema.snapshots": ({"snapshots": "5 steps"}, "average: power"),
+    "ema.std": ({"std": 0.1}, "average: power"),
+    "empty_cache.every": ({"every": 2}, "after_iter: true"),
+    "export.dynamic_batch": ({"format": "trace", "dynamic_batch": False}, "format: pt2"),
+    "gradient_clip.max_norm": ({"max_norm": 2.0, "max_value": 1.0}, "max_value: null"),
+    "ibot.warmup_patch_temperature": ({"warmup_patch_temperature": 0.1}, "warmup_epochs"),
+    "ibot.warmup_temperature": ({"warmup_temperature": 0.1}, "warmup_epochs"),
+    "nan_guard.patience": ({"patience": 3}, "action: skip"),
+    "param_scheduler.every": ({"every": 2, "monitor": "val/loss"}, "monitor: null"),
+    "profiler.stop_after": ({"repeat": 0, "stop_after": True}, "repeat"),
+    "swav.queue_begin": ({"queue_begin": 3}, "queue_length"),
+    "swav_momentum.queue_begin": ({"queue_begin": 3}, "queue_length"),
+    "tensorboard.every": ({"every": 2, "axis": "epoch"}, "axis: step or iteration or samples"),
+}
+
+
+def test_every_field_with_needs_has_a_case() -> None:
+    declared = {
+        f"{name}.{field_name}"
+        for name, cls in HOOKS.items()
+        for field_name, field in make_fields_model(cls).model_fields.items()
+        if any(isinstance(item, Needs) for item in field.metadata)
+    }
+    assert declared == CASES.keys()
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_field_without_its_need_is_refused_unless_it_has_its_default(path: str) -> None:
+    values, needed = CASES[path]
+    hook, _, field = path.partition(".")
+    with pytest.raises(ConfigError, match=f"hooks.{path}: has no effect (without|with) `{needed}"):
+        make_hooks({hook: values}, {})
+    make_hooks({hook: {name: value for name, value in values.items() if name != field}}, {})

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from orchestrator import RunError, load_experiment, open_run, resume, run
+from orchestrator import Experiment, RunError, load_experiment, open_run, resume, run
 from orchestrator.records.metadata import EngineName
 from orchestrator.runs.result import Run
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK, WHOAMI, address_of
+from tests.test_own_folders import hookyard, study_in
 
 pytestmark = pytest.mark.ray
 
@@ -147,3 +150,67 @@ def test_engines_train_one_rank_bit_for_bit_alike(ray_cluster: Any, outside: Pat
     assert [attempt.hosts[0].threads for done in runs for attempt in done.folder.read_attempts()] == [2, 2, 2]
     for done in runs[1:]:
         assert_same_weights(runs[0], done)
+
+
+CELL = """
+from dataclasses import dataclass
+from typing import Any
+from hooks import Hook, State
+from tests.tasks import Points
+
+@dataclass
+class Cell(Points):
+    width: int = 3
+
+@dataclass
+class Marks(Hook):
+    by: float = 1.0
+
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        metrics["val/marked"] = self.by * state.step
+"""
+
+
+def test_ranks_train_classes_of_a_notebook(ray_cluster: Any, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", cell)
+    exec(CELL, vars(cell))
+    experiment = Experiment(
+        task=cell.Cell(), epochs=1, batch_size=8, hooks={"marks": cell.Marks(by=2.0)}, workers={"count": 2, "cpus": 0.5}
+    )
+    done = run(experiment, "runs", "of-a-notebook", engine="gang")
+    alone = run(experiment, "runs", "alone", local=True)
+    assert (done.status, done.metrics["val/marked"].tolist()) == ("finished", [2.0 * done.metrics["step"].iloc[0]])
+    assert done.config["task"] == alone.config["task"] == "__main__:Cell"
+
+
+SENT = '''
+
+class Sent:
+    """Found by its module's name where it is unpickled."""
+
+
+def kind_of(sent):
+    from hooks import Hook
+
+    return type(sent).__name__ + Hook.__module__
+
+
+class WithTasks(T):
+    def data(self):
+        assert ray.get(ray.remote(num_cpus=0)(kind_of).remote(Sent())) == "Senthooks.hook"
+        return super().data()
+'''
+"""A task whose own tasks of Ray's import its module, as Ray Data's do."""
+
+
+def test_workers_import_from_user_folders_of_any_name(tmp_path: Path) -> None:
+    """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is
+    installed."""
+    study = study_in(tmp_path)
+    task = (study / "experiments/t.py").read_text()
+    (study / "experiments/t.py").write_text(
+        task.replace("from torch import Tensor", "import ray\nfrom torch import Tensor") + SENT
+    )
+    told = hookyard(tmp_path, study, "run", "experiments/t.yaml", "task=experiments.t:WithTasks")
+    assert told.returncode == 0, told.stderr

@@ -18,7 +18,7 @@ from hooks.parts.power_average import exponent
 from orchestrator import Run, run
 from orchestrator.cli import app
 from orchestrator.runs.averaging import MAX_ERROR
-from tests.hooks.training.test_power_ema import direct
+from tests.hooks.training.test_ema import direct
 from tests.orchestrator.runs.several_ranks import train_on_ranks
 from tests.tasks import described
 
