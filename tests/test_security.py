@@ -168,6 +168,7 @@ def test_what_a_stored_run_says_moves_no_cursor_and_makes_no_markup(
         assert not CONTROL.search(result.stdout + result.stderr), words
         assert words[0] == "watch" or not any(line.startswith("fake") for line in result.stdout.splitlines()), words
     page = folder / "report.html"
+    assert page.exists() or not keep
     assert not page.exists() or "<script>alert" not in page.read_text()
 
 

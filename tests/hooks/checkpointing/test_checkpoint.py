@@ -269,15 +269,6 @@ def test_a_resumed_run_remembers_the_best() -> None:
     assert later.store.stored == ["epoch-0002", "epoch-0004"]
 
 
-def test_interval_continues_after_a_resume() -> None:
-    """ClassyVision counts phases from where it resumes."""
-    run = simulate(Checkpoint(every=Interval(2), best="val/accuracy", save_last=False), 0.1, 0.2, 0.9)
-    later = _resume(run, 3)
-    for _ in range(3):
-        later.epoch(0.5)
-    assert later.store.did("save")[-2:] == ["epoch-0004", "epoch-0006"]
-
-
 def test_resumed_checkpoint_knows_that_it_is_the_best() -> None:
     """Its own name was not known when its state was written."""
     run = simulate(Checkpoint(every=Interval(100), keep=1, best="val/accuracy"), 0.5, 0.9)

@@ -45,28 +45,6 @@ def test_a_damaged_checkpoint_is_passed_over(store: CheckpointStore, how: str, f
     assert store.latest() == "epoch-0001"
 
 
-def test_what_is_passed_over_is_said(store: CheckpointStore) -> None:
-    save(store, "epoch-0001", 10)
-    save(store, "epoch-0002", 20)
-    save(store, "epoch-0003", 30)
-    store.storage.write("epoch-0002/model.pt", b"")
-    store.storage.write("epoch-0003/manifest.json", b"5")
-    reasons: list[str] = []
-    assert store.latest(reasons.append) == "epoch-0001"
-    assert reasons[0].startswith(f"the manifest of 'epoch-0003' in {store.storage} is damaged: input should be")
-    assert reasons[1].startswith(f"checkpoint {store.storage}/epoch-0002: model.pt is damaged: it has 0 bytes, and ")
-
-
-def test_where_none_is_whole_nothing_begins_anew(store: CheckpointStore) -> None:
-    assert store.latest() is None
-    save(store, "epoch-0001", 10)
-    store.storage.write("epoch-0001/model.pt", b"")
-    with pytest.raises(
-        CheckpointError, match=r"none of the checkpoints in .* is intact:\ncheckpoint .*epoch-0001: model.pt is damaged"
-    ):
-        store.latest()
-
-
 def test_what_a_rank_wrote_it_verifies_itself(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = Storage.pieces
     with monkeypatch.context() as patch:

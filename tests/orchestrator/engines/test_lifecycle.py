@@ -74,13 +74,6 @@ def user_error() -> RankFailed:
     return RankFailed.from_error(1, TypeError("no such layer"))
 
 
-def test_run_trains_to_its_end_and_records_it(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
-    engine = Scripted(SCRIPT)
-    live(engine).train()
-    assert engine.asked == ["begin", "next", "next", "next", "end"]
-    assert folder.read_metadata().status == "finished"
-
-
 @pytest.mark.parametrize(
     ("last", "status", "reasons"),
     [

@@ -65,12 +65,6 @@ def test_summaries_of_a_part(done: Run) -> None:
         done.summary("hook", where="rank == 0")
 
 
-def test_stats_by_columns_and_condition(done: Run) -> None:
-    part = done.load_stats(["loss", "iteration"], "phase == 'train' and epoch >= 1")
-    expected = done.stats.query("phase == 'train' and epoch >= 1")[["loss", "iteration"]].reset_index(drop=True)
-    pd.testing.assert_frame_equal(part, expected)
-
-
 def test_new_run_has_empty_tables(tmp_path: Path) -> None:
     create_run(tmp_path, "new", "hooks: {}\n")
     new = open_run(tmp_path / "new")

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hooks import HOOKS, Hook, State
 from hooks.errors import HookError
-from hooks.parts.self_supervised.teacher import Teacher, completed_share, cosine_momentum, find_part
+from hooks.parts.self_supervised.teacher import Teacher, completed_share, find_part
 from orchestrator.testing import train
 from tests.hooks.self_supervised.views import Miniature, pairs, plain
 
@@ -29,19 +26,6 @@ def following(module: nn.Module, **arguments: str) -> Teacher:
     teacher = Teacher(**arguments)
     teacher.follow(module)
     return teacher
-
-
-def test_parameters_follow_the_moving_average_of_torch() -> None:
-    module = student()
-    teacher = following(module)
-    reference = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-    reference.update_parameters(module)  # torch's first update is the copy
-    for _ in range(3):
-        moved(module)
-        teacher.update(0.9)
-        reference.update_parameters(module)
-    for own, other in zip(teacher.module.parameters(), reference.module.parameters(), strict=True):
-        torch.testing.assert_close(own, other)
 
 
 def test_buffers_are_its_own_or_a_copy() -> None:
@@ -91,11 +75,6 @@ def test_loaded_teacher_has_no_gradients_and_follows_the_student() -> None:
     second.update(0.5)
     for one, other in zip(first.module.parameters(), second.module.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_the_momentum_rises_by_a_cosine() -> None:
-    values = [cosine_momentum(0.996, share) for share in (0, 0.25, 0.5, 1)]
-    assert values == pytest.approx([0.996, 1 - 0.004 * (math.sqrt(0.5) + 1) / 2, 0.998, 1])
 
 
 class Shares(Hook):

@@ -357,7 +357,6 @@ def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path:
         ),
         ({"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]}, "no such optimizer; available: d, g"),
         ({"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]}, "no such optimizer; available: d, g"),
-        ({"workers": {"count": 2, "strategy": "fsdp"}}, r"optimizers: cannot be combined with workers\.strategy: fsdp"),
         ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: does not work where optimizers take turns"),
         ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: does not work where optimizers take turns"),
     ],

@@ -44,13 +44,6 @@ def two_ranks() -> pd.DataFrame:
 EMPTY = loaded([])
 
 
-def test_the_table_by_node() -> None:
-    three = pd.concat([two_ranks(), two_ranks().query("rank == 1").assign(rank=2, node="there", rss_bytes=7)])
-    nodes = summarize_by("node", Rows.of(three))
-    assert nodes.loc["here"].to_dict() == {"ranks": 2, "rows": 6, "step_s": 2.5, "data_wait_s": 0.75, "rss_bytes": 301}
-    assert nodes.loc["there"].to_dict() == {"ranks": 1, "rows": 3, "step_s": 4.0, "data_wait_s": 1.0, "rss_bytes": 7}
-
-
 def test_the_table_by_span_is_the_costliest_first() -> None:
     rows = two_ranks()
     rows["forward_s"] = rows["step_s"] - rows["data_wait_s"]
