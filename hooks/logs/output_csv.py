@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -94,7 +95,7 @@ class OutputCSV(Hook):
 
 
 def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
-    """Return a rank's samples; their index is that of the dataset, of which the rank has every n-th."""
+    """Return a rank's samples by their indices in the dataset."""
     import pandas as pd
 
     columns = {name: _join([batch[name] for batch in batches]) for name in (batches[0] if batches else ())}
@@ -102,8 +103,20 @@ def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
     table = pd.DataFrame(columns)
     if scores is not None:
         table = table.join(pd.DataFrame(scores).add_prefix("score_"))
-    table.index = pd.RangeIndex(state.rank, state.rank + state.world_size * len(table), state.world_size, name="id")
+    table.index = pd.Index(_indices(state, len(table)), name="id")
     return table
+
+
+def _indices(state: State, count: int) -> Sequence[int]:
+    """Return the indices of this rank's samples, in the order of the task's sampler.
+
+    Of a stream they are positions, as if ranks took turns.
+    """
+    sampler = getattr(getattr(state.loaders.get(state.phase), "batch_sampler", None), "sampler", None)
+    # A sampler without `set_epoch` may give another order each time.
+    indices = list(islice(sampler, count + 1)) if hasattr(sampler, "set_epoch") else []
+    end = state.rank + state.world_size * count
+    return indices if len(indices) == count else range(state.rank, end, state.world_size)
 
 
 def _entry(batch: Any, key: int | str, parameter: str) -> Any:

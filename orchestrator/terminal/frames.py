@@ -181,9 +181,7 @@ def _rank_cells(rank: RankView) -> dict[str, str | Text]:
 
 def _slowness(rank: RankView) -> str:
     """Say how far the rank that the others wait for is behind, and in which span; empty for the others."""
-    return (
-        f"+{format_seconds(rank.timing.behind_s)} {rank.timing.span}" if rank.timing and rank.timing.slowest else ""
-    )
+    return f"+{format_seconds(rank.timing.behind_s)} {rank.timing.span}" if rank.timing and rank.timing.slowest else ""
 
 
 # A sweep

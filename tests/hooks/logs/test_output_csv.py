@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import SubsetRandomSampler
 
 from hooks import Hook, State
 from hooks.logs.output_csv import OutputCSV
@@ -116,16 +118,25 @@ class Outputs(Hook):
             self.seen[state.phase].update(zip(state.batch[2].tolist(), state.output.argmax(1).tolist(), strict=True))
 
 
+@dataclass
+class Shuffled(Points):
+    """Points that a sampler of the task puts into another order."""
+
+    def sampler(self, dataset: Any, phase: str) -> Any:
+        return SubsetRandomSampler(range(len(dataset)))
+
+
 def expected(seen: dict[int, int], size: int, seed: int) -> list[list[str]]:
     labels = PointSet(size, False, seed).labels.tolist()
     return [["id", "predicted", "target"], *([str(i), str(seen[i]), str(labels[i])] for i in range(size))]
 
 
 @pytest.mark.parametrize("id_key", [None, 2])
-def test_each_sample_of_val_and_test_has_its_line(id_key: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", [TASK, Shuffled(train=20, val=11, test=7)])
+def test_each_sample_of_val_and_test_has_its_line(task: Points, id_key: Any, tmp_path: Path) -> None:
     outputs = Outputs()
     hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
-    list(Loop(TASK, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run())
+    list(Loop(task, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run())
     assert files(tmp_path) == ["csv/test/step-00000010.csv", "csv/val/step-00000005.csv", "csv/val/step-00000010.csv"]
     assert lines(tmp_path / "csv/val/step-00000010.csv") == expected(outputs.seen["val"], 11, 1)
     assert lines(tmp_path / "csv/test/step-00000010.csv") == expected(outputs.seen["test"], 7, 2)
@@ -156,7 +167,7 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     """With a disk of its own, and one sample of val, so that a rank has none; 7 of test, which do not divide evenly."""
     outputs = Outputs()
     artifacts = Path(folder) / str(rank)
-    task = Points(train=20, val=1, test=7)
+    task = Shuffled(train=20, val=1, test=7)
     hooks: dict[str, Hook] = {"by place": OutputCSV(), "by id": OutputCSV(id_key=2), "outputs": outputs}
     context = RunContext(artifacts=artifacts, world=World(rank=rank, world_size=world_size))
     list(Loop(task, experiment(epochs=1, batch_size=2), hooks, context).run())
