@@ -112,7 +112,7 @@ def _indices(state: State, count: int) -> Sequence[int]:
 
     Of a stream they are positions, as if ranks took turns.
     """
-    sampler = getattr(getattr(state.loaders.get(state.phase), "batch_sampler", None), "sampler", None)
+    sampler: Any = getattr(getattr(state.loaders.get(state.phase), "batch_sampler", None), "sampler", None)
     # A sampler without `set_epoch` may give another order each time.
     indices = list(islice(sampler, count + 1)) if hasattr(sampler, "set_epoch") else []
     end = state.rank + state.world_size * count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -143,12 +144,18 @@ class Exploiting(FIFOScheduler):
         """Record an exploit; `result` is the source's last, and the scores have the metric's own sign."""
         raise NotImplementedError
 
+    def _save_trial_state(self, state: Any, *arguments: Any) -> Any:
+        returned = super()._save_trial_state(state, *arguments)
+        if math.isnan(state.last_score):  # the worst; Tune would leave such a trial alone
+            state.last_score = -math.inf
+        return returned
+
     def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
         tunes_own = super()._get_new_config
         return self.next_config(trial, trial_to_clone, lambda: tunes_own(trial, trial_to_clone)[0]), {}
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
-        score, source_score = self._metric_op * own.last_score, self._metric_op * source.last_score
+        score, source_score = own.last_result[self._metric], source.last_result[self._metric]
         super()._exploit(tune_controller, trial, trial_to_clone)
         self.record_exploit(trial, trial_to_clone, source.last_result, score, source_score)

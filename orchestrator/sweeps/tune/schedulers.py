@@ -187,7 +187,9 @@ class _SweepScheduler(FIFOScheduler):
         values = self._metrics_of_repeats[number // repeats, result[TRAINING_ITERATION]] if repeats > 1 else {}
         values[number] = result[metric]
         score = compute_score([*values.values()], mode, self._settings.aggregate)
-        return {**result, metric: score if math.isfinite(score) else -math.inf if mode == "max" else math.inf}
+        if not math.isfinite(score):
+            score = math.nan if isinstance(self, Exploiting) else -math.inf if mode == "max" else math.inf
+        return {**result, metric: score}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Pass a trial's earlier reports to a scheduler that compares trials.

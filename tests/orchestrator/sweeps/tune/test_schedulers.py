@@ -114,14 +114,33 @@ def test_pb2_stays_within_bounds(tmp_path: Path) -> None:
     assert len({exploit.after["hooks.ema.decay"] for exploit in exploits}) > 1
 
 
+@pytest.mark.filterwarnings("ignore::Warning")  # of scikit-learn, as above
+@pytest.mark.parametrize("kind", ["pbt", "pb2"])
+def test_a_diverged_trial_of_a_population_copies_another(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    settings = sweep(trials=4, scheduler=kind, space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}})
+    controller, scheduler = Controller(), scheduler_of(settings, tmp_path)
+    controller.members += [Member(number, values) for number, values in enumerate(draw_points(settings))]
+    for member in controller.members:
+        scheduler.on_trial_add(controller, member)
+    for epoch in range(1, 5):
+        _one_epoch(scheduler, controller, epoch, diverged=2 if epoch == 2 else None)
+    exploits = {exploit.report: exploit for exploit in History(RunFolder(tmp_path)).read()}
+    assert [*exploits] == [1, 2, 3, 4]
+    assert exploits[2].trial == "trial-0002"
+    assert [math.isnan(exploit.score) for exploit in exploits.values()] == [False, True, False, False]
+    assert not any(math.isnan(exploit.source_score) for exploit in exploits.values())
+
+
 def _distance(member: Member) -> float:
     return abs(float(member.config[TRIAL]["values"]["hooks.ema.decay"]) - 0.7)
 
 
-def _one_epoch(scheduler: Any, controller: Controller, epoch: int) -> None:
+def _one_epoch(scheduler: Any, controller: Controller, epoch: int, diverged: int | None = None) -> None:
     """Every trial reports and waits for the others; at the last report, Tune compares the population."""
-    for member in controller.members:
-        result = {"val/score": -_distance(member), TRAINING_ITERATION: epoch, "epoch": epoch - 1, "step": 10 * epoch}
+    for number, member in enumerate(controller.members):
+        score = math.inf if number == diverged else -_distance(member)
+        result = {"val/score": score, TRAINING_ITERATION: epoch, "epoch": epoch - 1, "step": 10 * epoch}
         assert scheduler.on_trial_result(controller, member, result) in (TrialScheduler.PAUSE, TrialScheduler.NOOP)
         member.status = Trial.PAUSED
     for member in controller.members:
