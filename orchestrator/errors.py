@@ -2,7 +2,7 @@
 
 HookyardError
 ├── UsageError          a wrong call: a name that exists, a flag that does not fit (exit code 2)
-│   ├── ConfigError     a wrong YAML file or override: every problem, with its place (exit code 2)
+│   ├── ConfigError     a wrong YAML file or override: every problem with its line (exit code 2)
 │   ├── TaskError       a method of the task returns what the loop cannot use (exit code 2)
 │   └── MetricMissing   a trial's reports lack the sweep's metric (exit code 2)
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
@@ -10,7 +10,7 @@ HookyardError
 │   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
 └── RunError            a run failed (exit code 1)
     ├── RankMismatch    the ranks do not run the same plan
-    └── LeaseLost       another driver has the run by now
+    └── LeaseLost       another driver has taken over the run
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 _MAX_PROBLEMS = 200
-"""Problems that one error prints."""
+"""Maximum number of problems that one error prints."""
 _MAX_TEXT = 2_000
-"""Characters of a problem's message, and of its path, file and suggestion."""
+"""Maximum length of a problem's message, path, file and suggestion, in characters."""
 _MAX_NAME = 100
-"""Longer names get no suggestion."""
+"""Length above which a name gets no suggestion."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class HookyardError(Exception):
-    """Anything Hookyard raises on purpose."""
+    """Base of all errors that Hookyard raises."""
 
 
 class UsageError(HookyardError):
@@ -44,7 +44,7 @@ class UsageError(HookyardError):
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in a config: place, message and suggestion."""
+    """A problem in a config: path, message, line and suggestion."""
 
     path: str
     """Dotted path, such as `hooks.ema.decay`."""
@@ -53,9 +53,9 @@ class Problem:
     line: int | None = None
     suggestion: str | None = None
 
-    def shortened(self) -> Problem:
-        """Return the problem with each text cut to a readable length."""
-        texts = {name: shortened(value, _MAX_TEXT) for name, value in vars(self).items() if isinstance(value, str)}
+    def shorten(self) -> Problem:
+        """Return the problem with long texts truncated."""
+        texts = {name: shorten(value, _MAX_TEXT) for name, value in vars(self).items() if isinstance(value, str)}
         return replace(self, **texts)  # type: ignore[arg-type]  # `line` is no text
 
     def __str__(self) -> str:
@@ -65,16 +65,16 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """A wrong config; has all problems, and prints the first hundreds."""
+    """A wrong config, with all its problems; prints the first 200."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problem.shortened() for problem in problems)
+        self.problems = tuple(problem.shorten() for problem in problems)
         rest = [f"and {len(problems) - _MAX_PROBLEMS:,} more problems"] if len(problems) > _MAX_PROBLEMS else []
         super().__init__("\n".join([*map(str, self.problems[:_MAX_PROBLEMS]), *rest]))
 
     @classmethod
     def at(cls, path: str, message: str, suggestion: str | None = None) -> ConfigError:
-        """Return the error of a single problem."""
+        """Return an error with a single problem."""
         return cls([Problem(path, message, suggestion=suggestion)])
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
@@ -98,8 +98,8 @@ def collect_problems(problems: list[Problem], function: Callable[P, R], *args: P
         return None
 
 
-def shortened(text: str, length: int = 80) -> str:
-    """Cut a text to a length."""
+def shorten(text: str, length: int = 80) -> str:
+    """Truncate a text to `length` characters."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
@@ -113,9 +113,9 @@ def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     names = {candidate.lower(): candidate for candidate in known}
     name = name.lower()
     near = get_close_matches(name, names, n=1, cutoff=0.75)
-    # `cosine` is nearer to CosineAnnealingLR than the count of common letters says.
+    # `cosine` means CosineAnnealingLR, although they have few letters in common.
     near = near or [candidate for candidate in names if len(name) > 2 and name in candidate]
-    # `lr` is meant by `rl` and by `learning_rate`.
+    # `rl` and `learning_rate` mean `lr`.
     initials = "".join(word[:1] for word in name.split("_"))
     near = near or [candidate for candidate in names if candidate == initials or sorted(candidate) == sorted(name)]
     near = near or get_close_matches(name, names, n=1)

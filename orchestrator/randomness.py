@@ -1,4 +1,4 @@
-"""Randomness: seeding, and the state of every generator a rank uses."""
+"""Seeding, and saving and restoring the random state of a rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_host(seed: int) -> None:
-    """Seed the generators of the CPU, in a tenth of the time."""
+    """Seed the CPU's generators; ten times faster than `seed_all`."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
@@ -28,7 +28,7 @@ def seed_host(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run a block with all generators seeded; afterwards the caller's generators are as before."""
+    """Seed all generators within the block, and restore their state afterwards."""
     before = random_state()
     seed_all(seed)
     try:
@@ -40,7 +40,7 @@ def seeded(seed: int) -> Iterator[None]:
 def random_state() -> dict[str, Any]:
     """Return the state of every generator, as plain data and tensors.
 
-    Long lists are tensors, as `torch.save` visits each item of a list.
+    Long lists become tensors, because `torch.save` visits each item of a list.
     """
     state: Any = numpy.random.get_state(legacy=True)
     kind, keys, position, has_gauss, cached = state
@@ -49,7 +49,7 @@ def random_state() -> dict[str, Any]:
         "python": [version, torch.tensor(words), gauss],
         "numpy": [str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
-        # The call would create a context on the GPU. A process without one has drawn nothing there.
+        # Reading the state would create a CUDA context. A process without one has drawn nothing on the GPU.
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     }
 
@@ -64,8 +64,8 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def draw_alike(items: Iterable[T]) -> Iterator[T]:
-    """Yield items, each with the generators in the same state; afterwards they are as the first item left them."""
+def with_same_random_state(items: Iterable[T]) -> Iterator[T]:
+    """Yield items, each with the same random state; the state after the first item remains at the end."""
     first, after = random_state(), None
     for item in items:
         if after is not None:
@@ -77,7 +77,7 @@ def draw_alike(items: Iterable[T]) -> Iterator[T]:
 
 
 def with_own_generators(items: Iterable[T], seed: int) -> Iterator[T]:
-    """Yield items, which draw from generators of their own that begin at `seed`."""
+    """Yield items that draw from separate generators, which start from `seed`."""
     before = random_state()
     seed_all(seed)
     own = random_state()

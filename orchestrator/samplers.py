@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Sampler
 
 
 class StratifiedSampler(Sampler[int]):
-    """Shuffles the samples so that every part of the order has the labels in the proportion of the whole.
+    """Shuffled order in which every part has the same proportions of labels as the whole dataset.
 
     `labels` has one label for each sample, shape (N,): whole numbers, or other hashable values.
     """
@@ -24,10 +24,10 @@ class StratifiedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         keys = torch.empty(len(self), dtype=torch.float64)
         for label in self._labels.unique():
-            places = (self._labels == label).nonzero().squeeze(1)
-            places = places[torch.randperm(len(places))]
-            # One in each of as many equal parts of the epoch as there are samples of the label.
-            keys[places] = (torch.arange(len(places)) + torch.rand(len(places), dtype=torch.float64)) / len(places)
+            indices = (self._labels == label).nonzero().squeeze(1)
+            indices = indices[torch.randperm(len(indices))]
+            # Divide the epoch into as many equal parts as the label has samples, and put one sample into each.
+            keys[indices] = (torch.arange(len(indices)) + torch.rand(len(indices), dtype=torch.float64)) / len(indices)
         return iter(keys.argsort().tolist())
 
     def __len__(self) -> int:
@@ -35,10 +35,11 @@ class StratifiedSampler(Sampler[int]):
 
 
 class MixtureSampler(Sampler[int]):
-    """Shuffles samples of the datasets in a torch `ConcatDataset`, in the proportion of their weights.
+    """Shuffled order of the datasets in a torch `ConcatDataset`, in proportion to their weights.
 
-    Within a dataset, counts of two samples differ by one at most. An epoch has `length` samples, by default the length
-    of the dataset. Raises ValueError unless there is one weight for each. Source: iMIX's multi-dataset sampling.
+    Within a dataset, every sample is drawn equally often, up to one. An epoch has `length` samples, by default the
+    length of the dataset. Raises ValueError unless there is one weight per dataset. Source: iMIX's multi-dataset
+    sampling.
     """
 
     def __init__(self, dataset: ConcatDataset[Any], weights: Sequence[float], length: int | None = None) -> None:
@@ -47,25 +48,25 @@ class MixtureSampler(Sampler[int]):
             raise ValueError(
                 f"a mixture of {len(sizes)} datasets needs as many weights, from 0 and not all 0, got {list(weights)}"
             )
-        self._begins = [0, *dataset.cumulative_sizes[:-1]]
+        self._starts = [0, *dataset.cumulative_sizes[:-1]]
         self._sizes = sizes
-        self._counts = _apportioned(len(dataset) if length is None else length, weights)
+        self._counts = _apportion(len(dataset) if length is None else length, weights)
 
     def __iter__(self) -> Iterator[int]:
         parts = [
-            begin + torch.cat([torch.randperm(size) for _ in range(-(-count // size))])[:count]
-            for begin, size, count in zip(self._begins, self._sizes, self._counts, strict=True)
+            start + torch.cat([torch.randperm(size) for _ in range(-(-count // size))])[:count]
+            for start, size, count in zip(self._starts, self._sizes, self._counts, strict=True)
             if count
         ]
-        together = torch.cat(parts)
-        return iter(together[torch.randperm(len(together))].tolist())
+        indices = torch.cat(parts)
+        return iter(indices[torch.randperm(len(indices))].tolist())
 
     def __len__(self) -> int:
         return sum(self._counts)
 
 
-def _apportioned(total: int, weights: Sequence[float]) -> list[int]:
-    """Return whole numbers in the proportion of the weights that add up to a total, by largest remainder."""
+def _apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """Split `total` into integers in proportion to the weights, by the largest remainder method."""
     exact = [total * weight / sum(weights) for weight in weights]
     counts = [int(count) for count in exact]
     by_remainder = sorted(range(len(exact)), key=lambda place: counts[place] - exact[place])

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Task(ABC):
-    """The model, data, loss and metrics of an experiment. Runs in the worker process.
+    """The model, data, loss and metrics of an experiment. Used in workers.
 
     A task is a dataclass: its fields are its parameters in YAML (`task_args`), and a sweep may vary them. A task must
-    define `model`, `data` and `loss` or `turns`, or `train` alone.
+    define `model`, `data` and either `loss` or `turns`; or only `train`.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -29,15 +29,15 @@ class Task(ABC):
         if has_custom_loop(cls):
             for name in ("model", "data", "loss"):
                 if getattr(cls, name) is getattr(Task, name):
-                    setattr(cls, name, _missing_method(name))
+                    setattr(cls, name, _make_missing_method(name))
         if has_turns(cls) and cls.loss is Task.loss:
-            cls.loss = without_loss  # type: ignore[method-assign]  # so that the class is not abstract
+            cls.loss = missing_loss  # type: ignore[method-assign]  # so that the class is not abstract
 
     @property
     def progress(self) -> State:
-        """The loop's state, to read in `loss`, `metrics`, `turns` and other methods: `self.progress.epoch`, `step`,
-        `iteration`, `phase`, `info` and so on. Counters include completed steps only. Without a loop, the state of
-        a run that has not begun."""
+        """The loop's state, to be read in `loss`, `metrics`, `turns` and other methods: `self.progress.epoch`, `step`,
+        `iteration`, `phase`, `info` and so on. Counters include only completed steps. Outside a loop, it is the
+        initial state of a run."""
         if "_progress" not in vars(self):
             from hooks.state import State
 
@@ -51,16 +51,16 @@ class Task(ABC):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Build the model. Every rank builds it with the same seed."""
+        """Build the model; every rank does so with the same seed."""
 
     @abstractmethod
     def data(self) -> Mapping[str, Dataset[Any] | Iterable[Any]]:
         """Return the datasets: `train`, and `val` and `test` if any. Each is map-style, iterable, or a loader with
-        `state_dict` and `load_state_dict`. Called again if a hook reads a stream beside the training."""
+        `state_dict` and `load_state_dict`. The loop calls it again for a hook that reads a stream of its own."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank's task carries from batch to batch, such as the hidden state of a recurrent model.
-        Each checkpoint holds it: tensors, numbers, text, and containers of these."""
+        """Return the state that this rank's task carries from batch to batch, such as a recurrent hidden state. It is
+        saved in each checkpoint: tensors, numbers, text, and containers of these."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -69,21 +69,21 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
-        """Return the mean over the batch's samples, a scalar; or a mapping of such parts, whose sum is trained. Each
-        part is a column and a mean. With `turns` the loss is for val and test alone."""
+        """Return the mean loss over the batch's samples, a scalar; or a mapping of such terms, whose sum is trained.
+        Each term has a column and a mean. A task with `turns` uses the loss only in val and test."""
 
     def turns(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor | Mapping[str, Tensor]]]:
-        """Train several optimizers: yield the name of each and its loss, in the order of their turns. Code after a
-        `yield` sees the parameters after that turn's step. Every rank takes the same turns."""
+        """Train several optimizers: yield the name and loss of each, in the order of their turns. Code after a `yield`
+        sees the parameters after that turn's step. Every rank must take the same turns."""
         raise NotImplementedError
 
     def train(self, session: TrainingSession) -> Iterator[Mapping[str, float]]:
-        """Train in your own loop: a generator that yields reports, and records rows and saves state by the session.
+        """Train in a custom loop: a generator that yields reports; the session records rows and saves state.
         Parameters after `session` are keys of the experiment that it reads: `batch_size: int = 32`."""
         raise NotImplementedError
 
     def parameters(self, model: nn.Module) -> Mapping[str, Iterable[nn.Parameter]]:
-        """Return the parameters of each of several optimizers, by its name, unless the file has patterns for them."""
+        """Return the parameters of several optimizers by name, unless the experiment file has patterns for them."""
         return {}
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
@@ -95,30 +95,30 @@ class Task(ABC):
         return {}
 
     def meters(self) -> Mapping[str, Any]:
-        """Return torchmetrics objects, for metrics that are not means over samples. In val and test the loop calls
-        `update(output, target(batch))`, and at the end of the phase `compute()`, for one number, a vector, or a mapping
-        of these."""
+        """Return torchmetrics objects by name, for metrics that are not means over samples. In val and test, the loop
+        calls `update(output, target(batch))`, and at the end of the phase `compute()`, which returns one number, a
+        vector, or a mapping of these."""
         return {}
 
     def target(self, batch: Any) -> Any:
-        """Return the meters' target for the output."""
+        """Return the target that meters compare with the output."""
         return batch[1]
 
     def batch_size(self, batch: Any) -> int:
-        """Return the number of samples that `loss` is the mean of, and so its weight in the mean of the phase.
+        """Return the number of samples over which `loss` is the mean, and so its weight in the mean of the phase.
 
-        By default the length of the batch's first part. Override it if samples are not its rows, but characters of a
-        padded batch, say: throughput and `samples` then count these too."""
+        By default, this is the length of the batch's first part. Override it if a sample is not a row but, for example,
+        a character of a padded batch; throughput and `samples` then count these."""
         first = batch[0] if isinstance(batch, (list, tuple)) else next(iter(batch.values()))
-        # A tensor's own len() is Python that takes ten times as long.
+        # len() of a tensor is Python code, ten times slower.
         return first.shape[0] if hasattr(first, "shape") else len(first)
 
     def sampler(self, dataset: Dataset[Any], phase: str) -> Sampler[int] | Sequence[float] | Tensor | None:
         """Return the order of a map-style dataset for all ranks together: a torch Sampler of indices, or a weight for
-        each sample. Weights draw as many samples as there are, with replacement. None is each sample once, shuffled in
-        train.
+        each sample. With weights, an epoch draws as many samples as the dataset has, with replacement. None means each
+        sample once, shuffled in train.
 
-        Called once. The loop iterates over a sampler in each epoch, with all generators seeded for that epoch."""
+        The loop calls this once, and iterates over the sampler in each epoch, with all generators seeded for it."""
         return None
 
     def collate(self, samples: list[Any]) -> Any:
@@ -133,13 +133,13 @@ class Task(ABC):
         return None
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> Any | None:
-        """Build a scheduler that YAML cannot describe, in the same way; return None for no scheduler."""
+        """Build a scheduler that YAML cannot describe, like `optimizer`; return None for no scheduler."""
         return None
 
     def loader(
         self, dataset: Dataset[Any], batches: Sampler[list[int]] | None, phase: str, options: dict[str, Any]
     ) -> Iterable[Any]:
-        """Return the loader of a phase; `batches` yields this rank's lists of indices. For a stream it is None:
+        """Return the loader of a phase; `batches` yields this rank's lists of indices. For a stream, `batches` is None,
         `dataset` is this rank's share, and the loader must have `state_dict` and `load_state_dict`."""
         from torch.utils.data import DataLoader
 
@@ -147,32 +147,31 @@ class Task(ABC):
             from torchdata.stateful_dataloader import StatefulDataLoader
 
             with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", "'set_vital' is deprecated", UserWarning
-                )  # torch's, of what torchdata calls
+                # torchdata calls a function that torch has deprecated.
+                warnings.filterwarnings("ignore", "'set_vital' is deprecated", UserWarning)
                 loader: Iterable[Any] = StatefulDataLoader(dataset, collate_fn=self.collate, **options)
             return loader
         return DataLoader(dataset, batch_sampler=batches, collate_fn=self.collate, **options)
 
     def fsdp_units(self, model: nn.Module) -> Iterable[nn.Module]:
-        """Return the submodules whose parameters `strategy: fsdp` gathers for their call and releases after it.
+        """Return the submodules whose parameters `strategy: fsdp` gathers before their call and releases after it.
         Parameters outside them are gathered for the whole forward pass.
 
-        By default the members of every `ModuleList` (a transformer's blocks), or, if there is none, of the outermost
-        `Sequential`s."""
+        By default, these are the members of every `ModuleList` (a transformer's blocks), or, if there is none, of the
+        outermost `Sequential`s."""
         from torch import nn
 
-        def members(kind: type[nn.Module]) -> list[nn.Module]:
+        def list_members(kind: type[nn.Module]) -> list[nn.Module]:
             containers = [module for module in model.modules() if isinstance(module, kind)]
             return [member for container in containers for member in container.children() if type(member) is not kind]
 
-        of_sequentials = members(nn.Sequential)
-        within = {inner for member in of_sequentials for inner in member.modules() if inner is not member}
-        return members(nn.ModuleList) or [member for member in of_sequentials if member not in within]
+        layers = list_members(nn.Sequential)
+        nested = {inner for layer in layers for inner in layer.modules() if inner is not layer}
+        return list_members(nn.ModuleList) or [layer for layer in layers if layer not in nested]
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Return hooks that this task needs, by name: as in YAML, a class, or an object. The experiment may override
-        fields."""
+        """Return the hooks that this task requires, by name: as in YAML, a class, or an object. The experiment may
+        override their fields."""
         return {}
 
 
@@ -182,19 +181,19 @@ def has_turns(task: type[Task]) -> bool:
 
 
 def has_custom_loop(task: type[Task]) -> bool:
-    """Return whether a task has its own training loop. A field may be called `train` too."""
+    """Return whether a task has a custom training loop, and not just a field called `train`."""
     return task.train is not Task.train and callable(task.train)
 
 
-def _missing_method(name: str) -> Callable[..., Any]:
+def _make_missing_method(name: str) -> Callable[..., Any]:
     def method(self: Task, *arguments: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has its own training loop, and no {name}()")
 
     return method
 
 
-def without_loss(self: Task, output: Any, batch: Any) -> Any:
-    """Replace the `loss` of a task with `turns` that has none."""
+def missing_loss(self: Task, output: Any, batch: Any) -> Any:
+    """Stand in for the `loss` of a task that has only `turns`."""
     raise NotImplementedError
 
 
@@ -204,5 +203,5 @@ def show_progress(task: Task, state: State) -> None:
 
 
 def hide_progress(task: Task) -> None:
-    """Remove `progress`, so that the task holds no reference to the model."""
+    """Remove `progress`, so the task does not keep the model in memory."""
     vars(task).pop("_progress", None)

@@ -1,4 +1,4 @@
-"""The session: the argument of `Task.train(session)`, for a task with a loop of its own."""
+"""The argument of `Task.train(session)`, for a task with a custom loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Stateful(Protocol):
-    """An object that a checkpoint can hold: a module, an optimizer, a loader that keeps its place."""
+    """Object that a checkpoint can hold: a module, an optimizer, a loader with a position."""
 
     def state_dict(self) -> Any: ...
 
@@ -41,10 +41,10 @@ class SessionLoop(Protocol):
 class TrainingSession:
     """Rows, reports and checkpoints for a task with a custom loop; each worker has a session.
 
-    The task yields reports: mappings of metrics, whose names begin with `train/`, `val/` or `test/`. All ranks yield at
-    the same points, and the run reports the means across ranks. A report ends a round, which is called an epoch. With
-    several ranks torch's process group exists. All generators begin with the experiment's `seed`, so that all ranks
-    build the same model. `restore` then seeds each rank with `seed` plus its number.
+    The task yields reports: mappings of metrics whose names begin with `train/`, `val/` or `test/`. All ranks yield at
+    the same points, and the run reports the means across ranks. A report ends a round, which counts as an epoch. With
+    several ranks, torch's process group exists. All generators start from the experiment's `seed`, so all ranks build
+    the same model. `restore` then seeds each rank with `seed` plus its rank.
     """
 
     def __init__(self, loop: SessionLoop) -> None:
@@ -52,55 +52,55 @@ class TrainingSession:
         self.rank, self.world_size, self.local_rank = state.rank, state.world_size, state.local_rank
         self.device = state.device
         self.config = state.config
-        """The whole experiment, as in experiment.yaml."""
+        """Resolved experiment, as in experiment.yaml."""
         self.artifacts = state.artifacts
-        """A local folder; its files are copied to the run's folder."""
+        """Local folder; its files are copied to the run's folder."""
         self._loop = loop
         self._call: _Call | None = None
 
     @property
     def epoch(self) -> int:
-        """Reports yielded since the run began, including those before a restored checkpoint."""
+        """Number of reports since the start of the run, including those before a restored checkpoint."""
         return self._loop.state.epoch
 
     @property
     def step(self) -> int:
-        """Rows recorded since the run began, including those before a restored checkpoint."""
+        """Number of rows since the start of the run, including those before a restored checkpoint."""
         return self._loop.state.step
 
     @property
     def stop_requested(self) -> bool:
-        """True once training has to end: Ctrl-C, a hook, the sweep, or all `steps` are done.
+        """True once training must end: because of Ctrl-C, a hook or the sweep, or after all `steps`.
 
-        All ranks get the same answer, so all must ask at the same places. Steps after the last `yield` get a report and
-        a checkpoint. After an interruption they do not: a resume continues from the last checkpoint, such as one that
-        `save` made right before."""
+        All ranks get the same value, so all must read it at the same points. Steps after the last `yield` get a report
+        and a checkpoint, except after an interruption: a resume then continues from the last checkpoint, such as one
+        that `save` has just written."""
         return self._loop.should_stop()
 
     def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
-        """Name the parts of checkpoints, and restore them from the checkpoint that this run continues from.
+        """Name the parts of checkpoints, and restore them if this run continues from a checkpoint.
 
-        Returns whether there is one. `parts` are the same on all ranks, `per_rank` each rank's own. A part has
-        `state_dict` and `load_state_dict`, or is a dict, whose entries are replaced. The random generators are saved
-        with them. Call it once, when all is built, right before training. Checkpoints are made by `save`, and at a
-        `yield` if the hook `checkpoint` or the sweep requests one."""
+        Returns whether it does. `parts` are equal on all ranks; `per_rank` differ. A part has `state_dict` and
+        `load_state_dict`, or is a dict, whose entries are replaced. The random state is saved with them. Call it once,
+        after building everything, right before training. `save` writes checkpoints, and so does a `yield` if the hook
+        `checkpoint` or the sweep requests one."""
         return self._loop.restore_parts(parts, per_rank or {})
 
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         """Add a row to this rank's table, which counts as an iteration and a step.
 
         Values are numbers, short texts, or tensors of one element, which stay on their device until rows are written.
-        A round without a call has one row."""
+        A round in which it is never called has one row."""
         self._loop.record(columns, batch_size)
 
     def save(self) -> None:
-        """Write a checkpoint here, in the middle of a round; collective."""
+        """Write a checkpoint now, in the middle of a round; collective."""
         self._loop.save_here()
 
     def reports_of(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
-        """Run a call in a thread of its own, and yield what its callbacks pass to `report`.
+        """Run `call` in a separate thread, and yield the metrics that its callbacks pass to `report`.
 
-        If training ends before the call, `report` raises an error that `except Exception` does not catch."""
+        If training ends before the call does, `report` raises an error that `except Exception` does not catch."""
         self._call = _Call(call, self.device)
         try:
             yield from self._call.reports()
@@ -108,7 +108,7 @@ class TrainingSession:
             self._call = None
 
     def report(self, metrics: Mapping[str, Any]) -> None:
-        """Report from a callback within `reports_of`, in place of a `yield`. Returns once training continues."""
+        """Report from a callback within `reports_of`, instead of a `yield`. Returns once training may continue."""
         if self._call is None:
             raise RuntimeError(
                 "session.report() is for callbacks within session.reports_of(call); elsewhere write `yield metrics`"
@@ -117,11 +117,11 @@ class TrainingSession:
 
 
 class _Ended(BaseException):
-    """Training has ended before the call."""
+    """Signal that training has ended before the call."""
 
 
 class _Call:
-    """A call in a thread of its own, which waits while the loop handles a report."""
+    """Call in a separate thread, which waits while the loop handles a report."""
 
     def __init__(self, call: Callable[[], Any], device: torch.device) -> None:
         self._call, self._device = call, device
@@ -156,11 +156,11 @@ class _Call:
             if self._device.type == "cuda":
                 import torch
 
-                torch.cuda.set_device(self._device)  # each thread has its own
+                torch.cuda.set_device(self._device)  # per thread
             self._call()
         except _Ended:
             pass
-        except BaseException as error:  # raised again where reports are taken
+        except BaseException as error:  # `reports` raises it
             self._error = error
         finally:
             self._reports.put(None)

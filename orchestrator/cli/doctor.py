@@ -156,9 +156,9 @@ def _print(path: str, diagnosis: Diagnosis) -> None:
 
 def _check_nodes(address: str | None, storage: str, as_json: bool) -> None:
     from orchestrator.cluster.preflight import check_cluster, check_this_machine
-    from orchestrator.engines.ray_environment import Ray, chosen_address
+    from orchestrator.engines.ray_environment import Ray, choose_address
 
-    if chosen_address(address) is None:
+    if choose_address(address) is None:
         preflight = check_this_machine(storage)
     else:
         with Ray(address) as ray:

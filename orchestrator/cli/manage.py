@@ -84,7 +84,7 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, 
     return row | {
         "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",
         "status": status,
-        "driver": run.driver_in_words(status) or "",
+        "driver": run.describe_driver(status) or "",
         "best": run.best,
         "diverged": run.diverged or (run.best or {}).get("diverged", ""),
         "tags": list(run.tags),
@@ -158,4 +158,4 @@ def rm(
             )
         typer.confirm("Remove this permanently?", abort=True, err=True)
     for removal in removals:
-        removal.carry_out()
+        removal.execute()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
-from orchestrator.engines.ray_environment import Resources, amount_in_words, local_resources
+from orchestrator.engines.ray_environment import Resources, find_local_resources, format_amount
 
 if TYPE_CHECKING:
     from orchestrator.config.sections.experiment import Experiment
@@ -32,7 +32,7 @@ def make_plan(experiment: Experiment, storage: str, name: str | None, address: s
     from orchestrator.config.load import to_dict
     from orchestrator.config.sections.experiment import check_run_name
 
-    present = None if address else local_resources()
+    present = None if address else find_local_resources()
     parent = experiment.source.continued_from
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
@@ -94,14 +94,14 @@ def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
 
 
 def _format_lines(plan: dict[str, Any], experiment: Experiment, address: str | None) -> list[tuple[str, str]]:
-    required, present = Resources.required_by(experiment.workers), None if address else local_resources()
+    required, present = Resources.required_by(experiment.workers), None if address else find_local_resources()
     machine = f"this machine has {present}" if present else f"{address} was not asked"
     lines = [("resources", f"needs {required}; {machine}")]
     if parent := experiment.source.continued_from:
         lines.insert(0, ("continues from", f"{parent}, sha256 {parent.sha256[:12]}"))
-    if missing := present and required.beyond(present):
+    if missing := present and required.find_missing(present):
         shortages = (
-            f"needs {amount_in_words(kind, needed)}, has {amount_in_words(kind, has)}"
+            f"needs {format_amount(kind, needed)}, has {format_amount(kind, has)}"
             for kind, (needed, has) in missing.items()
         )
         lines.append(("does not fit", ", ".join(shortages)))

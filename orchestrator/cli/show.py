@@ -72,7 +72,7 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
         "name": folder.name,
         "path": str(folder),
         "status": (status := folder.find_status(run)),
-        "driver": run.driver_in_words(status),
+        "driver": run.describe_driver(status),
         "started": run.started,
         "ended": run.ended,
         "attempts": len(folder.read_attempts()),
@@ -237,7 +237,7 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     return {
         "path": sweep.path,
         "status": (status := sweep.status),
-        "driver": sweep.folder.read_metadata().driver_in_words(status),
+        "driver": sweep.folder.read_metadata().describe_driver(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
         "shared_training": _describe_shared_training(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.cluster.probe import Answers, Facts
-from orchestrator.engines.ray_environment import Resources, amount_in_words, with_unit
+from orchestrator.engines.ray_environment import Resources, format_amount, with_unit
 
 DISK_BYTES = 5 * 2**30
 SHARED_MEMORY_BYTES = 2**30
@@ -61,8 +61,8 @@ def check_nodes(
 
 def _check_resources(required: Resources, available: Resources) -> Iterator[Finding]:
     short = [
-        f"{amount_in_words(kind, want)} and has {amount_in_words(kind, have) if have else 'none'}"
-        for kind, (want, have) in required.beyond(available).items()
+        f"{format_amount(kind, want)} and has {format_amount(kind, have) if have else 'none'}"
+        for kind, (want, have) in required.find_missing(available).items()
     ]
     if short:
         advice = "It waits until an autoscaler adds nodes; without one, use fewer workers or less for each"

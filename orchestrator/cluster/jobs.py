@@ -16,7 +16,7 @@ from typing import Any
 
 from hooks.errors import describe_error
 from orchestrator.config.sections.experiment import Experiment, check_run_name
-from orchestrator.engines.ray_environment import environment_values, set_environment
+from orchestrator.engines.ray_environment import read_environment, set_environment
 from orchestrator.errors import RunError, UsageError
 from orchestrator.storage import without_credentials
 
@@ -134,7 +134,7 @@ class Jobs:
             "runtime_env": {
                 "working_dir": str(folder),
                 "excludes": EXCLUDES,
-                "env_vars": environment_values(job.environment),
+                "env_vars": read_environment(job.environment),
             },
             "metadata": {"hookyard": job.name},
         }

@@ -14,7 +14,7 @@ from hooks.errors import describe_error
 from orchestrator.cluster.checks import Finding, Node, check_nodes
 from orchestrator.cluster.probe import Facts, collect_facts, probe_node
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, environment_values
+from orchestrator.engines.ray_environment import Ray, Resources, choose_address, read_environment
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import say
@@ -77,10 +77,10 @@ def preflight(address: str | None, storage: str, experiment: Experiment, *, skip
 
     Does nothing if neither an address nor RAY_ADDRESS is given.
     """
-    if skip or chosen_address(address) is None:
+    if skip or choose_address(address) is None:
         yield
         return
-    with Ray(address, environment=environment_values(experiment.environment)) as ray:
+    with Ray(address, environment=read_environment(experiment.environment)) as ray:
         result = check_cluster(ray, storage, experiment)
         result.raise_errors()
         for finding in result.findings:

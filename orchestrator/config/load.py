@@ -15,7 +15,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
 from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import ConfigError, UsageError, collect_problems, shortened
+from orchestrator.errors import ConfigError, UsageError, collect_problems, shorten
 
 _log = logging.getLogger("hookyard")
 
@@ -88,7 +88,7 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     edits = dict(_find_differences(to_dict(saved.experiment), data))
     if edits:
         changed = ", ".join(f"{path}={value}" for path, value in edits.items())
-        _log.warning("experiment.yaml was edited: %s", shortened(changed, 1000))
+        _log.warning("experiment.yaml was edited: %s", shorten(changed, 1000))
     return make_experiment_from_source(source.with_values(edits))
 
 

@@ -1,5 +1,4 @@
-"""The hang watch: a thread beside the loop compares its counters, so that the loop does nothing for it. Worker
-process."""
+"""The hang watch: a thread that compares the loop's counters, so the loop itself does nothing. Runs in workers."""
 
 from __future__ import annotations
 
@@ -27,28 +26,26 @@ from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.world import World
 from orchestrator.records.hang import HangReports, RankStack, tick_s
 
-PATIENCE = 5
-"""Factor on the limit for a phase's first iteration, and outside iterations: compiling, a checkpoint, a hook between
-phases."""
-ASKED_AFTER_S = 2.0
-"""Seconds without progress after which a rank reports its stack once the driver asks for stacks."""
-_MOST_FRAMES = 12
+SLOW_FACTOR = 5
+"""Factor on the limit in a phase's first iteration and outside iterations: compilation, checkpoints, hooks."""
+REQUESTED_LIMIT_S = 2.0
+"""Seconds without progress after which a rank reports its stack if the driver has requested stacks."""
+_MAX_FRAMES = 12
 
 _log = logging.getLogger("hookyard")
 _LOOPS = (IterationRunner.train.__code__, IterationRunner.evaluate.__code__)
 _TORCH = os.path.dirname(torch.__file__)
 _COLLECTIVES = os.path.join(_TORCH, "distributed", "")
-_EXCHANGES = (os.path.join(_TORCH, "autograd", "graph.py"), os.path.join(_TORCH, "nn", "parallel", "distributed.py"))
-"""Files of the innermost Python line while a rank waits in C++ for gradients or buffers of the others."""
+_SYNC_FILES = os.path.join(_TORCH, "autograd", "graph.py"), os.path.join(_TORCH, "nn", "parallel", "distributed.py")
+"""Files with the innermost Python line while a rank waits in C++ for other ranks' gradients or buffers."""
 
 
 class HangWatch:
-    """Watchdog thread of one rank. It reports the rank's stack while this rank, or another one, has made no progress
-    for longer than the limit.
+    """Watchdog thread of one rank. It reports the rank's stack while any rank has made no progress within the limit.
 
-    Progress is another iteration, epoch or phase. `limits` holds the seconds without progress and the action. With the
-    action `fail`, `end` ends the hung rank; where that rank cannot be ended, it ends the first rank that waits for it.
-    Time in which this process was stopped does not count.
+    Progress is a new iteration, epoch or phase. `limits` holds the seconds without progress, and the action. With the
+    action `fail`, `end` ends the hung rank; if that is impossible, it ends the first rank that waits for it. Time while
+    this process is stopped (SIGSTOP) does not count.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class HangWatch:
         self._reports, self._world, self._limits, self._end = reports, world, limits, end
         self._tick_s = tick_s(limits.after)
         self._state: State | None = None
-        self._began_at = 0
+        self._start_iteration = 0
         self._progress: tuple[Any, ...] = ()
         self._idle_s = 0.0
         self._has_reported = False
@@ -71,8 +68,8 @@ class HangWatch:
         path = self._reports.stack_file(self._world.rank) if self._end is end_process else None
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stack_file = open(path, "w")  # faulthandler's thread writes to it as long as the watch lasts
-            self._arm(PATIENCE * self._limits.after)
+            self._stack_file = open(path, "w")  # open until the watch ends: faulthandler's thread writes to it
+            self._arm(SLOW_FACTOR * self._limits.after)
         self._thread.start()
         return self
 
@@ -84,17 +81,17 @@ class HangWatch:
             self._stack_file.close()
             path = Path(self._stack_file.name)
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # another rank still has a file there
+            with suppress(OSError):  # another rank still has a file in the folder
                 path.parent.rmdir()
                 path.parent.parent.rmdir()
 
     def follow(self, state: State) -> None:
-        """Take progress from this state from now on."""
-        self._state, self._began_at = state, state.iteration
+        """Read progress from `state` from now on."""
+        self._state, self._start_iteration = state, state.iteration
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Count no time while the rank waits for whoever drives it."""
+    def pause(self) -> Iterator[None]:
+        """Do not count time within the block, in which the rank waits for its driver."""
         self._paused.set()
         try:
             yield
@@ -117,14 +114,14 @@ class HangWatch:
     def _check(self, passed_s: float) -> None:
         state = self._state
         progress = (state.phase, state.epoch, state.iteration, state.phase_iteration) if state else ()
-        moved = progress != self._progress or self._paused.is_set()
-        self._progress, self._idle_s = progress, 0.0 if moved else self._idle_s + passed_s
-        report = self._report()
+        has_progress = progress != self._progress or self._paused.is_set()
+        self._progress, self._idle_s = progress, 0.0 if has_progress else self._idle_s + passed_s
+        report = self._make_report()
         self._arm(max(report.limit_s, self._limits.after))
         if not report.is_over_limit and not set(self._reports.ranks_over_limit()) - {report.rank}:
             return self._withdraw()
         self._has_reported = True
-        stack = "".join(traceback.format_stack(sys._current_frames().get(self._thread_id), limit=_MOST_FRAMES))
+        stack = "".join(traceback.format_stack(sys._current_frames().get(self._thread_id), limit=_MAX_FRAMES))
         self._reports.write(replace(report, stack=stack))
         return self._act(report)
 
@@ -139,41 +136,42 @@ class HangWatch:
         self._has_reported = False
 
     def _arm(self, limit_s: float) -> None:
-        """Have faulthandler write the stack where this thread does not get the interpreter lock for too long."""
+        """Make faulthandler write the stack if this thread cannot get the interpreter lock within the limit."""
         if self._stack_file:
             faulthandler.cancel_dump_traceback_later()
             self._stack_file.truncate(0)
             faulthandler.dump_traceback_later(limit_s, file=self._stack_file, exit=self._limits.action == "fail")
 
-    def _report(self) -> RankStack:
-        frames = _frames(sys._current_frames().get(self._thread_id))
+    def _make_report(self) -> RankStack:
+        frames = _list_frames(sys._current_frames().get(self._thread_id))
         in_iteration = any(frame.f_code in _LOOPS for frame in frames)
         state = self._state
-        is_first = state is None or state.phase_iteration == 0 or state.iteration == self._began_at
-        patience = 1 if in_iteration and not is_first else PATIENCE
-        limit_s = ASKED_AFTER_S if self._has_request() else self._limits.after * patience
-        waits = bool(frames) and self._world.world_size > 1 and _waits(frames[0].f_code.co_filename, in_iteration)
-        place = f"{_position(state)}{'' if waits else _line(frames)}"
-        return RankStack(self._world.rank, self._world.node, time.time(), self._idle_s, limit_s, waits, place)
+        is_first = state is None or state.phase_iteration == 0 or state.iteration == self._start_iteration
+        factor = 1 if in_iteration and not is_first else SLOW_FACTOR
+        limit_s = REQUESTED_LIMIT_S if self._has_request() else self._limits.after * factor
+        is_waiting = (
+            bool(frames) and self._world.world_size > 1 and _is_waiting(frames[0].f_code.co_filename, in_iteration)
+        )
+        place = f"{_format_position(state)}{'' if is_waiting else _format_line(frames)}"
+        return RankStack(self._world.rank, self._world.node, time.time(), self._idle_s, limit_s, is_waiting, place)
 
     def _act(self, report: RankStack) -> None:
-        """End this rank where the action asks for it and it hangs, or is the first that waits for one that cannot be
-        ended."""
+        """End this rank if the action is `fail` and it hangs, or is the first to wait for one that cannot be ended."""
         if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._has_request():
             return
         if report.waits and self._reports.ranks_over_limit()[0] != report.rank:
             return
-        ranks = self._reports.hung_ranks()
+        ranks = self._reports.find_hung_ranks()
         if ranks and (not report.waits or not ranks.hung):
             self._end(str(ranks))
 
 
-def end_process(why: str) -> None:
-    """End this process. The run's folder holds the reason, for whoever finds the process gone."""
+def end_process(reason: str) -> None:
+    """End this process at once. Its driver finds the reason in the run's folder."""
     os._exit(1)
 
 
-def _frames(frame: FrameType | None) -> list[FrameType]:
+def _list_frames(frame: FrameType | None) -> list[FrameType]:
     """Return a stack's frames, innermost first."""
     frames = []
     while frame:
@@ -182,11 +180,11 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
     return frames
 
 
-def _waits(innermost: str, in_iteration: bool) -> bool:
-    return innermost.startswith(_COLLECTIVES) or (in_iteration and innermost in _EXCHANGES)
+def _is_waiting(innermost: str, in_iteration: bool) -> bool:
+    return innermost.startswith(_COLLECTIVES) or (in_iteration and innermost in _SYNC_FILES)
 
 
-def _position(state: State | None) -> str:
+def _format_position(state: State | None) -> str:
     if state is None:
         return "before training, building what is trained"
     done = (
@@ -197,7 +195,7 @@ def _position(state: State | None) -> str:
     return f"{state.phase or 'train'}, epoch {state.epoch - state.epoch_completed}, {done}"
 
 
-def _line(frames: list[FrameType]) -> str:
+def _format_line(frames: list[FrameType]) -> str:
     """Return the innermost line of user code, or of all code."""
     own = (frame for frame in frames if is_user_file(frame.f_code.co_filename))
     frame = next(own, frames[0] if frames else None)

@@ -1,4 +1,4 @@
-"""The engine `in-process`: a single rank in this process, without Ray; and the base of a rank anywhere."""
+"""The engine `in-process`, a single rank in this process without Ray; and the base class of ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hooks.state import Display
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.ray_environment import Resources, local_resources, refuse_unless_fits, starts_ray
+from orchestrator.engines.ray_environment import Resources, check_fits, find_local_resources, needs_start
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.engines.shared_training import SharedSession, session_of
 from orchestrator.errors import HookyardError, UsageError
@@ -20,7 +20,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 
 
-def device_of(workers: Workers) -> torch.device:
+def find_device(workers: Workers) -> torch.device:
     """Return the device of a rank in this process. Raises UsageError if torch cannot use the GPU it needs."""
     if not workers.gpu:
         return torch.device("cpu")
@@ -32,17 +32,17 @@ def device_of(workers: Workers) -> torch.device:
     )
 
 
-def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *, local: bool) -> None:
+def check_local_resources(workers: Workers, what: str, address: str | None, *, local: bool) -> None:
     """Raise UsageError if the ranks train on this machine and it lacks a resource or a usable GPU."""
     if local:
-        device_of(workers)
-    elif starts_ray(address):
-        refuse_unless_fits(Resources.required_by(workers), local_resources(), what)
-        device_of(workers)
+        find_device(workers)
+    elif needs_start(address):
+        check_fits(Resources.required_by(workers), find_local_resources(), what)
+        find_device(workers)
 
 
 class Rank:
-    """A rank, which trains one run after another in the same process."""
+    """One rank, which can train several runs in the same process, one after another."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
@@ -51,8 +51,8 @@ class Rank:
 
     @cached_property
     def device(self) -> torch.device:
-        """Device of the rank; found when a run begins, so that a failure is the run's."""
-        return device_of(self.workers)
+        """Device of the rank; chosen at the start of a run, so an error belongs to that run."""
+        return find_device(self.workers)
 
     def take(self, session: Session | SharedSession) -> None:
         """Take a run without training yet."""
@@ -74,12 +74,12 @@ class Rank:
             self._reports.close()
 
     def end(self) -> None:
-        """End the run where it is, and free its GPU memory, so that the next run has its own peaks."""
+        """End the run at its current position, and free its GPU memory, so the next run's peaks are its own."""
         if self._reports is not None:
             self._reports.close()
         self._session = self._reports = None
         if self.device.type == "cuda":
-            gc.collect()  # a task, a hook or torch itself, such as its exporter, may put a model into a reference cycle
+            gc.collect()  # a reference cycle of a task, a hook or torch may contain the model
             torch.cuda.empty_cache()
 
 

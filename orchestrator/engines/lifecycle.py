@@ -1,4 +1,4 @@
-"""The lifecycle of a run or trial on an engine: restarts after a loss, and what its folder records."""
+"""The lifecycle of a run or trial on an engine: restarts after failures, and the record of its end."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _log = logging.getLogger("hookyard")
 class Lifecycle:
     """The lifecycle of one run on an engine. Used in the run's driver or in a trial's process.
 
-    The run begins with the first call of `next`. After a loss it begins again from the newest checkpoint, up to
-    `restarts` times, -1 for no limit; 0 where the engine restarts by itself. So it does after a report that
-    `is_preempted`, up to `preemptions` times.
+    The first call of `next` starts the run. After a failure that is not the user's, the run restarts from its newest
+    checkpoint, up to `restarts` times; -1 means no limit, 0 that the engine restarts ranks itself. After a report for
+    which `is_preempted` returns true, it restarts up to `preemptions` times.
     """
 
     def __init__(
@@ -52,24 +52,24 @@ class Lifecycle:
         self._engine, self._assignment, self._resolved = engine, assignment, resolved
         self._restarts, self._preemptions = restarts, preemptions
         self._is_preempted, self._show_line = is_preempted, show_line
-        self._begun = False
+        self._is_running = False
 
     def train(self) -> None:
-        """Train to the end, and write it down."""
+        """Train to the end, and record it."""
         last = None
         while report := self.next():
             last = report
         self.end(*find_outcome(last))
 
     def next(self) -> Report | None:
-        """Train to the next report, perhaps of a later attempt; None when the run is over."""
+        """Train to the next report, possibly of a later attempt; return None at the end of the run."""
         while True:
             try:
-                if not self._begun:
-                    # Task and hooks keep state, so each further attempt makes its own.
+                if not self._is_running:
+                    # Only for the first attempt: task and hooks have state, so later attempts create their own.
                     resolved, self._resolved = self._resolved, None
                     self._engine.begin(self._assignment, resolved)
-                    self._begun = True
+                    self._is_running = True
                 report = self._engine.next()
                 if report is None or not self._preemptions or not self._is_preempted(report):
                     return report
@@ -80,14 +80,14 @@ class Lifecycle:
                 if failure.is_user_error or not self._restarts:
                     raise
                 self._restarts -= 1
-                self._begun = False
+                self._is_running = False
                 self._show_line(format_failure_line(failure, self.folder.read_attempts()))
 
     def save(self) -> str:
         return self._engine.save()
 
     def end_run(self, run_index: int) -> None:
-        """End one of the runs that share a training run, at the report that it has just made."""
+        """End one of the runs that share a training run, at its last report."""
         self._engine.end_run(run_index)
 
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
@@ -98,10 +98,10 @@ class Lifecycle:
             compact_rows(self.folder)
 
     def shut_down(self) -> None:
-        """Stop training without ending the run, which may resume elsewhere."""
-        if self._begun:
+        """Stop training, but do not end the run, which may be resumed."""
+        if self._is_running:
             self._engine.end()
-        self._begun = False
+        self._is_running = False
 
 
 def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
@@ -112,7 +112,7 @@ def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
 
 
 def compact_rows(folder: RunFolder) -> None:
-    """Join the rows of a run that has ended. A failure only costs readers time."""
+    """Compact the row files of a complete run. A failure is only logged: readers are slower without it."""
     from orchestrator.stats.write.compaction import compact
 
     try:
@@ -122,27 +122,27 @@ def compact_rows(folder: RunFolder) -> None:
 
 
 @contextmanager
-def failing(folder: RunFolder) -> Iterator[None]:
-    """Record any error as the run's failure, unless the run has ended, and raise it as an error of ours."""
+def recording_failure(folder: RunFolder) -> Iterator[None]:
+    """Record any error as the run's failure, unless the run is complete, and raise it as a HookyardError."""
     try:
         yield
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and folder.read_metadata().status in COMPLETE:
             raise
-        own = to_hookyard_error(error)
+        raised = to_hookyard_error(error)
         try:
             folder.end(
                 "failed",
                 stopped=[],
-                error=escape_surrogates(str(own)),
+                error=escape_surrogates(str(raised)),
                 is_user_error=would_fail_again(error),
                 metric_missing=isinstance(error, MetricMissing),
             )
-            if (trace := get_traceback(error)) and isinstance(own, RunError):
+            if (trace := get_traceback(error)) and isinstance(raised, RunError):
                 folder.log(trace)
-                own.traceback_file = f"{folder}/log.txt"
-        except (HookyardError, OSError) as later:  # the first failure is the one to raise
-            say(f"Could not record the failure of {folder}: {later}")
-        if own is error or isinstance(error, KeyboardInterrupt):
+                raised.traceback_file = f"{folder}/log.txt"
+        except (HookyardError, OSError) as second_error:  # the first failure is the one to raise
+            say(f"Could not record the failure of {folder}: {second_error}")
+        if raised is error or isinstance(error, KeyboardInterrupt):
             raise
-        raise own from error
+        raise raised from error

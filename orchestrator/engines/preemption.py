@@ -1,4 +1,4 @@
-"""Preemption: the warning that nodes of a run will be taken away, such as spot machines. Runs in the driver."""
+"""Detection of nodes that are about to be preempted, such as spot machines. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.stopping import INTERRUPTED
 from orchestrator.private_api.ray_core import draining_nodes
 
-POLL_S = 2.0
-"""Seconds between two questions to Ray which nodes are drained."""
+POLL_INTERVAL_S = 2.0
+"""Seconds between two requests to Ray for draining nodes."""
 
 
 class PreemptionWatch:
-    """Tells whether nodes of a run's ranks are drained: by an autoscaler, or by `ray start --block` after SIGTERM.
+    """Watch for draining nodes of a run's ranks: by an autoscaler, or by `ray start --block` after SIGTERM.
 
     `nodes` returns the ids of the ranks' nodes, and `show_line` shows a line.
     """
@@ -27,10 +27,10 @@ class PreemptionWatch:
         self._leaving: set[str] = set()
 
     def is_warned(self) -> bool:
-        """Return whether to save and continue elsewhere; asks Ray now and then."""
-        # While nodes leave it asks at each call, because the next attempt may already run elsewhere.
+        """Return whether to save and continue on other nodes; polls Ray periodically."""
+        # Poll at each call while nodes are leaving, because the next attempt may already run on other nodes.
         if self._leaving or monotonic() >= self._poll_at:
-            self._poll_at = monotonic() + POLL_S
+            self._poll_at = monotonic() + POLL_INTERVAL_S
             draining = draining_nodes()
             leaving = draining and draining & self._nodes()
             if leaving - self._leaving:
@@ -44,10 +44,10 @@ def _describe(nodes: set[str]) -> str:
 
 
 def nodes_of(group: PlacementGroup) -> set[str]:
-    """Return the ids of the nodes of a placement group; fewer while some of it has no node."""
+    """Return the ids of the nodes of a placement group that have been allocated so far."""
     return set(filter(None, placement_group_table(group).get("bundles_to_node_id", {}).values()))
 
 
 def is_preempted(report: Report, is_stop_requested: Callable[[], bool]) -> bool:
-    """Return whether a run stopped after a checkpoint for a warning, not for its user or a hook."""
+    """Return whether a run saved and stopped because of a preemption, not for its user or a hook."""
     return report.interrupted and report.stopped == (INTERRUPTED,) and not is_stop_requested()

@@ -1,7 +1,7 @@
-"""Imports the large packages of a trial's process with the garbage collector off, before anything else.
+"""Import the large packages of a trial's process with the garbage collector off, before anything else.
 
-The collector would scan all new objects in vain, a tenth of the start of a small sweep. Afterwards they are frozen,
-which shortens its pauses in training. Does nothing in other processes, such as the driver's.
+The collector would scan all new objects in vain, which takes a tenth of the start of a small sweep. Afterwards they are
+frozen, which shortens its pauses during training. Has no effect in other processes, such as the driver.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import gc
 import ray
 
 
-def _is_an_actors() -> bool:
+def _is_actor() -> bool:
     return ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
-if _is_an_actors() and gc.isenabled():
+if _is_actor() and gc.isenabled():
     gc.disable()
     from hooks.private_torch import import_compiler
 

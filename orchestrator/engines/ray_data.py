@@ -1,4 +1,4 @@
-"""Ray Data: each rank's share of a dataset that the cluster reads while it trains. Runs in workers."""
+"""Ray Data: each rank's share of a dataset that the cluster reads during training. Runs in workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.task import Task
 class RayShare:
     """This rank's share of a `ray.data.Dataset`, as batches of tensors by column.
 
-    It has no position: each pass, and a resumed one too, begins with the first rows.
+    It has no position: each pass begins with the first rows, even after a resume.
     """
 
     made_by_engine = True
@@ -49,29 +49,29 @@ class RayShare:
 def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool = False) -> Mapping[str, Any]:
     """Return a task's data, with this rank's share of each Ray dataset; collective if there is one.
 
-    Starts Ray if this process has none and the task's module imports `ray.data`. `of_train` says that Ray Train already
-    tells Ray Data of its workers. Raises ConfigError if no CPU is left for Ray Data.
+    Starts Ray if this process is in no cluster and the task's module imports `ray.data`. `of_train` means that Ray
+    Train has already told Ray Data about its workers. Raises ConfigError if no CPU is left for Ray Data.
     """
     if "ray.data" in sys.modules and _imports_ray(type(task)):
-        _begin()
+        _start_ray()
     datasets = dict(data_from_task(task, experiment, world))
     module = sys.modules.get("ray.data")
     of_ray = {phase: data for phase, data in datasets.items() if module and isinstance(data, module.Dataset)}
     if not of_ray:
         return datasets
     if len(of_ray) == len(datasets):
-        _refuse_unread(experiment)
-    message = world.broadcast(lambda: _no_room(experiment, world))
+        _check_no_unread_keys(experiment)
+    message = world.broadcast(lambda: _explain_lack_of_cpus(experiment, world))
     if message:
         raise ConfigError([Problem("workers.cpus", message)])
     return {
         **datasets,
-        **{phase: _share(dataset, phase, experiment, world, of_train) for phase, dataset in of_ray.items()},
+        **{phase: _make_share(dataset, phase, experiment, world, of_train) for phase, dataset in of_ray.items()},
     }
 
 
 def _imports_ray(task: type[Task]) -> bool:
-    """Return whether a module of the task's class imports from ray, as any task trains in processes that know Ray."""
+    """Return whether a module of the task's class imports from ray; that Ray is loaded is not enough."""
     modules = [sys.modules[cls.__module__] for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
     homes = (
         getattr(value, "__module__", None) or getattr(value, "__name__", "")
@@ -81,8 +81,8 @@ def _imports_ray(task: type[Task]) -> bool:
     return any(str(home).partition(".")[0] == "ray" for home in homes)
 
 
-def _begin() -> None:
-    """Start Ray if this process has none, and silence Ray Data."""
+def _start_ray() -> None:
+    """Start Ray if this process is in no cluster, and silence Ray Data."""
     import ray
 
     if not ray.is_initialized():
@@ -92,7 +92,7 @@ def _begin() -> None:
     context.enable_progress_bars = context.print_on_execution_start = False
 
 
-def _refuse_unread(experiment: Experiment) -> None:
+def _check_no_unread_keys(experiment: Experiment) -> None:
     unread = {
         "loader.num_workers": experiment.loader.num_workers != 0,
         "loader.pin_memory": experiment.loader.pin_memory is not None,
@@ -102,8 +102,8 @@ def _refuse_unread(experiment: Experiment) -> None:
         raise ConfigError([Problem(path, message) for path, is_unread in unread.items() if is_unread])
 
 
-def _no_room(experiment: Experiment, world: World) -> str | None:
-    """Return why Ray Data would wait for ever, if it would: ranks keep their CPUs while they train."""
+def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
+    """Return an error message if no CPU is left for Ray Data: ranks hold theirs during training. Otherwise None."""
     import ray
 
     present, taken = ray.cluster_resources().get("CPU", 0), experiment.workers.cpus * world.world_size
@@ -115,18 +115,18 @@ def _no_room(experiment: Experiment, world: World) -> str | None:
     )
 
 
-def _share(dataset: Any, phase: str, experiment: Experiment, world: World, of_train: bool) -> RayShare:
-    trains, options = phase == "train", experiment.loader
-    size = experiment.batch_size if trains else options.eval_batch_size or experiment.batch_size
-    drop_last = trains and options.drop_last
+def _make_share(dataset: Any, phase: str, experiment: Experiment, world: World, of_train: bool) -> RayShare:
+    is_training, options = phase == "train", experiment.loader
+    size = experiment.batch_size if is_training else options.eval_batch_size or experiment.batch_size
+    drop_last = is_training and options.drop_last
     rows = None
-    if trains and experiment.epochs is not None and experiment.epoch_steps is None:
+    if is_training and experiment.epochs is not None and experiment.epoch_steps is None:
         rows = world.broadcast(dataset.count) // world.world_size
     batches = None if rows is None else rows // size if drop_last else -(-rows // size)
-    return RayShare(_iterator(dataset, trains, experiment, world, of_train), size, drop_last, batches)
+    return RayShare(_make_iterator(dataset, is_training, experiment, world, of_train), size, drop_last, batches)
 
 
-def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World, of_train: bool) -> Any:
+def _make_iterator(dataset: Any, is_training: bool, experiment: Experiment, world: World, of_train: bool) -> Any:
     """Return an iterator of this rank's rows: the same number on each rank in training, all rows in an evaluation."""
     if world.world_size == 1:
         return dataset.iterator()
@@ -135,10 +135,10 @@ def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World, 
 
     def split() -> list[bytes]:
         taken, count = experiment.workers.bundle(), world.world_size
-        if not of_train:  # excluded twice, no CPU may be left
+        if not of_train:  # Ray Train has already excluded them
             dataset.context.execution_options.exclude_resources = ExecutionResources(
                 cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count
             )
-        return [cloudpickle.dumps(share) for share in dataset.streaming_split(count, equal=trains)]
+        return [cloudpickle.dumps(share) for share in dataset.streaming_split(count, equal=is_training)]
 
     return cloudpickle.loads(world.broadcast(split)[world.rank])

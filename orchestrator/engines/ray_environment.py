@@ -1,4 +1,4 @@
-"""Ray's settings, set before ray is imported; and the resources of a cluster or a run. Runs in the driver."""
+"""Environment variables for Ray, its start, and the resources of a cluster or a run. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Resources:
 
     @classmethod
     def required_by(cls, workers: Workers) -> Resources:
-        """Return the least that a run needs."""
+        """Return the minimum that a run needs."""
         processes = workers.min_count + workers.spares
         return cls({name: amount * processes for name, amount in workers.bundle().items()})
 
-    def beyond(self, present: Resources) -> dict[str, tuple[float, float]]:
+    def find_missing(self, present: Resources) -> dict[str, tuple[float, float]]:
         """Return the resources that `present` lacks: the amount needed, and the amount present."""
-        has = {name: present.amounts.get(name, 0) for name in self.amounts}
-        return {name: (amount, has[name]) for name, amount in self.amounts.items() if amount > has[name]}
+        available = {name: present.amounts.get(name, 0) for name in self.amounts}
+        return {name: (amount, available[name]) for name, amount in self.amounts.items() if amount > available[name]}
 
     def __str__(self) -> str:
         amounts = {"CPU": 0, **self.amounts}
-        words = [amount_in_words(name, amount) for name, amount in amounts.items() if amount or name == "CPU"]
-        return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+        texts = [format_amount(name, amount) for name, amount in amounts.items() if amount or name == "CPU"]
+        return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
-def amount_in_words(resource: str, amount: float) -> str:
+def format_amount(resource: str, amount: float) -> str:
     """Format an amount of one of Ray's resources: `2 CPUs`, `8 GiB of memory`."""
     if resource == "memory":
         return f"{amount / 2**30:.3g} GiB of memory"
@@ -61,7 +61,7 @@ def set_environment(address: str | None) -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if "ray" in sys.modules:
-        # Ray has read the rest already, and its processes must agree.
+        # Ray has already read the other variables, and all its processes must have the same.
         return
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
@@ -69,8 +69,8 @@ def set_environment(address: str | None) -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def chosen_address(address: str | None, *, local: bool = False) -> str | None:
-    """Return the cluster to join: `address`, else RAY_ADDRESS; None starts Ray on this machine.
+def choose_address(address: str | None, *, local: bool = False) -> str | None:
+    """Return the cluster to join: `address`, otherwise RAY_ADDRESS; None starts Ray on this machine.
 
     Raises UsageError for an address with `local`.
     """
@@ -79,23 +79,23 @@ def chosen_address(address: str | None, *, local: bool = False) -> str | None:
     return None if local else address or os.environ.get("RAY_ADDRESS") or None
 
 
-def starts_ray(address: str | None) -> bool:
-    """Return whether Ray will be started on this machine: there is no cluster to join, and this process is in none."""
+def needs_start(address: str | None) -> bool:
+    """Return whether Ray must be started on this machine: this process is in no cluster, and has none to join."""
     ray = sys.modules.get("ray")
     return address is None and not (ray and ray.is_initialized())
 
 
-def connection_line(address: str | None) -> str:
+def describe_connection(address: str | None) -> str:
     """Return the log line on how Ray starts."""
     if address:
         return f"joining Ray at {address}"
-    if not starts_ray(address):
+    if not needs_start(address):
         return "using the Ray that this process has joined"
     return "starting Ray on this machine"
 
 
-def environment_values(names: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables of workers with their values here. Raises UsageError for those not set."""
+def read_environment(names: Iterable[str]) -> dict[str, str]:
+    """Return the values of the workers' environment variables in this process. Raises UsageError if one is not set."""
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise UsageError(
@@ -104,7 +104,7 @@ def environment_values(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def local_resources() -> Resources:
+def find_local_resources() -> Resources:
     """Return the resources of this machine, without Ray."""
     import psutil
 
@@ -118,7 +118,7 @@ def local_resources() -> Resources:
     kinds = {
         f"accelerator_type:{kind[1]}": 1.0
         for folder in installed
-        if gpus and (kind := _GPU_KIND.search(_text(folder / "information")))
+        if gpus and (kind := _GPU_KIND.search(_read_text(folder / "information")))
     }
     amounts = {"CPU": os.cpu_count() or 1, "GPU": gpus, "memory": psutil.virtual_memory().total}
     return Resources({**amounts, **kinds})
@@ -128,18 +128,18 @@ _GPU_KIND = re.compile(r"Model:\s+\w+\s+([A-Z0-9]+)")
 """Kind of a GPU in the text of NVIDIA's driver, as Ray finds it: `H100` in `NVIDIA H100 80GB HBM3`."""
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text()
     except OSError:
         return ""
 
 
-def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:
-    """Raise UsageError with the arithmetic if this machine can never hold what a run needs."""
-    if asked.beyond(present):
+def check_fits(required: Resources, present: Resources, what: str) -> None:
+    """Raise UsageError if this machine has fewer resources than a run requires."""
+    if required.find_missing(present):
         raise UsageError(
-            f"{what} needs {asked}, but this machine has {present}; reduce workers.count or workers.cpus, or join a"
+            f"{what} needs {required}, but this machine has {present}; reduce workers.count or workers.cpus, or join a"
             " cluster with --address"
         )
 
@@ -150,9 +150,9 @@ class Ray:
     def __init__(
         self, address: str | None = None, *, environment: Mapping[str, str] | None = None, **local_options: Any
     ) -> None:
-        self.address = chosen_address(address)
+        self.address = choose_address(address)
         self._options = local_options
-        # Only if there are new ones: Ray starts new processes for workers with an environment of their own.
+        # Only if there are new ones, because Ray starts separate worker processes for each environment.
         new = {name: value for name, value in (environment or {}).items() if name not in variables_of_job()}
         self._environment = {"runtime_env": {"env_vars": new}} if new else {}
 
@@ -160,8 +160,8 @@ class Ray:
         set_environment(self.address)
         import ray
 
-        self._owned = not ray.is_initialized()
-        if not self._owned:
+        self._has_started = not ray.is_initialized()
+        if not self._has_started:
             return ray
         from orchestrator.private_api.ray_core import DriversImportPath, with_few_processes
 
@@ -189,7 +189,7 @@ class Ray:
         return ray
 
     def __exit__(self, *error: object) -> None:
-        if not self._owned:
+        if not self._has_started:
             return
         import ray
 

@@ -1,4 +1,4 @@
-"""The queue of reports between a Ray Train job and its driver. Imports no torch, so that it starts fast."""
+"""The queue of reports between a Ray Train job and its driver. Does not import torch, so it starts fast."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from orchestrator.engines.mailbox import Mailbox
 from orchestrator.loop.report import Report
 
 ReportOrdinal = tuple[int, bool]
-"""Number of a report among those that count, and whether it is the last. A repeated report has the same."""
+"""Number of a report, and whether it is the last. A report that a later attempt repeats has the same number."""
 
 _BEFORE: ReportOrdinal = (-1, False)
 
 
 class ReportQueue(Mailbox):
-    """A mailbox in which rank 0 waits at each report, and all ranks with it, until the driver asks for the next one.
+    """Mailbox in which rank 0 waits at each report, and all ranks with it, until the driver requests the next one.
 
-    So a trial trains no further than the report at which a scheduler stops it. An asynchronous actor, as calls wait in
-    it. After its own restart all callers repeat their calls.
+    So a trial stops exactly at the report at which a scheduler stops it. The actor is asynchronous, because calls wait
+    in it. If the actor restarts, Ray repeats the pending calls.
     """
 
     def __init__(self) -> None:
@@ -28,15 +28,15 @@ class ReportQueue(Mailbox):
         self._ended = False
 
     async def begin(self) -> None:
-        """Serve a job, perhaps another one of the same run."""
+        """Serve a job, possibly a later one of the same run."""
         self._ended, self._made = False, asyncio.Queue()
 
-    async def wanted(self) -> bool:
+    async def should_train(self) -> bool:
         """Return whether the run should still train."""
         return not self._ended
 
     async def put(self, ordinal: ReportOrdinal, report: Report) -> bool:
-        """Take a report of rank 0; wait, and return whether to continue. A repeated report is not delivered again."""
+        """Add a report of rank 0; wait, and return whether to continue. A repeated report is not delivered again."""
         if ordinal > self._sent:
             self._sent = ordinal
             self._made.put_nowait((ordinal, report))
@@ -45,7 +45,7 @@ class ReportQueue(Mailbox):
         return not self._ended
 
     async def next(self) -> Report | None:
-        """Let the ranks continue after the last report; return the next one, or None when the job is over."""
+        """Let the ranks continue after the last report; return the next one, or None at the end of the job."""
         async with self._moved:
             self._released = self._taken
             self._moved.notify_all()
@@ -57,11 +57,11 @@ class ReportQueue(Mailbox):
         return report
 
     async def end(self) -> None:
-        """End the ranks where they wait."""
+        """Make the waiting ranks end."""
         async with self._moved:
             self._ended = True
             self._moved.notify_all()
 
     async def close(self) -> None:
-        """Announce that the job is over."""
+        """Announce the end of the job."""
         self._made.put_nowait(None)

@@ -1,4 +1,4 @@
-"""A session: one attempt at a run in one worker process, with any engine."""
+"""A session: one attempt of a run in one worker process, with any engine."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationTarget:
-    """A checkpoint of the run around an evaluation's folder, and the data to evaluate it on: `val` or `test`."""
+    """The checkpoint that an evaluation loads from its parent run, and the data to evaluate on: `val` or `test`."""
 
     checkpoint: str
     phase: str
     rewinds: bool = True
-    """True to begin with the random state of the run's report; False with another seed."""
+    """True to start from the random state of the run's own evaluation; False if the seed differs."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A worker's task, as plain data."""
+    """Description of a worker's run, as plain data."""
 
     source: ExperimentSource
     location: str
@@ -61,26 +61,26 @@ class Assignment:
     mailbox: str | None = None
     """Name of rank 0's mailbox, if it has one."""
     checkpoint: str | None = None
-    """Path of the checkpoint to resume from, of this run or another; by default the run's newest."""
+    """Path of the checkpoint to start from, of this run or another; by default this run's newest."""
     sweep: dict[str, Any] | None = None
     """The `sweep` section of a trial's sweep, for the hooks' config."""
     followers: tuple[Assignment, ...] = ()
-    """The runs that share its training."""
+    """Runs that share the training of this run."""
     target: EvaluationTarget | None = None
-    """None for training."""
+    """Checkpoint to evaluate; None to train."""
 
 
 _log = logging.getLogger("hookyard")
 
 SWEEP_KEEPS = 4
-"""Number of checkpoints kept for a sweep, as another trial may exploit one a while later."""
+"""Number of checkpoints to keep for a sweep, because another trial may exploit one later."""
 
 
 class Session:
-    """An attempt at a run in one worker process. Builds and drives the loop. In every worker process.
+    """An attempt of a run in one worker process, which builds and runs the loop. Used in workers.
 
-    Rank 0 shows lines and progress in its mailbox, if it has one, else on the `display`. `end_hung` ends this rank if
-    it hangs and `hang.action` is `fail`. `resolved` is the assignment's experiment if this process has resolved it.
+    Rank 0 sends lines and progress to its mailbox, if it has one, otherwise to the `display`. `end_hung` ends this rank
+    if it hangs and `hang.action` is `fail`. `resolved` is the assignment's experiment, if already resolved.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Session:
         if assignment.mailbox and world.is_master:
             from orchestrator.engines.mailbox import MailboxLink
 
-            # The ranks agree on when to stop, so only rank 0 asks the driver.
+            # Only rank 0 checks the mailbox, because the ranks agree on when to stop.
             self._display = self._link = link = MailboxLink(assignment.mailbox)
             self._stop_requested = lambda: link.stop_requested() or stop_requested()
         self._data_of = data_of
@@ -113,27 +113,26 @@ class Session:
         """Sessions that share this training run; set before `reports`."""
 
     def prepare(self) -> CheckpointStore:
-        """Resolve the experiment; return its checkpoints, for an evaluation those of the run around it."""
+        """Resolve the experiment, and return its checkpoints; an evaluation uses those of its parent run."""
         self._resolved = self._resolved or resolve(self.assignment.source)
         if self.assignment.target:
-            around = self.folder.evaluated_run()
-            self._store = CheckpointStore(around.find_checkpoint_folder(), around.name, is_master=False)
+            parent = self.folder.evaluated_run()
+            self._store = CheckpointStore(parent.find_checkpoint_folder(), parent.name, is_master=False)
             return self._store
         out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
         self._store = CheckpointStore(self.folder.checkpoint_folder(out_dir), self.folder.name, self.world.is_master)
         return self._store
 
     def reports(self) -> Generator[Report, None, None]:
-        """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield each report after
-        writing it down."""
+        """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield each report."""
         self._resolved = self._resolved or resolve(self.assignment.source)
         yield from produce_within(partial(torch_threads, thread_count(self._resolved.experiment)), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
         attempt = self._attempt or self._begin()
         assert self._resolved is not None
-        notes = HangReports(self.folder, attempt.number, self.world.world_size)
-        with HangWatch(notes, self.world, self._resolved.experiment.hang, self._end_hung) as watch:
+        hang_reports = HangReports(self.folder, attempt.number, self.world.world_size)
+        with HangWatch(hang_reports, self.world, self._resolved.experiment.hang, self._end_hung) as watch:
             loop = self._loop or self._build(self._resolved, attempt)
             watch.follow(loop.state)
             yield from self._write_reports(loop, attempt, watch)
@@ -151,7 +150,7 @@ class Session:
                 if self.world.is_master and not report.is_partial:
                     self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
                 self._write_info(loop)
-                with watch.paused():
+                with watch.pause():
                     yield report
         except GeneratorExit:
             raise
@@ -178,8 +177,8 @@ class Session:
     def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> TrainingLoop:
         """Build the loop and its followers, and restore their checkpoints."""
         task, experiment, hooks, target = resolved.task, resolved.experiment, resolved.hooks, self.assignment.target
-        context = self._context(experiment, attempt)
-        data: dict[str, Any] = {"data_of": self._data_of, "origin": self._origin(experiment)}
+        context = self._make_context(experiment, attempt)
+        data: dict[str, Any] = {"data_of": self._data_of, "origin": self._find_initial_weights(experiment)}
         if target:
             loop: TrainingLoop = EvaluationLoop(
                 task, experiment, hooks, context, kind=target.phase, rewinds=target.rewinds, **data
@@ -199,15 +198,15 @@ class Session:
         return loop
 
     def _follow(self, training: SharedTraining, leader: LeadingAttempt) -> None:
-        """Begin an attempt that shares another run's training."""
+        """Begin an attempt that shares the training of the leader."""
         attempt = self._attempt = replace(self._begin(), leader=leader)
         assert self._resolved is not None
         experiment = self._resolved.experiment
-        loop = SharedRun(training, experiment, self._resolved.hooks, self._context(experiment, attempt))
+        loop = SharedRun(training, experiment, self._resolved.hooks, self._make_context(experiment, attempt))
         self._restore(loop, attempt)
 
-    def _context(self, experiment: Experiment, attempt: Attempt) -> RunContext:
-        """Return the parts of a loop that are this run's own."""
+    def _make_context(self, experiment: Experiment, attempt: Attempt) -> RunContext:
+        """Return the context in which this run's loop trains."""
         folder, world = self.folder, self.world
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         rank_folder = folder.rank_folder(attempt.number, world.rank)
@@ -228,7 +227,7 @@ class Session:
 
     def _restore(self, loop: TrainingLoop, attempt: Attempt) -> None:
         self._loop = loop
-        order = _order_of(loop) if isinstance(loop, HookedRun) else None
+        order = _describe_data_order(loop) if isinstance(loop, HookedRun) else None
         self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order)
         if self.world.is_master:
             self.folder.write_attempt(attempt)
@@ -240,7 +239,7 @@ class Session:
                 self.folder.write_attempt(self._attempt)
 
     def write_end(self) -> None:
-        """Write down where this run ends, though its training may continue for others."""
+        """Record where this run ends, although its training may continue for other runs."""
         assert self._loop is not None
         assert self._attempt is not None
         if isinstance(self._loop, SharedRun):
@@ -248,19 +247,19 @@ class Session:
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
-    def _origin(self, experiment: Experiment) -> InitialWeights | None:
-        """Return the initial weights, as found when the run was created; None on other ranks than 0."""
+    def _find_initial_weights(self, experiment: Experiment) -> InitialWeights | None:
+        """Return the initial weights, as found when the run was created; None on all ranks except 0."""
         init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
         return InitialWeights(**init) if init else None
 
     def _write_info(self, loop: TrainingLoop) -> None:
-        """Write `info.json`, and upload what hooks wrote."""
+        """Write `info.json`, and upload files that hooks wrote."""
         if self.world.is_master:
             self.folder.write_info(loop.state.info)
         self._artifacts.send()
 
     def save(self) -> str:
-        """Write a checkpoint between two reports; return its path. Call it on every rank."""
+        """Write a checkpoint between two reports; return its path. Collective."""
         assert self._loop is not None
         assert self._store is not None
         path = self._loop.save()
@@ -271,7 +270,7 @@ class Session:
         return path
 
 
-def _order_of(loop: HookedRun) -> DataOrder:
+def _describe_data_order(loop: HookedRun) -> DataOrder:
     described = to_dict(loop.experiment)
     return DataOrder(
         {name: described[name] for name in ("seed", "batch_size", "loader", "task", "task_args")},
@@ -294,9 +293,7 @@ def _begin_attempt(
 
     def recover() -> None:
         store.recover()
-        store.storage.delete_leftovers(
-            is_pid_alive
-        )  # an `out_dir` is not in the run's folder, in which its driver has done so
+        store.storage.delete_leftovers(is_pid_alive)  # an `out_dir` is outside the folder that the driver cleans
 
     def begin() -> Attempt:
         folder.storage.delete(HANG_REPORTS)
@@ -307,7 +304,7 @@ def _begin_attempt(
         position = store.position(checkpoint) if checkpoint else None
         attempt = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
         if display is not None and attempt.number:
-            display.line(_attempt_line(attempt, [host.node for host in hosts]))
+            display.line(_format_attempt(attempt, [host.node for host in hosts]))
         return attempt
 
     hosts = world.gather(
@@ -321,7 +318,7 @@ def _begin_attempt(
     return attempt
 
 
-def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
+def _format_attempt(attempt: Attempt, nodes: list[str]) -> str:
     begins = (
         f"Resumed from {attempt.checkpoint}" if attempt.checkpoint else "Started from scratch: there is no checkpoint"
     )

@@ -35,12 +35,12 @@ SCRATCH = ".ray"
 """Folder in the run's folder for Ray Train's own files."""
 
 _STARTS = 60
-"""Minutes that Ray Train waits for resources: a host may come back, or an autoscaler add one."""
+"""Minutes that Ray Train waits for resources; a host may return, or an autoscaler may add one."""
 
 
 def train_and_report(queue: Any, assignment: Assignment) -> None:
-    """Train as one rank of a job, and ask after each report whether to continue. Ray Train worker."""
-    if not ray.get(queue.wanted.remote()):
+    """Train one rank of a job; after each report, wait for the driver. Runs in Ray Train's workers."""
+    if not ray.get(queue.should_train.remote()):
         return
     world, folder = current_world(), RunFolder(assignment.location)
     if world.is_master:
@@ -50,20 +50,20 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
         with closing(Session(assignment, world, data_of=partial(data_of, of_train=True)).reports()) as training:
             for number, report in enumerate(training):
                 ray.train.report(report.metrics)
-                written = not report.is_partial
+                is_written = not report.is_partial
                 if number == 0:
-                    counted = world.broadcast(lambda: len(folder.read_current_reports()))
-                    before = counted - written
-                place = before + number + written, report.is_final
+                    count = world.broadcast(lambda: len(folder.read_current_reports()))
+                    before = count - is_written
+                ordinal = before + number + is_written, report.is_final
                 # All ranks wait with rank 0, and end with it.
-                if not world.broadcast(partial(_put, queue, place, report)):
+                if not world.broadcast(partial(_put, queue, ordinal, report)):
                     return
     except BaseException as error:
         raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every error of user code
 
 
 def current_world() -> World:
-    """Return this worker's rank. Ray Train worker."""
+    """Return this worker's rank. Runs in Ray Train's workers."""
     from ray.train.torch import get_device
 
     context = ray.train.get_context()
@@ -95,11 +95,11 @@ class TrainJobs:
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
-        """Return a byte of memory for the trial's own process, as Tune refuses an empty bundle."""
+        """Return a byte of memory for the trial's own process, because Tune rejects an empty bundle."""
         return [{"memory": 1}]
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Start the job in a thread. The mailbox of a run is its queue too."""
+        """Start the job in a thread. A run's mailbox is also its report queue."""
         self._run = RunFolder(assignment.location)
         remove_placement_group_of(self._run)
         self._queue = (

@@ -17,7 +17,7 @@ from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
-from orchestrator.randomness import draw_alike
+from orchestrator.randomness import with_same_random_state
 from orchestrator.task import Task
 
 
@@ -62,7 +62,7 @@ class Evaluation:
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
         state.iterations_before = cursor.val_iterations if is_val else 0
         self._plan.fire("on_phase_start", state)
-        for label, weights in draw_alike(state.evaluations.items()):
+        for label, weights in with_same_random_state(state.evaluations.items()):
             state.evaluation, before = label, state.phase_iteration
             meters = {name: meter.to(state.device) for name, meter in self._meters().items()}
             with weights(state), torch.no_grad():

@@ -26,7 +26,7 @@ from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.training import Training, load_initial_weights
 from orchestrator.loop.training_loop import TrainingLoop
-from orchestrator.task import Task, without_loss
+from orchestrator.task import Task, missing_loss
 
 
 class HookedRun(TrainingLoop):
@@ -67,7 +67,7 @@ class HookedRun(TrainingLoop):
     def check_data(self) -> None:
         """Raise ConfigError if a hook monitors a metric of a phase without data, or data to evaluate has no loss."""
         evaluated = [phase for phase in self.phases() if phase != "train"]
-        if evaluated and type(self.task).loss is without_loss:
+        if evaluated and type(self.task).loss is missing_loss:
             message = (
                 f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which"
                 " that is evaluated; write loss(output, batch)"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def has_shuffle_buffer(dataset: Any) -> bool:
-    """Return whether a dataset has a shuffle buffer, whose samples are not in its state."""
+    """Return whether a dataset has a shuffle buffer; its state does not include the buffer's samples."""
     if type(dataset).__name__ == "BufferShuffledExamplesIterable":
         return True
     inner = [
@@ -18,5 +18,5 @@ def has_shuffle_buffer(dataset: Any) -> bool:
 
 
 def is_split_by_node(dataset: Any) -> bool:
-    """Return whether it is split for one rank already."""
+    """Return whether a dataset is already split by rank."""
     return getattr(dataset, "_distributed", None) is not None

@@ -14,11 +14,11 @@ from ray.job_config import JobConfig
 
 
 class DriversImportPath(JobConfig):
-    """A job whose workers have the driver's import path.
+    """Job config that gives workers the driver's import path.
 
     Ray puts the current folder first on the import path of every worker, where a user's folder `hooks` would hide
-    Hookyard's. On the driver's machine, workers get its whole path, so that tasks of others, such as Ray Data's, find
-    the experiment's modules. Elsewhere the experiment appends its folders.
+    Hookyard's. On the driver's machine, workers get its whole path, so tasks of other libraries, such as Ray Data's,
+    find the experiment's modules. On other machines the experiment appends its folders.
     """
 
     _py_driver_sys_path: list[str]
@@ -28,15 +28,15 @@ class DriversImportPath(JobConfig):
         self._on_this_machine = on_this_machine
 
     def _serialize(self) -> Any:
-        drivers = [os.path.abspath(folder) for folder in sys.path]
-        first = [folder for folder in self._py_driver_sys_path if folder == drivers[0]]
-        # A worker inserts one after the other at the front.
-        self._py_driver_sys_path = drivers[::-1] if self._on_this_machine else first
+        folders = [os.path.abspath(folder) for folder in sys.path]
+        first = [folder for folder in self._py_driver_sys_path if folder == folders[0]]
+        # Reversed, because a worker inserts each folder at the front.
+        self._py_driver_sys_path = folders[::-1] if self._on_this_machine else first
         return super()._serialize()
 
 
 def draining_nodes() -> set[str]:
-    """Return the ids of nodes that will be taken away. Ray's public API lists only nodes that are alive or dead."""
+    """Return the ids of nodes about to be removed. Ray's public API lists only alive and dead nodes."""
     return set(state.get_draining_nodes())
 
 
@@ -44,7 +44,7 @@ def draining_nodes() -> set[str]:
 def with_few_processes() -> Iterator[None]:
     """Start Ray on this machine without autoscaler, dashboard and log monitor.
 
-    Each is a process that takes a second to start, and a Ray that ends with its run needs none of them.
+    Each is a process that takes a second to start. A local Ray, which ends with its run, needs none of them.
     """
     started = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server", "start_log_monitor")}
     for name in started:
@@ -59,8 +59,8 @@ def with_few_processes() -> Iterator[None]:
 def without_extra_actors(trainer: Any) -> Any:
     """Return a class of trainers without actors for datasets and placement groups.
 
-    The loop has its own data, and a Ray that ends with its run needs no cleaning up. Each actor is a process, which
-    takes seconds to start.
+    The loop loads its own data, and a local Ray, which ends with its run, needs no cleanup. Each actor is a process
+    that takes seconds to start.
     """
     from ray.train.v2._internal.callbacks import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback

@@ -8,7 +8,7 @@ import os
 SETTINGS = {
     # The controller takes one report per poll; the default of 2 s would slow down short epochs.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
-    # A rank that never reports must not hang the others for ever.
+    # Limits how long other ranks wait for a rank that never reports.
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
@@ -26,6 +26,6 @@ SETTINGS = {
 
 
 def variables_of_job() -> set[str]:
-    """Return the variables that this driver's job sets for its workers; Ray refuses to set one twice."""
+    """Return the variables that this driver's job sets for its workers; Ray rejects a variable that is set twice."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     return set((job.get("runtime_env") or {}).get("env_vars") or {})

@@ -23,27 +23,27 @@ def call_before_next_step(controller: Any, trial: Trial, method: str, *arguments
 
 
 class Controller(TuneController):
-    """Tune's controller, which forgets trials that have ended and survives the death of a reused process.
+    """Tune's controller, but it drops ended trials from memory and survives the death of a reused process.
 
-    Ended trials are in their folders, from which a sweep is also resumed.
+    The folders hold the ended trials; a resume reads them there.
 
-    If a process dies when Tune gives it the next trial, Tune gets two failures, the actor's and the reset's. The first
-    restarts the trial; the second would end it for good, since it is not running (ray.tune 2.60,
+    If a process dies when Tune assigns it the next trial, Tune gets two failures: of the actor and of the reset. The
+    first restarts the trial; the second would end it, because it is not yet running (ray.tune 2.60,
     `_process_trial_failure`).
     """
 
     def on_step_end(self) -> None:
         super().on_step_end()
-        over = {trial for trial in self._stopped_trials | self._failed_trials if trial not in self._trial_to_actor}
-        if not over:
+        ended = {trial for trial in self._stopped_trials | self._failed_trials if trial not in self._trial_to_actor}
+        if not ended:
             return
         trials = self.get_trials()
-        trials[:] = [trial for trial in trials if trial not in over]
-        for kept in (self._stopped_trials, self._failed_trials, self._live_trials):
-            kept -= over
+        trials[:] = [trial for trial in trials if trial not in ended]
+        for group in (self._stopped_trials, self._failed_trials, self._live_trials):
+            group -= ended
 
     def _mark_trial_to_checkpoint(self, trial: Trial) -> None:
-        """Do nothing: Tune would keep a record of each trial."""
+        """Do nothing, because Tune would keep an entry for each trial."""
 
     def _schedule_trial_task(
         self, trial: Trial, method_name: str, *, on_error: Callable[[Trial, Exception], None] | None = None, **how: Any
@@ -63,12 +63,12 @@ class Controller(TuneController):
 
 @contextmanager
 def forgetting_trials() -> Iterator[None]:
-    """Let Tune use this controller."""
-    tunes_own, tune.TuneController = tune.TuneController, Controller
+    """Make Tune use `Controller` within the block."""
+    original, tune.TuneController = tune.TuneController, Controller
     try:
         yield
     finally:
-        tune.TuneController = tunes_own
+        tune.TuneController = original
 
 
 # Schedulers
@@ -78,7 +78,7 @@ class Halving(ASHAScheduler):
     """ASHA that can replay earlier results, some of them infinite."""
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        with np.errstate(invalid="ignore"):  # its percentile may lie between an infinite value and another
+        with np.errstate(invalid="ignore"):  # a percentile may interpolate with an infinite value
             return str(super().on_trial_result(tune_controller, trial, result))
 
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
@@ -95,8 +95,8 @@ class Bands(HyperBandScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Stop the trials of finished brackets, and return the trial to run.
 
-        Tune stops them at the bracket's last report, but misses a trial whose pause is still being saved: it
-        would pause for ever.
+        Tune stops them at the bracket's last report, but misses a trial whose pause is still being saved, which
+        would then be paused forever.
         """
         for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
             bracket.cleanup_full(tune_controller)
@@ -130,18 +130,18 @@ class Exploiting(FIFOScheduler):
     """Mixin for a population scheduler of Tune, whose subclass chooses the config of an exploiting trial."""
 
     def compare_first_after(self, reports: int, burn_in: int) -> None:
-        """Compare trials first after `burn_in`, and after the reports before a resume, as Tune would wait for ever."""
+        """Set the first comparison: after `burn_in`, and after the reports before a resume."""
         due = (reports // self._perturbation_interval + 1) * self._perturbation_interval
         self._next_perturbation_sync: int = max(burn_in, due)
 
     def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the config with which a trial continues another's checkpoint."""
+        """Return the config with which a trial continues from another trial's checkpoint."""
         raise NotImplementedError
 
     def record_exploit(
         self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
     ) -> None:
-        """Record an exploit; `result` is the source's last, and the scores have the metric's own sign."""
+        """Record an exploit; `result` is the source's last result, and the scores have the metric's own sign."""
         raise NotImplementedError
 
     def _save_trial_state(self, state: Any, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Files that hooks write. On an object store they are uploaded from a temporary folder."""
+"""Files that hooks write; on an object store, uploaded from a temporary folder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from orchestrator.storage.storage import raising_storage_errors
 from orchestrator.storage.stored_data import check_mapping, read_json, seal
 
 _LISTS = ".artifacts"
-"""Folder with each rank's list of the files that a resume downloads."""
+"""Folder with one list of files per rank, which a resume downloads."""
 
 
 class Artifacts:
     """The files that one rank's hooks write. Used in workers.
 
     For a run on a disk, `folder` is its folder. Otherwise `folder` is temporary: `fetch` downloads the files that the
-    rank wrote before, so that hooks can append, and `send` uploads changes. With fewer ranks than before, the remaining
-    ranks share the files of the others.
+    rank wrote in earlier attempts, so hooks can append to them; `send` uploads changes. With fewer ranks than before,
+    each rank also downloads the files of some missing ranks.
     """
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
@@ -49,7 +49,7 @@ class Artifacts:
             return
         states = self._states()
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
-        # The list comes first, so that it has every uploaded file.
+        # Write the list first: it must name every uploaded file.
         self._write_list({*states})
         self._run.each(self._send, changed)
         self._run.each(self._run.delete, [name for name in self._sent if name not in states])

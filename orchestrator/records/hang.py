@@ -1,5 +1,4 @@
-"""Hangs: reports of ranks while one makes no progress, and the rule for which rank hangs. Imports neither ray nor
-torch."""
+"""Reports of ranks while one makes no progress, and the rule to find the hung rank. Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ from orchestrator.storage.stored_data import read_json, validate
 FOLDER = ".hang"
 """Folder in which the ranks of a run report while one of them hangs; empty otherwise."""
 STACKS = f"{FOLDER}/stacks"
-"""Stacks that faulthandler writes for the ranks of this machine, where Python's interpreter lock is held."""
-ASKED = f"{FOLDER}/asked"
-"""File by which the driver asks every rank for its stack, after Ctrl-C."""
+"""Folder of the stacks that faulthandler writes if a rank's interpreter lock is held."""
+REQUEST = f"{FOLDER}/asked"
+"""File with which the driver requests every rank's stack, after Ctrl-C."""
 _SILENT_TICKS = 5
 """Ticks without a report after which a rank counts as silent; a live rank reports at each tick."""
 _HOLDS_INTERPRETER = "in a call that does not release Python's interpreter lock"
@@ -32,20 +31,20 @@ def tick_s(after_s: float) -> float:
 
 @dataclass(frozen=True)
 class RankStack:
-    """Report of a rank: where it is in the program, and since when."""
+    """Report of a rank: its location in the program, and since when."""
 
     rank: int
     node: str
     at: float
-    """Time of the report in seconds since 1970, by the rank's own clock."""
+    """Unix time of the report, by the rank's own clock."""
     idle_s: float
     """Seconds since the last progress."""
     limit_s: float
-    """Seconds without progress that are allowed there."""
+    """Maximum seconds without progress at this location."""
     waits: bool
     """True if the rank waits for other ranks."""
     place: str
-    """Phase, epoch, iteration and line, in words."""
+    """Phase, epoch, iteration and line, as text."""
     stack: str = ""
 
     @property
@@ -60,16 +59,16 @@ class RankStack:
 
 @dataclass(frozen=True)
 class HungRanks:
-    """Ranks that hang, and those that wait for them; if only the latter, they wait for each other."""
+    """Ranks that hang, and ranks that wait for them. If all are waiting, they wait for each other."""
 
     hung: Sequence[RankStack]
     silent: Sequence[int]
-    """Ranks that do not even report."""
+    """Ranks without a recent report."""
     waiting: Sequence[RankStack]
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that caused the hang, as far as is known; never empty."""
+        """Ranks that caused the hang; all waiting ranks if the cause is unknown."""
         return (*(stack.rank for stack in self.hung), *self.silent) or tuple(stack.rank for stack in self.waiting)
 
     def __str__(self) -> str:
@@ -95,7 +94,7 @@ class HungRanks:
 
 
 def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks | None:
-    """Return the ranks that hang; None where nobody is over the limit, or somebody still moves or may take longer."""
+    """Return the ranks that hang; None if no rank is over its limit, or another rank may still make progress."""
     if not any(stack.is_over_limit for stack in stacks):
         return None
     newest = max(stack.at for stack in stacks)
@@ -110,7 +109,7 @@ def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks |
 
 
 class HangReports:
-    """The reports that the ranks of one attempt leave in the run's folder. Used in any process."""
+    """Reports of the ranks of one attempt, in the run's folder."""
 
     def __init__(self, folder: RunFolder, attempt: int, world_size: int) -> None:
         self._storage, self._attempt, self._world_size = folder.storage, attempt, world_size
@@ -119,30 +118,30 @@ class HangReports:
         return f"{FOLDER}/{self._attempt}-{rank}.{'hangs' if over_limit else 'moves'}"
 
     def write(self, stack: RankStack) -> None:
-        """Write a rank's report. That rank."""
+        """Write a rank's report. Called on that rank."""
         self._storage.write(self._name(stack.rank, stack.is_over_limit), json.dumps(asdict(stack)))
         self._storage.delete(self._name(stack.rank, not stack.is_over_limit))
 
     def withdraw(self, rank: int) -> None:
-        """Delete a rank's report. That rank."""
+        """Delete a rank's report. Called on that rank."""
         for over_limit in (True, False):
             self._storage.delete(self._name(rank, over_limit))
 
     def ranks_over_limit(self) -> list[int]:
-        """Return the ranks over their limit, with one listing: thousands of ranks ask."""
+        """Return the ranks over their limit. Takes one listing, because thousands of ranks call this."""
         names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
         return sorted(int(name.split("-")[1].removesuffix(".hangs")) for name in names if name.endswith(".hangs"))
 
     def stack_file(self, rank: int) -> Path | None:
-        """Return the file for a rank's stack from faulthandler; None where the run lies on an object store."""
+        """Return faulthandler's file for a rank's stack; None if the run is on an object store."""
         return self._storage.local and self._storage.local / STACKS / f"{self._attempt}-{rank}"
 
     def has_request(self) -> bool:
-        """Check whether the driver asks for stacks; only on a disk, where that costs nothing."""
-        return self._storage.local is not None and self._storage.exists(ASKED)
+        """Return whether the driver has requested stacks; only on a disk, where the check costs nothing."""
+        return self._storage.local is not None and self._storage.exists(REQUEST)
 
     def read(self) -> list[RankStack]:
-        """Return the ranks' reports by rank, without those that are withdrawn meanwhile."""
+        """Return the ranks' reports, ordered by rank; skips reports that are being withdrawn."""
         names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
         stacks = {stack.rank: stack for stack in self._storage.each(self._read, names) if stack}
         written = self._storage.tree(STACKS) if stacks or self._world_size == 1 else {}
@@ -161,17 +160,17 @@ class HangReports:
             return stack
         return None
 
-    def hung_ranks(self) -> HungRanks | None:
+    def find_hung_ranks(self) -> HungRanks | None:
         return find_hung_ranks(self.read(), self._world_size)
 
 
 def find_hang(folder: RunFolder) -> HungRanks | None:
-    """Return the hung ranks of a run's newest attempt; one listing where none hangs."""
+    """Return the hung ranks of a run's newest attempt; takes one listing if none hangs."""
     names = folder.storage.names(FOLDER)
     if not any("-" in name for name in names) and len(folder.storage.names(STACKS)) != 1:
         return None
     attempts = folder.read_attempts()
-    return HangReports(folder, attempts[-1].number, attempts[-1].world_size).hung_ranks() if attempts else None
+    return HangReports(folder, attempts[-1].number, attempts[-1].world_size).find_hung_ranks() if attempts else None
 
 
 def _join_ranks(ranks: Sequence[int]) -> str:

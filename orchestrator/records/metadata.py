@@ -1,4 +1,4 @@
-"""The metadata of a run (`run.json`) and of its attempts (`attempt.json`). Imports neither ray nor torch."""
+"""Metadata of a run (`run.json`) and of its attempts (`attempt.json`). Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mode = Literal["max", "min"]
 
 
 def seconds_at(moment: str) -> float:
-    """Return the seconds since 1970 of a time; raises ValueError."""
+    """Convert an ISO time to Unix time; raises ValueError."""
     try:
         return datetime.fromisoformat(moment).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -59,7 +59,7 @@ class Evaluated(ParentCheckpoint):
 
 @dataclass(frozen=True)
 class _Reached:
-    """Entries of `best` that are read."""
+    """Entries of `best` that are validated."""
 
     metric: str
     value: float
@@ -92,11 +92,11 @@ class RunMetadata:
     """Times at which it was resumed."""
     attempts: int | None = None
     ranks: int | None = None
-    """Of the last attempt."""
+    """Number of ranks of the last attempt."""
     reports: int | None = None
-    """Lines of metrics.jsonl when it ended."""
+    """Number of lines of metrics.jsonl at the end of the run."""
     hosts: Sequence[str] = ()
-    """Of the last attempt."""
+    """Hosts of the last attempt."""
     stopped: Sequence[str] = ()
     """Reasons for an early end."""
     error: str | None = None
@@ -105,9 +105,9 @@ class RunMetadata:
     metric_missing: bool = False
     """True if it failed because its reports lack the sweep's metric."""
     continued_from: Mapping[str, Any] | None = None
-    """Checkpoint of another run that it began with, as in `ParentCheckpoint`."""
+    """Checkpoint of another run from which this run started, as in `ParentCheckpoint`."""
     init: Mapping[str, Any] | None = None
-    """Weights that it began with, as in `InitialWeights`."""
+    """Initial weights, as in `InitialWeights`."""
     evaluates: Mapping[str, Any] | None = None
     """Checkpoint that an evaluation measures, as in `Evaluated`."""
     tags: Sequence[str] = ()
@@ -115,7 +115,7 @@ class RunMetadata:
     info: Mapping[str, Any] = field(default_factory=dict)
     """Information from hooks."""
     best: Mapping[str, Any] | None = None
-    """Best report, as `Best` in `runs/best.py`; for a sweep with the `trial`."""
+    """Best report, as `Best` in `runs/best.py`; a sweep adds its `trial`."""
     diverged: str = ""
     """Description of a divergence; empty if there was none."""
 
@@ -136,7 +136,7 @@ class RunMetadata:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values of the trial by dotted path."""
     configuration: int | None = None
-    """Configuration that it repeats; None without repeats."""
+    """Number of the configuration that the trial repeats; None if there are no repeats."""
     modes: Mapping[str, Mode] = field(default_factory=dict)
     """Each metric of its sweep with its mode."""
     exploits: ExploitedCheckpoint | None = None
@@ -157,15 +157,15 @@ class RunMetadata:
             return None
         return Process(self.pid, self.host, self.boot, self.process_started)
 
-    def driver_in_words(self, status: str) -> str | None:
-        """Return driver and start of a running run."""
+    def describe_driver(self, status: str) -> str | None:
+        """Return the driver and the start of a running run; None if it is not running."""
         if status != "running" or self.driver is None:
             return None
         return f"{self.driver}, since {[self.started, *self.resumed][-1]}"
 
     @property
     def wall_s(self) -> float | None:
-        """Seconds from start to end; None while it runs."""
+        """Seconds from start to end; None while the run is running."""
         if self.status == "running" or self.ended is None:
             return None
         return seconds_at(self.ended) - seconds_at(self.started)
@@ -179,7 +179,7 @@ class RunMetadata:
 
 @dataclass(frozen=True)
 class Host:
-    """Place of a rank."""
+    """Host and device of a rank."""
 
     rank: int
     node: str
@@ -192,7 +192,7 @@ class Host:
 
 @dataclass(frozen=True)
 class LeadingAttempt:
-    """Attempt of another trial whose rows of training count for this one."""
+    """Attempt of another trial whose training rows belong to this trial, too."""
 
     trial: str
     attempt: int

@@ -1,4 +1,4 @@
-"""Creating a run: its name must be free. Runs in the driver."""
+"""Creation of a run under an unused name. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.run_folder import COMPLETE, EVALUATIONS, INITIAL_FILES, RunFolder, errors_before_start
-from orchestrator.records.run_list import run_folders
+from orchestrator.records.run_list import list_run_folders
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")
@@ -19,7 +19,7 @@ _log = logging.getLogger("hookyard")
 def create_run(storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
     """Create a run; raises UsageError if the name is taken."""
     folder = RunFolder(storage, name)
-    refuse_if_taken(folder)
+    check_name_is_free(folder)
     with errors_before_start():
         if folder.exists():
             _log.warning("Replacing %s, which ended before training", folder)
@@ -31,10 +31,10 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
 
 
 @errors_before_start()
-def refuse_if_taken(folder: RunFolder) -> None:
+def check_name_is_free(folder: RunFolder) -> None:
     """Raise UsageError if a new run would overwrite another run, or other files.
 
-    The name of a run whose process was killed while creating it, or that ended before it trained, is free.
+    A name can be reused if the process was killed while creating the run, or if the run ended before it trained.
     """
     if folder.exists():
         if _is_untrained(folder):
@@ -63,7 +63,7 @@ def _is_untrained(folder: RunFolder) -> bool:
         metadata = folder.read_metadata()
         if folder.find_status(metadata) == "running":
             return False
-        trials = run_folders(folder.storage / "trials") if metadata.sweep else []
+        trials = list_run_folders(folder.storage / "trials") if metadata.sweep else []
         return not any(map(_has_trained, trials or [folder]))
     except DamagedFile:
         return False

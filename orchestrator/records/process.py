@@ -1,4 +1,4 @@
-"""The process of a driver, and whether it is alive. Imports neither ray nor torch."""
+"""Identification of a driver's process, and a check whether it is alive. Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Process:
-    """A process, distinguishable from others with the same number."""
+    """Identity of a process, which differs from that of later processes with the same pid."""
 
     pid: int
     host: str
     boot: str | None = None
-    """Boot of its machine, and its namespace of process numbers; None if the system does not say."""
+    """Boot id of its machine, and its pid namespace; None if unknown."""
     process_started: str | None = None
     """Start time in the system's units."""
 
@@ -29,20 +29,20 @@ class Process:
         return f"process {self.pid} on {self.host}"
 
     def is_visible(self) -> bool:
-        """Return whether this machine can check if it is alive."""
+        """Return whether this machine can check that the process is alive."""
         return (self.host, self.boot) == (socket.gethostname(), _boot())
 
     def is_this(self) -> bool:
         return self == Process.this()
 
     def is_alive(self) -> bool:
-        """Return whether a visible process is alive, and is not another one with its number."""
+        """Return whether a visible process is alive, and its pid was not reused."""
         started = _start_time(self.pid)
         return started is not None and self.process_started in (None, started)
 
 
 def is_pid_alive(pid: int) -> bool:
-    """Return whether a process of this machine has this number."""
+    """Return whether a process on this machine has this pid."""
     return _start_time(pid) is not None
 
 

@@ -11,7 +11,7 @@ from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
-from orchestrator.records.run_list import run_folders
+from orchestrator.records.run_list import list_run_folders
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")
@@ -22,15 +22,15 @@ class Removal:
     """A run or a sweep to remove."""
 
     folder: RunFolder
-    kept_elsewhere: Sequence[Storage]
-    """Checkpoints that an `out_dir` put outside the folder."""
+    checkpoints_outside: Sequence[Storage]
+    """Folders of checkpoints outside the run's folder, because of an `out_dir`."""
 
     @classmethod
     def of(cls, path: str) -> Removal:
-        """Return what to remove; raises UsageError for a trial, a running run, and a run that another one needs."""
+        """Plan the removal of a run; raises UsageError if it is a trial or running, or if another run needs it."""
         folder = RunFolder.open(path)
-        runs = [folder, *run_folders(folder.storage / "trials")]
-        evaluations = folder.storage.each(lambda run: run_folders(run.storage / EVALUATIONS), runs)
+        runs = [folder, *list_run_folders(folder.storage / "trials")]
+        evaluations = folder.storage.each(lambda run: list_run_folders(run.storage / EVALUATIONS), runs)
         for run in [folder, *(evaluation for group in evaluations for evaluation in group)]:
             if _status(run) == "running":
                 raise UsageError(f"{run} is running: end it before you remove {folder.name}")
@@ -40,7 +40,7 @@ class Removal:
                 f"{folder} is a trial, and its sweep's tables need all trials: remove the sweep, hookyard rm"
                 f" {root.parent}"
             )
-        for other in run_folders(root):
+        for other in list_run_folders(root):
             if _continues(other, folder) and not other.list_checkpoints():
                 raise UsageError(
                     f"{other} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
@@ -48,20 +48,20 @@ class Removal:
         return cls(folder, _checkpoints_outside(folder, runs))
 
     def __str__(self) -> str:
-        trials = len(run_folders(self.folder.storage / "trials"))
+        trials = len(list_run_folders(self.folder.storage / "trials"))
         kind = f"a sweep of {trials} {'trial' if trials == 1 else 'trials'}" if trials else "a run"
         files = self.folder.storage.tree().values()
         size_mib = sum(state.size_bytes for state in files) / 2**20
         lines = [
             f"{self.folder}: {kind}, {_status(self.folder)}; {len(files)} files, {size_mib:.1f} MiB",
-            *(f"  with its checkpoints in {storage}" for storage in self.kept_elsewhere),
+            *(f"  with its checkpoints in {storage}" for storage in self.checkpoints_outside),
         ]
         return "\n".join(lines)
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Remove all files, `run.json` last, so that an interrupted removal can be repeated.
 
-        On a full disk no lease can be taken, and the run is removed without.
+        On a full disk, no lease can be taken; the run is then removed without a lease.
         """
         with ExitStack() as stack:
             try:
@@ -69,8 +69,8 @@ class Removal:
             except UsageError as error:
                 if not isinstance(error.__cause__, StorageError):
                     raise
-            for kept in self.kept_elsewhere:
-                kept.parent.delete(kept.name)
+            for storage in self.checkpoints_outside:
+                storage.parent.delete(storage.name)
             for name in self.folder.storage.names():
                 if name not in ("run.json", CLAIMS):
                     self.folder.storage.delete(name)
@@ -95,7 +95,7 @@ def _continues(other: RunFolder, folder: RunFolder) -> bool:
 
 
 def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:
-    """Return the folders of checkpoints outside of the folder, where its experiment has an `out_dir`."""
+    """Return the existing folders of checkpoints outside the run's folder."""
     with suppress(DamagedFile):
         if _is_within(folder.find_checkpoint_folder().path, folder):
             return []

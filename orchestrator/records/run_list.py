@@ -13,8 +13,8 @@ from orchestrator.storage import Storage
 _log = logging.getLogger("hookyard")
 
 
-def run_folders(storage: Storage) -> list[RunFolder]:
-    """Return the runs and sweeps in a storage by name; one without a `run.json` is left out with a warning."""
+def list_run_folders(storage: Storage) -> list[RunFolder]:
+    """Return the runs and sweeps in a storage by name; a folder that lost its `run.json` is skipped with a warning."""
     folders = [RunFolder(storage, name) for name in storage.names()]
     exists = dict(zip(folders, storage.each(RunFolder.exists, folders), strict=True))
     for folder in folders:

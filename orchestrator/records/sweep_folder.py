@@ -6,11 +6,11 @@ from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.run_list import run_folders
+from orchestrator.records.run_list import list_run_folders
 from orchestrator.storage import Storage
 
 SCRATCH = ".tune"
-"""Folder of Tune's own files while the sweep runs."""
+"""Folder of Tune's own files while the sweep is running."""
 
 
 def trial_name(number: int) -> str:
@@ -25,14 +25,14 @@ def trial_folder(location: str, number: int) -> RunFolder:
     return RunFolder(Storage(location) / "trials", trial_name(number))
 
 
-def trial_folders(sweep: RunFolder) -> list[RunFolder]:
-    return run_folders(sweep.storage / "trials")
+def list_trial_folders(sweep: RunFolder) -> list[RunFolder]:
+    return list_run_folders(sweep.storage / "trials")
 
 
-def checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str | None:
+def find_checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str | None:
     """Return the checkpoint of another trial that this trial continues from, or None for its own.
 
-    It is the assigned one, or the one assigned before an interruption if no attempt has begun with it.
+    It is the assigned checkpoint, or the one assigned before an interruption if no attempt has started from it.
     """
     attempts = len(folder.read_attempts())
     if assigned is not None:

@@ -10,11 +10,11 @@ from orchestrator.config.load import apply_edits, check_experiment, make_experim
 from orchestrator.config.python.objects import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.workers import rank_count_overrides
-from orchestrator.engines.ray_environment import chosen_address
+from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
-from orchestrator.records.new_run import create_run, refuse_if_taken
+from orchestrator.records.new_run import check_name_is_free, create_run
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
 from orchestrator.runs.best import UsageHint
@@ -45,7 +45,7 @@ def run(
     if experiment.sweep is not None:
         raise UsageError(f"{experiment.name} has a `sweep` section; use `hookyard sweep` (sweep() in Python)")
     engine = choose_engine(engine, local)
-    address = chosen_address(address, local=engine == "in-process")
+    address = choose_address(address, local=engine == "in-process")
     Storage(storage).reach()
     check_can_run(experiment, engine, address)
     parent = experiment.source.continued_from
@@ -58,7 +58,7 @@ def run(
         "continued_from": parent and asdict(parent),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
-    refuse_if_taken(folder)
+    check_name_is_free(folder)
     with Lease(folder.storage) as lease:
         code = read_main_source(to_dict(experiment))
         folder = create_run(storage, folder.name, to_yaml(experiment), code=code, **metadata)
@@ -114,7 +114,7 @@ def _prepare(
         )
     experiment = load_experiment_to_resume(folder, workers)
     engine = metadata.engine or choose_engine(None, metadata.local)
-    address = chosen_address(address, local=engine == "in-process")
+    address = choose_address(address, local=engine == "in-process")
     check_can_run(experiment, engine, address)
     if from_start and (parent := experiment.source.continued_from):
         raise UsageError(

@@ -16,7 +16,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.config.text.layers import read_overrides
 from orchestrator.config.text.reader import Document
-from orchestrator.engines.ray_environment import chosen_address
+from orchestrator.engines.ray_environment import choose_address
 from orchestrator.engines.session import EvaluationTarget
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
 from orchestrator.records.lease import Lease
@@ -125,7 +125,7 @@ class Evaluation:
             raise UsageError(
                 f"{ranks} workers need --engine gang or train; the engine in-process (--local) has only one"
             )
-        address = chosen_address(address, local=engine == "in-process")
+        address = choose_address(address, local=engine == "in-process")
         check_can_run(self.experiment, engine, address)
         metadata = {**collect_launch_metadata(self.experiment, engine), "evaluates": asdict(self.subject)}
         checkpoint, phase = self.subject.checkpoint, self.subject.phase

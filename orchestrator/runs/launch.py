@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hooks.state import Display
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.engines.lifecycle import Lifecycle, failing
-from orchestrator.engines.ray_environment import Ray, connection_line, environment_values
+from orchestrator.engines.lifecycle import Lifecycle, recording_failure
+from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
@@ -71,9 +71,9 @@ def check_can_run(experiment: Experiment, engine: EngineName, address: str | Non
         )
     if engine != "in-process":
         with_classes_of_main(experiment.source, address)
-    from orchestrator.engines.in_process import refuse_what_is_not_here
+    from orchestrator.engines.in_process import check_local_resources
 
-    refuse_what_is_not_here(
+    check_local_resources(
         workers, f"{experiment.name} with {workers.describe('worker')}", address, local=engine == "in-process"
     )
 
@@ -95,7 +95,7 @@ def drive(
     messages = [resume_with, "The evaluation runs to its end."] if target else [resume_with]
     with (
         recording_best(folder),
-        failing(folder),
+        recording_failure(folder),
         _make_display(folder) as display,
         Interrupts(*messages) as interrupts,
         HangReporter(lambda: [folder], display, lambda: interrupts.requested),
@@ -139,9 +139,9 @@ def _drive_on_ray(
     is_stop_requested: Callable[[], bool],
     address: str | None,
 ) -> None:
-    display.line(connection_line(address))
+    display.line(describe_connection(address))
     experiment, workers = resolved.experiment, resolved.experiment.workers
-    environment = environment_values(experiment.environment) if address else None
+    environment = read_environment(experiment.environment) if address else None
     with Ray(address, environment=environment) as ray, ExitStack() as on_exit:
         from orchestrator.engines.mailbox import Mailbox, start_mailbox
 

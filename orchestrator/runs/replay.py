@@ -19,7 +19,7 @@ from hooks import Hook
 from hooks.training.time_limit import TimeLimit
 from orchestrator.config.load import to_dict
 from orchestrator.config.text.source import InitialWeights
-from orchestrator.engines.in_process import device_of
+from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
 from orchestrator.loop.loop import Loop
@@ -166,7 +166,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
         threads = thread_count(resolved.experiment)
         if attempt.world_size == 1:
             with torch_threads(threads):
-                span.train(World(device=device_of(resolved.experiment.workers)), hooks or {})
+                span.train(World(device=find_device(resolved.experiment.workers)), hooks or {})
         else:
             _train_ranks(span, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")

@@ -17,20 +17,20 @@ from orchestrator.config.python.objects import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as Settings
-from orchestrator.engines.lifecycle import failing
+from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
-    chosen_address,
-    connection_line,
-    environment_values,
+    choose_address,
+    describe_connection,
+    read_environment,
 )
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.records.new_run import create_run, refuse_if_taken
+from orchestrator.records.new_run import check_name_is_free, create_run
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
@@ -84,7 +84,7 @@ def sweep(
             f"this experiment continues from {experiment.source.continued_from}, but the trials of a sweep start from"
             " scratch"
         )
-    address = chosen_address(address, local=local)
+    address = choose_address(address, local=local)
     Storage(storage).reach()
     _check_requirements(experiment, settings, local, address)
     describe_initial_weights(experiment)  # raises ConfigError before a trial starts
@@ -98,7 +98,7 @@ def sweep(
         "sweep": _summarize(settings),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
-    refuse_if_taken(folder)
+    check_name_is_free(folder)
     with Lease(folder.storage) as lease:
         folder = create_run(
             storage, folder.name, to_yaml(experiment), code=read_main_source(to_dict(experiment)), **metadata
@@ -129,7 +129,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
     """Resume a sweep as `resume_sweep` does, while the caller holds its lease."""
     with errors_before_start():
         metadata = folder.read_metadata()
-        address = chosen_address(address, local=metadata.local)
+        address = choose_address(address, local=metadata.local)
         experiment = load_experiment_to_resume(folder)
         settings = experiment.sweep
         if settings is None or metadata.sweep is None or settings.repeats != metadata.sweep.repeats:
@@ -201,7 +201,7 @@ def _run_trials(
     note = "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
     display_type = NotebookDisplay if is_notebook() else TerminalDisplay
     with (
-        failing(folder),
+        recording_failure(folder),
         display_type(folder.storage, LiveFrame(folder)) as display,
         Interrupts(command, note) as interrupts,
     ):
@@ -238,8 +238,8 @@ def _run_trials(
 def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang_reporter: HangReporter) -> None:
     """Run the remaining trials under Ray Tune, as many at a time as fit."""
     experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
-    display.line(connection_line(address))
-    with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
+    display.line(describe_connection(address))
+    with Ray(address, environment=read_environment(experiment.environment) if address else None) as ray:
         from orchestrator.sweeps.tune.launch import launch
 
         max_concurrent, explanation = _compute_concurrency(ray, experiment, settings)
@@ -292,9 +292,9 @@ def _check_requirements(experiment: Experiment, settings: Settings, local: bool,
             )
     if not local:
         with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
-    from orchestrator.engines.in_process import refuse_what_is_not_here
+    from orchestrator.engines.in_process import check_local_resources
 
-    refuse_what_is_not_here(experiment.workers, f"each trial of {experiment.name}", address, local=local)
+    check_local_resources(experiment.workers, f"each trial of {experiment.name}", address, local=local)
     if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
             f"{settings.scheduler.type} needs concurrent trials, but --local runs them one after the other; leave"

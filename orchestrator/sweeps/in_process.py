@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.sections.sweep import Fifo, Race
 from orchestrator.engines.in_process import InProcess
-from orchestrator.engines.lifecycle import failing
+from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import is_gpu_failure
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
@@ -78,7 +78,7 @@ class SequentialTrials:
         except BaseException as error:
             trial = group.mark_failed(error)
             try:
-                with failing(trial.folder):
+                with recording_failure(trial.folder):
                     raise
             except Exception as failure:
                 if is_gpu_failure(failure):

@@ -13,7 +13,7 @@ from typing import Self
 
 from hooks.state import Display
 from orchestrator.errors import HookyardError
-from orchestrator.records.hang import ASKED, FOLDER, find_hang
+from orchestrator.records.hang import FOLDER, REQUEST, find_hang
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.terminal.run_status import look_every_s
 
@@ -68,7 +68,7 @@ class HangReporter:
         self._folders[place] = folder
         if self._ending_s >= ASK_AFTER_S and place not in self._asked and folder.storage.local:
             self._asked.add(place)
-            folder.storage.write(ASKED, "")
+            folder.storage.write(REQUEST, "")
         hang = find_hang(folder)
         if (hang.ranks if hang else None) == self._hung.get(place):
             return

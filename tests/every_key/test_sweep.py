@@ -18,7 +18,7 @@ from orchestrator.config.text.source import with_value
 from orchestrator.errors import UsageError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_folders
+from orchestrator.records.sweep_folder import list_trial_folders
 from orchestrator.sweeps import in_process as sweeps_in_process
 from tests.every_key.tasks import PLAIN, QUIET
 from tests.every_key.walk import Key, acts, keys_of
@@ -127,7 +127,7 @@ def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
     done = sweep(make_experiment({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True)
     runs = [
         (one.read_metadata().status, one.read_metadata().values, one.read_metadata().stopped, len(one.read_reports()))
-        for one in trial_folders(done.folder)
+        for one in list_trial_folders(done.folder)
     ]
     try:
         return repr((runs, done.best.name))

@@ -30,7 +30,7 @@ from orchestrator.config.sections.experiment import Experiment, validate_section
 from orchestrator.config.sections.sweep import PB2, Asha, Population, Race, Sweep
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource, with_value
-from orchestrator.errors import ConfigError, Problem, did_you_mean, shortened
+from orchestrator.errors import ConfigError, Problem, did_you_mean, shorten
 from orchestrator.task import has_custom_loop
 
 MAX_TRIALS = 100_000
@@ -204,8 +204,8 @@ def _point_problems(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterat
         elif domain.kind == "fan_out":
             yield Problem(join(path, name), "cannot be in a point: each point runs with all fan_out values; remove it")
         elif value not in domain:
-            allowed = shortened(str(domain.model_dump()))
-            yield Problem(join(path, name), f"must be in its domain {allowed}, got {shortened(repr(value))}")
+            allowed = shorten(str(domain.model_dump()))
+            yield Problem(join(path, name), f"must be in its domain {allowed}, got {shorten(repr(value))}")
 
 
 # Values

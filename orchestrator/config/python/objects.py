@@ -22,7 +22,7 @@ from orchestrator.config.python.imports import MAIN
 from orchestrator.config.python.parameters import list_parameters, make_fields_model
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import to_plain
-from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
+from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.task import Task
 
 _OPTIM = (torch.optim, torch.optim.lr_scheduler, torch.optim.swa_utils)
@@ -180,4 +180,4 @@ def _convert_scalar(value: Any, path: str) -> Any:
 
 
 def _shorten(value: Any) -> str:
-    return shortened(" ".join(repr(value).split()))
+    return shorten(" ".join(repr(value).split()))

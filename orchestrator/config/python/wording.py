@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from hooks import HOOKS
 from orchestrator.config.text.reader import join
-from orchestrator.errors import Problem, did_you_mean, shortened
+from orchestrator.errors import Problem, did_you_mean, shorten
 
 UNKNOWN_KEY = "unknown key"
 EXPERIMENT = "experiment"
@@ -187,7 +187,7 @@ def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values
 
 def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
     if isinstance(value, str) and "type" in keys:
-        return f"write {{type: {shortened(value)}}}"
+        return f"write {{type: {shorten(value)}}}"
     return _list_keys(keys) if len(keys) > 1 else None
 
 
@@ -221,7 +221,7 @@ def _format_message(error: Mapping[str, Any]) -> str:
 
 
 def _show(value: Any) -> str:
-    return shortened(json.dumps(value) if value is None or isinstance(value, bool) else repr(value))
+    return shorten(json.dumps(value) if value is None or isinstance(value, bool) else repr(value))
 
 
 def _list_known_keys(model: type[BaseModel], location: Iterable[int | str], values: Any) -> list[str]:

@@ -34,7 +34,7 @@ from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource, to_plain_data
-from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shortened
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
 
 MAX_NAME_BYTES = 200
 """File systems allow 255, and names of trials and of files being written are longer than the run's own."""
@@ -417,4 +417,4 @@ def check_run_name(experiment: Experiment, name: str | None) -> str:
     try:
         return TypeAdapter(RunName).validate_python(name, strict=True)
     except ValidationError as error:
-        raise UsageError(f"name {shortened(str(name), 43)!r} {_NAME_RULE}") from error
+        raise UsageError(f"name {shorten(str(name), 43)!r} {_NAME_RULE}") from error

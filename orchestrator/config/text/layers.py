@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.config.text.reader import Document, Location, join, list_prefixes, parse_value, read_yaml
 from orchestrator.config.text.source import check_path, expand_short_form
-from orchestrator.errors import ConfigError, Problem, shortened
+from orchestrator.errors import ConfigError, Problem, shorten
 
 _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
@@ -48,7 +48,7 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
             [
                 problem
                 if problem.path or problem.line is not None
-                else document.locate(Problem("base", f"{shortened(str(file), 200)} {problem.message}"))
+                else document.locate(Problem("base", f"{shorten(str(file), 200)} {problem.message}"))
                 for problem in error.problems
             ]
         ) from None
@@ -57,7 +57,7 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
 def _list_base_names(base: Any, document: Document) -> list[str]:
     names = base if isinstance(base, list) else [] if base is None else [base]
     if not all(isinstance(name, str) and name for name in names):
-        raise _make_base_error(document, f"must be a file or a list of files, got {shortened(repr(base))}")
+        raise _make_base_error(document, f"must be a file or a list of files, got {shorten(repr(base))}")
     return names
 
 
@@ -92,7 +92,7 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
     """
     values = []
     for override in overrides:
-        where = f"override '{shortened(override)}'"
+        where = f"override '{shorten(override)}'"
         document.overrides.append(where)
         try:
             values.append(_read_override(document, override, where))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from orchestrator.config.text.source import MAX_DEPTH
-from orchestrator.errors import ConfigError, Problem, shortened
+from orchestrator.errors import ConfigError, Problem, shorten
 
 MAX_BYTES = 512 * 1024
 """Size limit of an experiment file; also the limit in characters once its aliases are expanded."""
@@ -112,7 +112,7 @@ def parse_yaml(text: str, file: str) -> Document:
     """Parse YAML text whose top level is a mapping; raise ConfigError. `file` names it in errors."""
     value, document = parse_value(text, file)
     if not isinstance(value, dict):
-        shown = "nothing" if value is None else shortened(repr(value))
+        shown = "nothing" if value is None else shorten(repr(value))
         raise ConfigError([Problem("", f"must be a mapping of keys to values, got {shown}", file, 1)])
     document.data = value
     return document
@@ -286,7 +286,7 @@ class _Plain:
         return number
 
     def bad_tag(self, node: yaml.Node, path: str) -> None:
-        tag = shortened(node.tag.replace(_TAG, "!!"))
+        tag = shorten(node.tag.replace(_TAG, "!!"))
         self.problem(node, path, f"has the tag {tag}, which is not allowed; use plain values")
 
     def problem(self, node: yaml.Node, path: str, message: str) -> None:
@@ -297,4 +297,4 @@ class _Plain:
 
 
 def _shorten(text: str) -> str:
-    return repr(shortened(text))
+    return repr(shorten(text))

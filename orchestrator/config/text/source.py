@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
+from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.storage.stored_data import check_mapping, validate
 
 MAX_DEPTH = 64
@@ -122,7 +122,7 @@ def expand_short_form(value: Any, path: str) -> Any:
 def check_path(path: str) -> None:
     """Raise ConfigError for a dotted path that is deeper than any config."""
     if path.count(".") >= MAX_DEPTH:
-        raise ConfigError.at(shortened(path), f"has {path.count('.') + 1} keys; at most {MAX_DEPTH} are allowed")
+        raise ConfigError.at(shorten(path), f"has {path.count('.') + 1} keys; at most {MAX_DEPTH} are allowed")
 
 
 def _split(path: str) -> list[str]:
@@ -143,9 +143,7 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     if isinstance(data, Mapping):
         return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
     shown = (
-        f"a list of {len(data)}, numbered from 0"
-        if isinstance(data, list)
-        else f"{shortened(repr(data))}, not a mapping"
+        f"a list of {len(data)}, numbered from 0" if isinstance(data, list) else f"{shorten(repr(data))}, not a mapping"
     )
     raise ConfigError.at(".".join(keys), f"cannot be set: {parent} is {shown}")
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from orchestrator.errors import UsageError, did_you_mean, shortened
+from orchestrator.errors import UsageError, did_you_mean, shorten
 from orchestrator.stats.aggregate.row_blocks import make_blocks_statement, quote
 from orchestrator.stats.read.dataset import Source, temporary_folder
 
@@ -168,7 +168,7 @@ def check_condition(where: str, source: Source | None = None) -> None:
         # Parse it bare and in parentheses, which rejects an unbalanced `)`.
         for text in (where, f"({where}\n)"):
             if len(_own_database().extract_statements(f"select 1 where {text}")) != 1:
-                raise UsageError(f"where: {shortened(where, 200)!r} contains a semicolon; write a single condition")
+                raise UsageError(f"where: {shorten(where, 200)!r} contains a semicolon; write a single condition")
         if known:
             _connect(Source(ds.dataset(known.empty_table())), where)
 
@@ -192,7 +192,7 @@ def _explaining_errors(where: str | None, columns: Sequence[str] = (), *, is_che
         elif name and columns:
             check_columns([name[1]], columns)
         raise UsageError(
-            f"where: cannot read {shortened(where, 200)!r}: {shortened(reason, 300)}. Write a condition in SQL, such as"
+            f"where: cannot read {shorten(where, 200)!r}: {shorten(reason, 300)}. Write a condition in SQL, such as"
             " rank = 0 and phase = 'train'"
         ) from None
 
@@ -206,11 +206,11 @@ def uses_column(where: str, column: str) -> bool:
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
     """Raise UsageError for the first unknown column, with the nearest one."""
     if isinstance(names, str):
-        raise UsageError(f"columns must be a list of names, such as ['{shortened(names, 200)}']")
+        raise UsageError(f"columns must be a list of names, such as ['{shorten(names, 200)}']")
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"available: {', '.join(sorted(known))}"
-            raise UsageError(f"there is no column '{shortened(name, 200)}'; {hint}")
+            raise UsageError(f"there is no column '{shorten(name, 200)}'; {hint}")
 
 
 def query(source: Source, sql: str) -> pd.DataFrame:
@@ -227,7 +227,7 @@ def query(source: Source, sql: str) -> pd.DataFrame:
         statements = connection.extract_statements(sql)
         if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
             raise UsageError(
-                f"query: {shortened(sql, 200)!r} must be a single select, such as: select rank, avg(step_s) from rows"
+                f"query: {shorten(sql, 200)!r} must be a single select, such as: select rank, avg(step_s) from rows"
                 " group by rank"
             )
         with source.raising_damaged_file():

@@ -12,7 +12,7 @@ import pandas as pd
 from hooks.metrics.direction import direction
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
+from orchestrator.records.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.read.query import check_columns
@@ -75,14 +75,14 @@ class Sweep(Result):
     @property
     def runs(self) -> list[Run]:
         """Every trial as a run."""
-        return [Run(folder) for folder in trial_folders(self.folder)]
+        return [Run(folder) for folder in list_trial_folders(self.folder)]
 
     def trial(self, trial: int | str) -> Run:
         """Return a trial as a run, by number or name. Raises UsageError if there is no such trial."""
         name = trial_name(trial) if isinstance(trial, int) else trial
         folder = RunFolder(self.folder.storage / "trials", name)
         if "/" in name or not folder.exists():
-            names = [folder.name for folder in trial_folders(self.folder)]
+            names = [folder.name for folder in list_trial_folders(self.folder)]
             existing = f"it has {names[0]} to {names[-1]}" if names else "it has none yet"
             raise UsageError(f"{self.path} has no trial '{name}'; {existing}")
         return Run(folder)

@@ -18,11 +18,11 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.engine import ENGINES
-from orchestrator.engines.lifecycle import failing
+from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import would_fail_again
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.run_folder import COMPLETE
-from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
+from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL
 
@@ -97,7 +97,7 @@ class Trial(tune.Trainable):
             raise RunError("none of the trials that share this training run could start")
         folder = self._trials[0].folder
         is_own = self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/")
-        checkpoint = checkpoint_to_exploit(folder, None if is_own else self._checkpoint)
+        checkpoint = find_checkpoint_to_exploit(folder, None if is_own else self._checkpoint)
         return TrialGroup(self._engine, self._trials, self._settings, checkpoint)
 
     def _next_result(self, group: TrialGroup) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Trial(tune.Trainable):
         try:
             with ExitStack() as stack:
                 for trial in (failed,) if alone else (failed, *others):
-                    stack.enter_context(failing(trial.folder))
+                    stack.enter_context(recording_failure(trial.folder))
                 self._leave_trial()
                 raise error
         except Exception:

@@ -10,14 +10,14 @@ class Kept:
     """A store as far as snapshots know one."""
 
     def __init__(self) -> None:
-        self.wanted: list[str] = []
+        self.should_train: list[str] = []
 
     def retain(self, owner: str, names: list[str]) -> None:
         assert owner == "ema"
-        self.wanted = list(names)
+        self.should_train = list(names)
 
     def names(self) -> list[str]:
-        return self.wanted
+        return self.should_train
 
 
 def run_loop(snapshots: Snapshots, state: State, steps: range) -> dict[int, list[str]]:

@@ -19,7 +19,7 @@ from orchestrator.engines.hang_watch import HangWatch
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.records.hang import ASKED, HangReports, RankStack
+from orchestrator.records.hang import REQUEST, HangReports, RankStack
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.tasks import Points, described, experiment
@@ -67,7 +67,7 @@ def train_with(call: Any, watch: HangWatch, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_place_names_phase_iteration_and_line_of_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, places = watching(tmp_path, after=10), []
-    train_with(lambda place: places.append((place, watch._report().place)), watch, monkeypatch)
+    train_with(lambda place: places.append((place, watch._make_report().place)), watch, monkeypatch)
     line = rf"\(.*{HERE}:\d+, in <lambda>\)"
     for phase in ("train", "val"):
         words = [words for place, words in places if place == "forward" and words.startswith(phase)]
@@ -81,8 +81,8 @@ def test_place_names_phase_iteration_and_line_of_the_task(tmp_path: Path, monkey
 
 def test_slow_places_have_five_times_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, limits = watching(tmp_path, after=10), []
-    assert watch._report().limit_s == 50, "the model is being built"
-    train_with(lambda place: limits.append((place, watch._report().limit_s)), watch, monkeypatch)
+    assert watch._make_report().limit_s == 50, "the model is being built"
+    train_with(lambda place: limits.append((place, watch._make_report().limit_s)), watch, monkeypatch)
     in_iterations = [limit for place, limit in limits if place == "forward"]
     phases = [index for index, limit in enumerate(in_iterations) if limit == 50]
     assert len(phases) == 2, "the first iteration of train and of val"
@@ -98,16 +98,16 @@ def test_a_rank_reports_while_it_hangs_and_withdraws_the_report(tmp_path: Path) 
     for passed in range(1, 8):
         watch._check(8)
         assert bool(notes.read()) == (8 * passed >= 50)
-    assert notes.hung_ranks()
+    assert notes.find_hung_ranks()
     state.iteration += 1
     watch._check(8)
     assert notes.read() == []
     watch._check(5)
     assert notes.read() == []
-    RunFolder(tmp_path, "run").storage.write(ASKED, "")
+    RunFolder(tmp_path, "run").storage.write(REQUEST, "")
     watch._check(1)
     assert [one.idle_s for one in notes.read()] == [6], "it is asked where it is"
-    with watch.paused():
+    with watch.pause():
         watch._check(100)
     assert notes.read() == [], "whoever drives it takes long"
 

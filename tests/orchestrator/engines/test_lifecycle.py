@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pandas as pd
 import pytest
 
-from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.preemption import is_preempted
 from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
@@ -103,7 +103,7 @@ def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
     )
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "compact", Mock(side_effect=error))
-        with suppress(KeyboardInterrupt), failing(folder):
+        with suppress(KeyboardInterrupt), recording_failure(folder):
             live(Scripted(SCRIPT)).train()
         assert folder.read_metadata().status == "finished"
         if isinstance(error, Exception):
@@ -195,7 +195,7 @@ def test_user_error_does_not_restart_the_run(live: Callable[..., Lifecycle]) -> 
 def test_failure_is_recorded_with_its_own_message(
     folder: RunFolder, error: BaseException, words: str, again: bool
 ) -> None:
-    with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, failing(folder):
+    with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, recording_failure(folder):
         raise error
     about = folder.read_metadata()
     assert (about.status, about.error, about.is_user_error) == ("failed", words, again)
@@ -214,7 +214,7 @@ def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong:
     """However it came here: of any rank's process, and without a traceback, as its words say all."""
     told = pickle.loads(pickle.dumps(RankFailed.from_error(1, wrong)))
     assert told.is_user_error
-    with pytest.raises(type(wrong)) as raised, failing(folder):
+    with pytest.raises(type(wrong)) as raised, recording_failure(folder):
         raise told
     assert str(raised.value) == folder.read_metadata().error == str(wrong)
     assert getattr(raised.value, "problems", ()) == getattr(wrong, "problems", ())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import mailbox
-from orchestrator.engines.mailbox import ASK_EVERY_S, Mailbox, MailboxLink
+from orchestrator.engines.mailbox import POLL_INTERVAL_S, Mailbox, MailboxLink
 
 
 class ActorDied(Exception):
@@ -65,7 +65,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 def heard(cluster: Cluster, link: MailboxLink) -> bool:
     """What rank 0 has heard a while later."""
-    cluster.now += ASK_EVERY_S
+    cluster.now += POLL_INTERVAL_S
     return link.stop_requested()
 
 

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.ray_environment import Ray, Resources, connection_line, environment_values, starts_ray
+from orchestrator.engines.ray_environment import Ray, Resources, describe_connection, needs_start, read_environment
 from orchestrator.errors import UsageError
 
 
 def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "one")
     monkeypatch.setenv("OTHER", "two")
-    assert environment_values(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
-    assert environment_values([]) == {}
+    assert read_environment(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
+    assert read_environment([]) == {}
     with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here; export or remove them") as told:
-        environment_values(["HF_TOKEN", "WANDB_API_KEY"])
+        read_environment(["HF_TOKEN", "WANDB_API_KEY"])
     assert "one" not in str(told.value).split()
 
 
@@ -68,5 +68,5 @@ def test_ray_starts_only_without_one_to_join(
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     if joined is not None:
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))
-    assert starts_ray(address) is starts
-    assert connection_line(address) == told
+    assert needs_start(address) is starts
+    assert describe_connection(address) == told

@@ -100,10 +100,10 @@ async def test_a_run_cut_short_after_a_report_is_told_as_its_last() -> None:
 @in_event_loop
 async def test_ranks_of_a_trial_that_is_stopped_go_home_and_new_ones_do_not_begin() -> None:
     queue, first = ReportQueue(), report(1)
-    assert await queue.wanted()
+    assert await queue.should_train()
     waits = bring(queue, first)
     assert await queue.next() == first
     await queue.end()
     assert await waits is False
-    assert not await queue.wanted()
+    assert not await queue.should_train()
     assert await bring(queue, report(2)) is False

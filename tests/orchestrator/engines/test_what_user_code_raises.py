@@ -14,7 +14,6 @@ import pytest
 
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.engines.lifecycle import failing
 from orchestrator.errors import RunError, UsageError
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
@@ -84,7 +83,7 @@ def test_first_failure_is_raised_if_it_cannot_be_recorded(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match="ZeroDivisionError: the first"), failing(folder):
+    with pytest.raises(RunError, match="ZeroDivisionError: the first"), recording_failure(folder):
         raise ZeroDivisionError("the first")
     assert "Could not record the failure" in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.hang import ASKED, HangReports, RankStack, find_hang, find_hung_ranks
+from orchestrator.records.hang import REQUEST, HangReports, RankStack, find_hang, find_hung_ranks
 from orchestrator.records.metadata import Host
 from orchestrator.records.new_run import create_run
 
@@ -94,5 +94,5 @@ def test_driver_requests_stacks(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
     notes = HangReports(folder, 0, 1)
     assert not notes.has_request()
-    folder.storage.write(ASKED, "")
+    folder.storage.write(REQUEST, "")
     assert notes.has_request()

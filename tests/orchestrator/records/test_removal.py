@@ -60,7 +60,7 @@ def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "kept" / "other").mkdir()
     removal = Removal.of(str(folder))
     assert f"with its checkpoints in {tmp_path / 'kept' / 'one'}" in str(removal)
-    removal.carry_out()
+    removal.execute()
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["other"]
 
 
@@ -71,7 +71,7 @@ def test_run_that_another_continues_is_kept_until_it_has_checkpoints(tmp_path: P
     with pytest.raises(UsageError, match=r"longer continues from .*first, and has no checkpoint of its own yet"):
         Removal.of(str(folder))
     checkpoint(longer)
-    Removal.of(str(folder)).carry_out()
+    Removal.of(str(folder)).execute()
     assert not folder.exists()
     assert longer.exists()
 
@@ -95,7 +95,7 @@ def test_damaged_run_can_be_removed(tmp_path: Path) -> None:
     folder.storage.write("experiment.yaml", "[")
     removal = Removal.of(str(folder))
     assert "a run, damaged" in str(removal)
-    removal.carry_out()
+    removal.execute()
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
@@ -115,8 +115,8 @@ def test_interrupted_removal_can_be_repeated(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Storage, "delete", fails)
     with pytest.raises(OSError, match="gone"):
-        removal.carry_out()
+        removal.execute()
     assert folder.exists()
     monkeypatch.undo()
-    removal.carry_out()
+    removal.execute()
     assert list(tmp_path.iterdir()) == []

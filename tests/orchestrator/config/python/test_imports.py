@@ -55,7 +55,7 @@ def test_names_are_never_evaluated() -> None:
 
 
 def test_missing_module_is_reported_with_the_searched_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other tests have left folders on the path, and long messages are shortened.
+    # Other tests have left folders on the path, and long messages are shorten.
     monkeypatch.setattr(sys, "path", [*sys.path[:3], str(folder)])
     (folder / "pack").mkdir()
     (folder / "pack" / "__init__.py").touch()

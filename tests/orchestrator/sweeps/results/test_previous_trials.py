@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
+from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.results.previous_trials import (
     compute_seconds_used,
     list_remaining_trials,
@@ -84,8 +84,8 @@ def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(t
 
 def test_a_trial_interrupted_before_an_exploit_still_continues_the_other_s_checkpoint(tmp_path: Path) -> None:
     trial = begun(RunFolder(tmp_path, "sweep"), 0, "running", {})
-    assert checkpoint_to_exploit(trial, None) is None
-    assert checkpoint_to_exploit(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
-    assert checkpoint_to_exploit(trial, None) == "elsewhere/epoch-0003"
+    assert find_checkpoint_to_exploit(trial, None) is None
+    assert find_checkpoint_to_exploit(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
+    assert find_checkpoint_to_exploit(trial, None) == "elsewhere/epoch-0003"
     trial.begin_attempt()
-    assert checkpoint_to_exploit(trial, None) is None
+    assert find_checkpoint_to_exploit(trial, None) is None
