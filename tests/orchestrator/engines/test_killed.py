@@ -160,10 +160,10 @@ def reports(run: Run) -> list[dict[str, Any]]:
 
 
 def last_checkpoint(run: Run) -> dict[str, Any]:
-    """All that it holds, of each rank too, but for the place in a stream: rows tell what was read there."""
+    """All that it holds, of each rank too, but for the place in a stream, which rows tell, and measured speeds."""
     store = CheckpointStore(run.folder.checkpoint_folder())
     name = store.resolve("last")
-    return {file: plain(store.load(name, file) | {"data": None}) for file in store.files(name)}
+    return {file: plain(store.load(name, file) | {"data": None, "perf_stats": None}) for file in store.files(name)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,6 +14,7 @@ import pytest
 
 from hooks import Hook, State
 from orchestrator import run
+from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.errors import RunError, UsageError
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
