@@ -148,7 +148,7 @@ def _to_records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _print_table(table: pd.DataFrame, by: By | None) -> None:
-    if by == "row" and table.empty:
+    if by != "trial" and table.empty:
         return echo("no rows match", err=True)
     columns = [str(name) for name in table.columns]
     if by == "row":

@@ -37,6 +37,9 @@ _LIBRARY_PREFIXES = (
 )
 """Prefixes of paths that are not user code: libraries, this project, and code without a file."""
 
+_TASK = str(Path(__file__).parents[1] / "task.py")
+"""File of the methods that a task inherits."""
+
 _DEVICE_ASSERT = "device-side assert"
 """Text of a GPU error that user code caused, and would cause again."""
 
@@ -109,7 +112,11 @@ def escape_surrogates(text: str) -> str:
 def _format_location(error: BaseException) -> str:
     """Return the innermost line of user code as ` (file:line, in function)`, or an empty string."""
     frames = [frame for frame in _frames(error) if _is_user_code(frame)]
-    return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    if frames:
+        return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})"
+    # Where the model has only torch's modules, no frame is user code.
+    inherited = [frame.name for frame in _frames(error) if frame.filename == _TASK]
+    return f" (in {inherited[-1]}() of the task)" if inherited else ""
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -106,7 +106,7 @@ def make_failure_finding(status: str, error: str | None, is_user_error: bool = T
     """Return the finding on a run that failed or lost its driver, the most serious of all; None for other runs."""
     if status == "failed":
         message = (error or "without an error message").strip().splitlines()[0]
-        fix = "fix the task or edit RUN/experiment.yaml first, then " if is_user_error else ""
+        fix = "fix the task, or edit experiment.yaml in the run's folder, then " if is_user_error else ""
         sentence, advice = f"the run failed: {message}", f"{fix}hookyard resume RUN"
     elif status == "lost":
         sentence, advice = (

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from hooks.errors import HookError
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure, is_user_error, may_be_secondary
 from tests.ranks import on_ranks
+from tests.tasks import Points
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -112,6 +113,14 @@ def test_rank_failure_can_be_pickled() -> None:
         assert str(copied) == str(told)
         assert copied.trace == told.trace
         assert (copied.rank, copied.at, copied.may_be_secondary, copied.is_user_error) == (3, told.at, False, True)
+
+
+def test_failure_in_an_inherited_method_of_the_task_names_it() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        Points().forward(torch.nn.Linear(2, 2), [torch.zeros(1, 3)])
+    assert caught.value.__traceback__ is not None
+    error = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # without this function
+    assert RankFailed.from_error(0, error).message.endswith(" (in forward() of the task)")
 
 
 def test_failure_names_the_line_in_the_experiment() -> None:
