@@ -86,7 +86,7 @@ class Halving(ASHAScheduler):
         if trial.trial_id not in self._trial_info:
             self._trial_info[trial.trial_id] = self._brackets[0]
         for result in results:
-            self.on_trial_result(None, trial, result)
+            Halving.on_trial_result(self, None, trial, result)  # not that of a subclass, which changes results
 
 
 class Bands(HyperBandScheduler):

@@ -226,8 +226,9 @@ def test_a_diverged_trial_stops_and_the_others_continue(scheduler: str, repeats:
 
 
 @pytest.mark.parametrize("repeated", range(3))
+@pytest.mark.parametrize("repeats", [1, 4])
 @pytest.mark.parametrize("scheduler", ["asha", "median"])
-def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, repeated: int) -> None:
+def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, repeats: int, repeated: int) -> None:
     draw = random.Random(repeated)
     curves = [[draw.random() + draw.random() * report for report in range(12)] for _ in range(20)]
 
@@ -243,7 +244,7 @@ def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, 
         scheduler.remove(number, {"val/score": curves[number][count - 1]}, count)
         return count
 
-    first, settings = 0, sweep(trials=20, scheduler=scheduler)
+    first, settings = 0, sweep(trials=20, repeats=repeats, scheduler=scheduler)
     expected = ends(SequentialScheduler(settings, {}), {})
     for first in range(1, 20):
         reports = max(1, expected[first] - (not repeated))
