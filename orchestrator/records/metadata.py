@@ -168,7 +168,7 @@ class RunMetadata:
         """Seconds from start to end; None while the run is running."""
         if self.status == "running" or self.ended is None:
             return None
-        return seconds_at(self.ended) - seconds_at(self.started)
+        return max(0.0, seconds_at(self.ended) - seconds_at(self.started))  # the clock may have been set back
 
     @classmethod
     def read(cls, entries: Any) -> Self:

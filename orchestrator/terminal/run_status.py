@@ -236,7 +236,8 @@ def estimate_progress(
     done = reached.iteration - attempt.position.iteration if attempt else 0
     eta_s = None
     if remaining is not None and attempt and attempt.started and done > 0:
-        eta_s = remaining * (now - seconds_at(attempt.started)) / done
+        # The clock may have been set back.
+        eta_s = remaining * max(0.0, now - seconds_at(attempt.started)) / done
     return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"), share=share, eta_s=eta_s)
 
 

@@ -170,7 +170,7 @@ class LiveSweep:
     def _eta(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:
         """Return the seconds left at the pace of this attempt; a trial under way counts for its finished part."""
         done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= start)
-        elapsed = self._clock() - seconds_at(start)
+        elapsed = max(0.0, self._clock() - seconds_at(start))
         return elapsed * remaining / done if done > 0 else None
 
 

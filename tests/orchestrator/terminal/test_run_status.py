@@ -136,6 +136,7 @@ def test_eta_uses_the_mean_pace_of_the_attempt(
     progress = estimate_progress(experiment, FIRST, reached, started(FIRST) + 10)
     assert progress.share == share
     assert progress.eta_s == pytest.approx(remaining * 10 / reached.iteration)
+    assert estimate_progress(experiment, FIRST, reached, started(FIRST) - 10).eta_s == 0  # the clock was set back
     assert (progress.epochs, progress.steps) == (experiment["epochs"], experiment["steps"])
 
 

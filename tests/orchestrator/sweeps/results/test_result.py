@@ -181,12 +181,13 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
         values={"hooks.ema": None, "task_args.kind": "null"},
         **times,
     )
-    b.update(status="failed", error="it broke", values={"hooks.ema": {}, "hooks.ema.decay": 0.5}, **times)
+    set_back = {"started": times["ended"], "ended": times["started"]}  # the clock was, as the trial ran
+    b.update(status="failed", error="it broke", values={"hooks.ema": {}, "hooks.ema.decay": 0.5}, **set_back)
     table = made.trials
     assert table.loc["a", "stopped"] == "it is good; it is late"
     assert table["stopped"].isna().tolist() == [False, True, True]
     assert table.loc["b", "error"] == "it broke"
-    assert table["total_s"].tolist()[:2] == [90, 90]
+    assert table["total_s"].tolist()[:2] == [90, 0]
     assert table["total_s"].isna().tolist() == [False, False, True]
     assert table["config/hooks.ema"].tolist() == ["null", "{}", '{"decay": 0.5}']
     assert table["config/hooks.ema.decay"].isna().tolist() == [True, False, True]
