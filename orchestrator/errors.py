@@ -114,7 +114,7 @@ def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     name = name.lower()
     near = get_close_matches(name, names, n=1, cutoff=0.75)
     # `cosine` means CosineAnnealingLR, although they have few letters in common.
-    near = near or [candidate for candidate in names if len(name) > 2 and name in candidate]
+    near = near or sorted((candidate for candidate in names if len(name) > 2 and name in candidate), key=len)
     # `rl` and `learning_rate` mean `lr`.
     initials = "".join(word[:1] for word in name.split("_"))
     near = near or [candidate for candidate in names if candidate == initials or sorted(candidate) == sorted(name)]

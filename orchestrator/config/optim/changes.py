@@ -38,7 +38,8 @@ def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
     for index, change in enumerate(experiment.changes):
         total = lengths[change.at.unit]
         if total is not None and change.at.count >= total:
-            yield Problem(f"changes.{index}.at", f"must be before the run ends after {total}, got {change.at}")
+            limit = f"{total} {change.at.unit}"
+            yield Problem(f"changes.{index}.at", f"must be less than the run's {limit}, got {change.at}")
         for name, value in change.set.items():
             message = explain_unchangeable(name, experiment)
             problems = [Problem(name, message)] if message else _check_values(name, value, experiment, task)

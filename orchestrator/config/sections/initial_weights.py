@@ -24,8 +24,8 @@ class Init(Model):
     source: Annotated[str, Field(alias="from", min_length=1)]
     """A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."""
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
-    """Of a run, `model` for the weights in training or `ema` for their averages; by default the evaluated weights. Of a
-    file, its entry of this name."""
+    """For a run: `model` for the weights in training, `ema` for their averages; by default the evaluated weights. For a
+    file: the entry to load."""
     strict: bool = False
     """Makes a missing, unused or reshaped tensor an error instead of a log line."""
     rename: dict[str, str] = Field(default_factory=dict)

@@ -245,4 +245,7 @@ def test_sweep_with_a_failed_trial_exits_with_3(study: Path) -> None:
         " ValueError('mishap')\n"
     )
     space = "sweep.space={hooks.mishap.at: {choice: [0.0, 1.0]}}"
-    assert call("sweep", "lines.yaml", "--local", "hooks.mishap={type: 'mishap:Mishap'}", space).exit_code == 3
+    overrides = ["hooks.mishap={type: 'mishap:Mishap'}", space, "sweep.max_concurrent=2"]
+    done = call("sweep", "lines.yaml", "--local", *overrides)
+    assert done.exit_code == 3
+    assert "sweep.max_concurrent: has no effect with --local" in done.stderr
