@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 LONGEST = 2_000
-"""Most characters of an error's text."""
+"""Maximum length of an error's text, in characters."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""Terminal colours, which Ray puts around names of tasks."""
+"""Terminal colors, which Ray puts around the names of tasks."""
 
 
 class HookError(RuntimeError):

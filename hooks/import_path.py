@@ -1,4 +1,4 @@
-"""Imports of modules that files name, from the user's folders."""
+"""Import of modules from the user's folders, by names in experiment files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def import_named(name: str) -> ModuleType:
 
 
 def hidden_module(name: str) -> str | None:
-    """Return a message if another module hides the user's file of this dotted name, else None."""
+    """Return a message if another module hides the user's file of this dotted name, otherwise None."""
     top = name.partition(".")[0]
     loaded = sys.modules.get(top)
     if loaded is None:

@@ -37,7 +37,7 @@ def import_compiler() -> None:
 
 
 def compiler_is_imported() -> bool:
-    """Return whether anything can be compiled yet, without importing the compiler."""
+    """Return whether anything may be compiled, without importing the compiler."""
     return "torch._dynamo" in sys.modules
 
 
@@ -57,8 +57,8 @@ def call_after_backward(call: Callable[[], None]) -> None:
 
 
 def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | None:
-    """Return the indices of trained parameters that got no gradient in the last backward pass, so that DDP has not
-    exchanged all of them; None if it has."""
+    """Return the indices of trained parameters without a gradient in the last backward pass, if therefore DDP has not
+    synchronized all gradients; None if it has."""
     try:
         model._check_reducer_finalized()
     except RuntimeError as error:

@@ -37,7 +37,7 @@ class Recent(Sequence[Mapping[str, Any]]):
 
 
 class KeptRows(Recent):
-    """Rows kept in memory, if nothing records them."""
+    """Rows kept in memory if nothing records them."""
 
     def __init__(self) -> None:
         self._rows: deque[Mapping[str, Any]] = deque(maxlen=RECENT)

@@ -36,7 +36,7 @@ _TORCHSCRIPT = ("trace", "script")
 
 @dataclass
 class Export(Hook):
-    """Export of the model as a program of its own: torch.export's `model.pt2`, or TorchScript.
+    """Export of the model as a standalone program: torch.export's `model.pt2`, or TorchScript.
 
         export: {every: 5 epochs}
 
@@ -49,14 +49,14 @@ class Export(Hook):
     format: Format = "pt2"
     """pt2 is torch.export; trace and script are TorchScript, which torch deprecates."""
     every: Interval = Interval(0)
-    """Interval between two exports; another one is made at the end."""
+    """Interval between two exports; the end of training adds one."""
     weights: str = "evaluated"
     """`evaluated`: those of the validation, so the averages of `ema` if it evaluates; `raw`: those in training, written
     as `raw_model`; or the name of a hook that validates with averages, such as `ema`."""
     dynamic_batch: Annotated[bool, Needs("format: pt2")] = True
-    """Leaves the number of samples open: the first dimension of the arguments. TorchScript always does."""
+    """Dynamic batch size: the first dimension of the arguments. TorchScript always has it."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
-    """Largest absolute and relative difference of an output."""
+    """Maximum absolute and relative difference of an output."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -127,7 +127,7 @@ class Export(Hook):
 
 @dataclass(frozen=True)
 class _Call:
-    """The model with the arguments of a call."""
+    """Call of the model with its arguments."""
 
     module: nn.Module
     arguments: tuple[Any, ...]
@@ -177,7 +177,7 @@ def _is_batched(leaf: Any, samples: int) -> bool:
 
 
 def _context(state: State, weights: str) -> AbstractContextManager[Any]:
-    """Return the context that puts the weights into the model; raises ValueError if no hook provides them."""
+    """Return the context that swaps the weights into the model; raises ValueError if no hook provides them."""
     if weights == "raw":
         return nullcontext()
     if weights == "evaluated":

@@ -19,7 +19,7 @@ _RATE = re.compile(r"lr(_\d+)?")
 _SHOWN = ("loss", "lr", "lr_1", "lr_2", "lr_3", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
 """Columns that a line may show by default."""
 _MOST_RATES = 4
-"""Learning rates to list; more are printed as a range."""
+"""Maximum number of learning rates to list; more are printed as a range."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Console(WindowLogger, Hook):
 
     window: Window = 10
     columns: tuple[str, ...] = ("grad_norm",)
-    """Further columns or statistics to print if they were recorded."""
+    """Additional columns or statistics to print if they are recorded."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,5 +123,5 @@ def _remaining_iterations(state: State) -> int | None:
 
 
 def _epoch(state: State) -> int:
-    """Return the current epoch, or the last one after its end."""
+    """Return the current epoch, or between two epochs the previous one."""
     return state.epoch - state.epoch_completed

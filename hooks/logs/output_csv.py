@@ -38,7 +38,7 @@ class OutputCSV(Hook):
     target_key: int | str | None = 1
     """Index or key of the targets in a batch; null writes none."""
     scores: bool = False
-    """Writes the outputs too."""
+    """Output columns: `score_0`, `score_1`, and so on."""
     phases: tuple[Literal["val", "test"], ...] = ("val", "test")
     """Kinds of phases to write."""
 
@@ -110,10 +110,10 @@ def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
 def _indices(state: State, count: int) -> Sequence[int]:
     """Return the indices of this rank's samples, in the order of the task's sampler.
 
-    Of a stream they are positions, as if ranks took turns.
+    For a stream, these are positions in it, as if ranks took turns.
     """
     sampler: Any = getattr(getattr(state.loaders.get(state.phase), "batch_sampler", None), "sampler", None)
-    # A sampler without `set_epoch` may give another order each time.
+    # A sampler without `set_epoch` may return a different order each time.
     indices = list(islice(sampler, count + 1)) if hasattr(sampler, "set_epoch") else []
     end = state.rank + state.world_size * count
     return indices if len(indices) == count else range(state.rank, end, state.world_size)

@@ -14,12 +14,12 @@ from hooks.state import State
 class ProgressBar(Hook):
     """Progress bars on the terminal, one each for train, val and test.
 
-    Runs on the master; no effect without `state.display`. Reads no tensors, so nothing waits for the device. Source:
+    Runs on the master; no effect without `state.display`. Reads no tensors, so it never synchronizes. Source:
     ClassyVision ProgressBarHook.
     """
 
     every: Iterations = Interval(10, "iterations")
-    """Iterations between two moves of the bar."""
+    """Iterations between two updates of the bar."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.LOW
@@ -56,6 +56,6 @@ class ProgressBar(Hook):
         self._open = completed < state.phase_length
 
     def _finish(self, state: State) -> None:
-        # A phase may end early, and a bar disappears only when it is full.
+        # Fill the bar of a phase that ended early, because a bar disappears only when it is full.
         if self._open:
             self._move(state, state.phase_length)

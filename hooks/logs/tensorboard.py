@@ -53,7 +53,7 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
     """
 
     every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(50, "iterations")
-    """Iterations between two points; another one comes at the end of a phase."""
+    """Iterations between two points; the end of a phase adds one."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
     """Horizontal axis: optimizer steps, iterations, completed epochs (with a point an epoch), or samples of all
     ranks."""
@@ -61,9 +61,9 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
     """Optimizer steps between two histograms of parameters (after the step) and gradients (as the optimizer gets them);
     0 means never."""
     graph: bool = False
-    """Draws the model's graph by tracing a training batch at the start; a failure is only a warning."""
+    """Graph of the model, traced with a training batch at the start; a failure is only a warning."""
     flush: Duration = 120.0
-    """Longest time until a point is written; the end of a phase writes them too."""
+    """Maximum time until a point is written; the end of a phase also writes all points."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

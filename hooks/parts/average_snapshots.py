@@ -18,9 +18,9 @@ class Snapshots:
         self._numbers: dict[str, int] = {}
         """Number of each snapshot in the interval, by the checkpoint's name."""
         self._requested: int | None = None
-        """Number of the requested snapshot whose save has not begun."""
+        """Number of the requested snapshot whose save has not started."""
         self._saving: int | None = None
-        """Number of the snapshot being written; None if the checkpoint is no snapshot."""
+        """Number of the snapshot being written; None if the checkpoint is not a snapshot."""
 
     def request_if_due(self, state: State, owner: str) -> None:
         done = state.epoch if self.interval.unit == "epochs" else state.step
@@ -43,11 +43,11 @@ class Snapshots:
         self._retain(state, owner)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, whose own name is not known yet."""
+        """Return the state to save; the checkpoint's own name is not known yet."""
         return {"numbers": dict(self._numbers), "requested": self._requested}
 
     def restore(self, state: State, owner: str, record: Mapping[str, Any], name: str) -> None:
-        """Continue from the checkpoint `name`: drop later snapshots, and forget deleted ones."""
+        """Continue from the checkpoint `name`: drop later snapshots, and the names of deleted ones."""
         kept = {**record["numbers"], **({name: record["requested"]} if record["requested"] is not None else {})}
         stored = set(state.checkpoints.names()) if state.checkpoints else set()
         self._numbers = {snapshot: number for snapshot, number in kept.items() if snapshot in stored}

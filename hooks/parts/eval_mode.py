@@ -1,4 +1,4 @@
-"""Use of the model during training, without effect on it."""
+"""Use of the model during training without affecting training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def first_batch(state: State) -> Any:
 def evaluating(state: State) -> Iterator[None]:
     """Put `state.module` into eval mode without gradients.
 
-    At the end, also after an error, restore the modes of its modules, its buffers and the random states.
+    On exit, even after an error, restore the modes of its modules, its buffers and the random states.
     """
     modules = list(state.module.modules())
     modes = [(module, module.training) for module in modules]

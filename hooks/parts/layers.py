@@ -19,12 +19,12 @@ from hooks.private_torch import compiler_is_imported, tree_leaves
 from hooks.state import State
 
 PENDING = 100
-"""Most measurements that wait on their device before they are written."""
+"""Maximum number of measurements that stay on their device before they are written."""
 
 
 @dataclass
 class LayerMonitor(Cleanup):
-    """The base of hooks that watch leaf modules in the forward passes of some training iterations.
+    """Base of hooks that watch leaf modules in the forward passes of some training iterations.
 
     Each rank watches its own model, without communication. A hook implements `watch`, which puts module hooks on a
     layer, and `read`, which takes the results. The module hooks exist only in measured iterations, which run a compiled
@@ -33,7 +33,7 @@ class LayerMonitor(Cleanup):
     Results are in Parquet files under `<artifacts>/<folder>/rank=R/`. `pandas.read_parquet("<artifacts>/<folder>")`
     reads those of all ranks: a row for each measurement and layer, with its position, `layer`, and a column for each
     statistic. Values stay on their device until a phase ends or a checkpoint is saved, and are read in one transfer. A
-    resumed run drops the rows after its checkpoint, also those of ranks that no longer exist. The newest measurement is
+    resumed run drops the rows after its checkpoint, even those of ranks that no longer exist. The newest measurement is
     also `state.info[folder]`: `<layer>/<statistic>` to a tensor of one element.
     """
 
@@ -54,10 +54,10 @@ class LayerMonitor(Cleanup):
 
     @abstractmethod
     def read(self, state: State) -> None:
-        """Take the results when the forward pass is over."""
+        """Take the results at the end of the forward pass."""
 
     def until_read(self, handle: RemovableHandle) -> None:
-        """Remove a module hook when the forward pass is over."""
+        """Remove a module hook at the end of the forward pass."""
         self._watching.enter_context(handle)
 
     def on_start(self, state: State) -> None:
@@ -137,7 +137,7 @@ def tensors(values: Any) -> list[Tensor]:
 
 
 def run_uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled models uncompiled, as compiled code does not call module hooks."""
+    """Run compiled models uncompiled, because compiled code does not call module hooks."""
     if not compiler_is_imported():
         return nullcontext()
     context: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

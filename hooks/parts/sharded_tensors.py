@@ -18,7 +18,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 @torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard, in the same memory, or the tensor itself if it is whole."""
+    """Return this rank's shard, in the same memory, or the tensor itself if it is not sharded."""
     part: Any = tensor
     return part.to_local() if is_sharded(tensor) else tensor
 
@@ -35,7 +35,7 @@ def like(value: Tensor, reference: Tensor) -> Tensor:
 
 
 def join_shards(part: Tensor, reference: Tensor) -> Tensor:
-    """Join the ranks' shards to a DTensor like the reference, or return the part itself if that is whole."""
+    """Join the ranks' shards to a DTensor like the reference; return `part` itself if the reference is not sharded."""
     if not is_sharded(reference):
         return part
     from torch.distributed.tensor import DTensor

@@ -19,7 +19,7 @@ from hooks.state import State
 
 FOLDER = "memory"
 LINES = 200
-"""Most kinds of tensors in a text."""
+"""Maximum number of kinds of tensors in a text."""
 
 
 @dataclass
@@ -98,9 +98,9 @@ def _lines(device: torch.device) -> Iterator[str]:
 
 
 def _live_tensors() -> Iterator[Tensor]:
-    """Yield the tensors that have memory of their own."""
+    """Yield the tensors that own memory."""
     for value in gc.get_objects():
-        # By its type, as isinstance runs code of proxies.
+        # Check the type, because isinstance runs code of proxies.
         if issubclass(type(value), Tensor) and _has_memory(value):
             yield value
 

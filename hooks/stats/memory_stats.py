@@ -26,7 +26,7 @@ _PEAKS = {
 class MemoryStats(Cleanup, Hook):
     """Memory of the process and its GPU, with the peaks of iteration, phase and run.
 
-    Each rank measures itself; nothing waits for the device. Records `rss_bytes`, and on CUDA `cuda_allocated_bytes`,
+    Each rank measures itself, without synchronizing. Records `rss_bytes`, and on CUDA `cuda_allocated_bytes`,
     `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and `cuda_peak_reserved_bytes` (since the last reading) and
     `cuda_alloc_retries` (since the run began). A report has `memory/rss_bytes`, the run's peaks as `memory/...` and
     those of each phase as `<phase>/...`. Peaks of RSS are the largest readings. Peaks and retries cover all attempts.
@@ -36,7 +36,7 @@ class MemoryStats(Cleanup, Hook):
     """
 
     every: Iterations = Interval(10, "iterations")
-    """Iterations between two readings; another one at the start of a phase is in its first row."""
+    """Iterations between two readings; the start of a phase adds one, in its first row."""
 
     def __post_init__(self) -> None:
         self._statm: int | None = None
@@ -84,7 +84,7 @@ class MemoryStats(Cleanup, Hook):
             self._statm = None
 
     def _read_in(self, phase: str) -> dict[str, int]:
-        """Read, and count the values for a phase too."""
+        """Read, and update the peaks of a phase too."""
         columns = self._read()
         _keep_largest(
             self._phases, {f"{phase}/{name}": columns[column] for column, name in _PEAKS.items() if column in columns}

@@ -38,7 +38,7 @@ class ModelComplexity(Hook):
     """
 
     max_depth: Annotated[int, Ge(0)] = 2
-    """Depth of the modules with a row of their own; 0 is the whole model only."""
+    """Maximum depth of modules with their own row; 0 means only the whole model."""
 
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
@@ -48,7 +48,7 @@ class ModelComplexity(Hook):
     def on_start(self, state: State) -> None:
         try:
             self._count(state)
-        except Exception as error:  # counting may fail in any way, and training works all the same
+        except Exception as error:  # counting may fail in any way; training does not need it
             state.show(f"model_complexity: cannot count the FLOPs of the model: {type(error).__name__}: {error}")
 
     def _count(self, state: State) -> None:

@@ -24,7 +24,7 @@ class OptimizerStats(Hook):
     Records `param_norm` (after the step), `step_grad_norm` (of the gradients that the optimizer gets), `update_norm`
     (of the change, with weight decay and learning rate) and `update_ratio` (update to parameters). If optimizers take
     turns, columns have their names. Only a measured step costs: a copy of the parameters and a few fused operations.
-    Runs on the master, as all ranks are equal. Source: Composer OptimizerMonitor.
+    Runs on the master, because all ranks are equal. Source: Composer OptimizerMonitor.
     """
 
     every: StepsOrNever = Interval(100, "steps")

@@ -67,7 +67,7 @@ class PerfStats(Hook):
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         for phase, total in self._totals.items():
             if total.iterations and total.seconds > 0:
-                # A value of the task under the same name stays.
+                # Keep a task's own value of the same name.
                 metrics.setdefault(f"{phase}/samples_per_s", total.samples / total.seconds)
                 metrics.setdefault(f"{phase}/iteration_s", total.seconds / total.iterations)
         self._totals.clear()

@@ -16,7 +16,7 @@ from hooks.state import State
 
 FOLDER = "traces"
 ROWS = 100
-"""Most operations in the table."""
+"""Maximum number of operations in the table."""
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
@@ -43,21 +43,21 @@ class Profiler(Cleanup, Hook):
     active: Annotated[int, Ge(1)] = 3
     """Iterations in the trace."""
     repeat: Annotated[int, Ge(0)] = 1
-    """Number of windows; 0 means no end."""
+    """Number of windows; 0 means no limit."""
     profiled_ranks: tuple[int, ...] = (0,)
     """Ranks to trace."""
     activities: tuple[Literal["cpu", "cuda"], ...] | None = None
     """Devices to trace; by default the CPU, and the GPU if the run has one."""
     record_shapes: bool = False
-    """Records the shapes of inputs."""
+    """Recording of the inputs' shapes."""
     profile_memory: bool = False
-    """Records the memory of each operation."""
+    """Recording of each operation's memory."""
     with_stack: bool = False
-    """Records the source line of each operation, which is slow."""
+    """Recording of each operation's source line, which is slow."""
     with_flops: bool = False
-    """Estimates the FLOPs of matrix products and convolutions."""
+    """Estimate of the FLOPs of matrix products and convolutions."""
     stop_after: Annotated[bool, Needs("repeat")] = False
-    """Ends the run after the last window."""
+    """End of the run after the last window."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
 
@@ -112,7 +112,7 @@ class Profiler(Cleanup, Hook):
             state.request_stop(f"the hook '{self.name}' has written its traces")
 
     def _next_window(self, iteration: int) -> tuple[float, float]:
-        """Return where the profiler starts and stops next; within a window, the rest of it."""
+        """Return the iterations at which the profiler starts and stops next; within a window, its remaining ones."""
         cycle = self.wait + self.warmup + self.active
         window = max(0, (iteration - self.skip_first) // cycle)
         end = self.skip_first + (window + 1) * cycle
@@ -144,7 +144,7 @@ class Profiler(Cleanup, Hook):
             running.stop()
 
     def _mark(self, span: str) -> None:
-        """End the last span of the iteration, and begin the next."""
+        """End the last span of the iteration, and start the next."""
         if self._profile is None:
             return
         self._span.close()

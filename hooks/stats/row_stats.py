@@ -63,7 +63,7 @@ class RowStats(Hook):
         row_stats: {report: [step_s/p95, cuda_peak_allocated_bytes/max]}
 
     `step_s/p95` gives the metric `stats/step_s/p95`. Statistics are `min`, `median`, `mean`, `p95`, `max` and `sum`. A
-    sweep with such a metric turns the hook on. Empty and NaN values do not count. Ranks exchange the values at each
+    sweep with such a metric turns the hook on. Empty and NaN values are ignored. Ranks exchange the values at each
     report.
     """
 
@@ -119,7 +119,7 @@ class RowStats(Hook):
             logger.warning("%s is in no report: no training row has a number in that column%s", PREFIX + name, hint)
 
     def _look_back(self, state: State) -> None:
-        """Read the training rows since the last time."""
+        """Read the training rows since the last call."""
         columns = state.recent.columns(RECENT, phase="train", names={"iteration", *self._values})
         iterations = columns.get("iteration", [])
         first = bisect_right(iterations, self._last_iteration)

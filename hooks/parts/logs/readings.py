@@ -15,9 +15,9 @@ _PLAIN = {int, float}
 
 
 def read(values: Sequence[Any]) -> list[float | None]:
-    """Return each value as a number, or None if it is none, or a time that the device has not measured yet.
+    """Return each value as a number; None if it is not a number, or a time that the device has not measured yet.
 
-    Tensors of one element on a device are read in one transfer, which waits for it.
+    Tensors of one element on a GPU are read in one transfer, which synchronizes.
     """
     if _PLAIN.issuperset(map(type, values)):
         return list(values)

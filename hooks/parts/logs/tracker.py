@@ -1,4 +1,4 @@
-"""The base of hooks that send a run to a tracking service, from a thread of their own."""
+"""The base of hooks that send a run to a tracking service, from a separate thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hooks.state import State
 logger = logging.getLogger("hookyard")
 
 MOST_WAITING = 1000
-"""Jobs that may wait; further ones are dropped."""
+"""Maximum number of waiting jobs; more are dropped."""
 
 
 class BackgroundSender:
@@ -38,7 +38,7 @@ class BackgroundSender:
         self._thread.start()
 
     def put(self, job: Callable[[], object]) -> None:
-        """Add a job; returns at once."""
+        """Add a job; does not block."""
         try:
             self._jobs.put_nowait(job)
         except Full:
@@ -72,14 +72,14 @@ class BackgroundSender:
 
 @dataclass
 class Tracker(CurveLogger, ABC):
-    """The base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
+    """Base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
 
     A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the sender's thread and
     may fail. Checkpoints keep `run_id`, the service's name of the run.
     """
 
     wait: Duration = 30.0
-    """Longest wait at the end of the run for messages that are not yet sent."""
+    """Maximum wait at the end of the run for messages that are not yet sent."""
 
     best_effort: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
@@ -95,11 +95,11 @@ class Tracker(CurveLogger, ABC):
 
     @abstractmethod
     def note(self, name: str, value: str) -> None:
-        """Send a fact about the run, in place of an earlier one of this name."""
+        """Send a fact about the run; it replaces an earlier one of the same name."""
 
     @abstractmethod
     def finish(self, *, failed: bool) -> None:
-        """Tell the service that the run is over."""
+        """Tell the service that the run has ended."""
 
     def open(self, name: str, connect: Callable[[], object]) -> None:
         """Start the sender; `connect` is its first job."""

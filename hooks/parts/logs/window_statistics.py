@@ -61,12 +61,12 @@ class WindowLogger:
     """Base of hooks that log means of columns over windows. Runs on the master."""
 
     every: LookBack = Interval(50, "iterations")
-    """Iterations between two lines or points; another one comes at the end of a phase."""
+    """Iterations between two lines or points; the end of a phase adds one."""
     window: Window = "line"
     """Iterations for the means of loss, times and gradient norms: `line` (since the last line or point), a number,
     `epoch` or `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
+    """Additional statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
@@ -119,7 +119,7 @@ class Windows:
         """Statistics with new values since the last summary."""
 
     def start_phase(self, state: State) -> None:
-        """Begin a phase. Windows over iterations of training continue."""
+        """Begin a phase. Windows over training iterations continue."""
         self._phase, self._recent = state.phase, state.recent
         self._read_rows, self._read_early = state.recent.total, None
         is_new_epoch = state.phase != "train" or state.epoch != self._epoch
@@ -188,7 +188,7 @@ class Windows:
         return {column: closed[column][column in read_early :] for column in self._select(closed)}
 
     def _select(self, columns: Collection[str]) -> list[str]:
-        """Return the columns that count, in their order."""
+        """Return the columns that have statistics, in their order."""
         limit = self._columns
         return [column for column in columns if column not in POSITION_COLUMNS and (limit is None or column in limit)]
 
@@ -210,7 +210,7 @@ class Windows:
 
 @dataclass
 class _Values:
-    """The values of a window, or their sum, minimum or maximum if that suffices."""
+    """Values of a window, or their sum, minimum or maximum if that is enough."""
 
     method: Method
     window: Window
@@ -271,7 +271,7 @@ class CurveLogger(WindowLogger):
         self._drawn_info: dict[str, Mapping[str, Tensor]] = {}
 
     def point(self, state: State) -> dict[str, float]:
-        """Return a point in an iteration of training."""
+        """Return a point in a training iteration."""
         return self._values_at(state, current_row(state))
 
     def last_point(self, state: State) -> dict[str, float]:

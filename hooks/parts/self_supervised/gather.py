@@ -28,7 +28,7 @@ def batch_sizes(state: State) -> list[int]:
 def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     """Join the rows of all ranks in rank order, without gradients: (sizes[rank], ...) becomes (sum(sizes), ...).
 
-    Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has another number of rows.
+    Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has a different number of rows.
     """
     own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
     if len(rows) != own:

@@ -57,7 +57,7 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
 
 @dataclass
 class SwappedPrediction:
-    """The base of hooks that give the loss codes for some views, from the batches of all ranks and a queue.
+    """Base of hooks that give the loss codes for some views, from the batches of all ranks and a queue.
 
     In training, one collective per Sinkhorn iteration, of K values for each assigned view. A hook implements
     `on_forward`.
@@ -74,7 +74,7 @@ class SwappedPrediction:
     queue_length: Annotated[int, Ge(0)] = 0
     """Embeddings in the queues of all ranks together, for each assigned view; 0 means no queue."""
     queue_begin: Annotated[Interval, Needs("queue_length")] = Interval(1)
-    """Epochs or optimizer steps before the queue begins to fill."""
+    """Epochs or optimizer steps before the queue starts to fill."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
@@ -134,7 +134,7 @@ def _column_sums(logits: Tensor, across_ranks: bool) -> Tensor:
     sums = logits.logsumexp(dim=-2, keepdim=True)
     if not across_ranks:
         return sums
-    # Gather, then sum in the same order, so that all ranks get the same bits.
+    # Gather, then sum in the same order: all ranks get the same bits.
     sums_of_ranks = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
     dist.all_gather(sums_of_ranks, sums)
     return torch.stack(sums_of_ranks).logsumexp(dim=0)

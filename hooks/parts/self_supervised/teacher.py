@@ -44,7 +44,7 @@ class Teacher:
         self._loaded_buffers: dict[str, Tensor] = {}
 
     def follow(self, student: nn.Module) -> None:
-        """Become a copy of the student, or load the checkpoint's, and follow this module's parameters."""
+        """Copy the student, or load the checkpoint's teacher, and follow this module's parameters from now on."""
         self.module, self._student = deepcopy(student).requires_grad_(False), student
         self._pairs = list(self.module.parameters()), list(student.parameters())
         if self._loaded is not None:
@@ -55,7 +55,7 @@ class Teacher:
         self._loaded, self._loaded_buffers = None, {}
 
     def train(self, mode: bool) -> None:
-        """Use batch statistics or running ones; dropout and the like stay off. Call it in `on_phase_start`."""
+        """Use batch statistics or running statistics; dropout stays off. Call it in `on_phase_start`."""
         self.module.train(mode)
         for layer in self.module.modules():
             if not isinstance(layer, RunningNorm):
@@ -91,7 +91,7 @@ class Teacher:
 
 @dataclass
 class MomentumTeacher:
-    """The base of hooks with a teacher of the model's encoder.
+    """Base of hooks with a teacher of the model's encoder.
 
     The teacher follows after each optimizer step. Its momentum rises to 1 by a cosine over the run, and is recorded as
     `teacher_momentum`. It uses batch statistics in training, and running ones in val and test. A hook implements
@@ -101,7 +101,7 @@ class MomentumTeacher:
     encoder: str = "encoder"
     """Part of the model to copy, which gives the outputs of one view; empty for the whole model."""
     momentum: Annotated[float, Ge(0), Le(1)] = 0.996
-    """Share of the teacher that stays at the first step."""
+    """Momentum of the teacher at the first step."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
@@ -206,10 +206,10 @@ def warm_up(epoch: int, epochs: int, first: float, last: float) -> float:
 
 @dataclass
 class CentredTeacher(MomentumTeacher):
-    """The base of hooks whose teacher sees the global views, with a running centre of its outputs."""
+    """Base of hooks whose teacher sees the global views, with a running centre of its outputs."""
 
     global_views: Annotated[int, Ge(1)] = 2
-    """Number of views that are large crops; they come first."""
+    """Number of large crops, which are the first views."""
     centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     """Share of the centre that stays at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.07
