@@ -97,10 +97,7 @@ def test_only_the_fences_use_private_names() -> None:
 @pytest.mark.parametrize("fence", sorted(FENCES))
 def test_tests_list_every_private_name_of_a_fence(fence: str) -> None:
     # tests/orchestrator/loop/data/test_share.py tries these if `datasets` is there.
-    elsewhere = (
-        "datasets:IterableDataset._ex_iterable",
-        "datasets:IterableDataset._distributed",
-    )
+    elsewhere = ("datasets:IterableDataset._ex_iterable", "datasets:IterableDataset._distributed")
     listed = re.findall(r"\w+", " ".join([*TORCH, *RAY, *elsewhere]))
     own = defined_names(TREES[fence])
     missing = [

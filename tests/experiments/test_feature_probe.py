@@ -11,12 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from experiments.feature_probe import (
-    DRAWS,
-    PENALTY,
-    FeatureProbe,
-    draw_of_each_class,
-)
+from experiments.feature_probe import DRAWS, PENALTY, FeatureProbe, draw_of_each_class
 from hooks import State
 from hooks.plan import Plan
 from hooks.state import Weights

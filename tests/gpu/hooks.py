@@ -8,10 +8,7 @@ from typing import Any
 from tests.orchestrator.testing.test_shipped import CASES as CHECKED
 from tests.orchestrator.testing.test_shipped import UNCHECKED
 
-UNTRIED = {
-    **UNCHECKED,
-    "export": "writes as the run ends, and nothing within an iteration",
-}
+UNTRIED = {**UNCHECKED, "export": "writes as the run ends, and nothing within an iteration"}
 
 
 def _longer(case: dict[str, Any]) -> dict[str, Any]:

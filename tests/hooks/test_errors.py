@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
+import torch
+
+from hooks import State
 from hooks.errors import describe_error, error_text
 
 
@@ -18,3 +23,22 @@ def test_error_text_is_plain_and_short() -> None:
     assert error_text(ValueError("x" * 2_001), longest=3) == "xxx... (2,001 characters)"
     assert error_text(Speechless()) == "which has no message: its __str__ raises KeyError"
     assert describe_error(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_recorded_tensor_is_a_copy_without_graph() -> None:
+    state, weights = State(), torch.ones(3, requires_grad=True)
+    activations = weights * 2
+    loss, kept = activations.sum(), ref(activations)
+    state.record(loss=loss, first=activations.detach()[0], count=3)
+    del activations, loss
+    assert kept() is None
+    view = torch.zeros(1000)
+    state.record(one=view[1])
+    view.fill_(5)
+    assert {name: float(value) for name, value in state.row.items()} == {
+        "loss": 6.0,
+        "first": 2.0,
+        "count": 3.0,
+        "one": 0.0,
+    }
+    assert state.row["one"].untyped_storage().nbytes() == 4

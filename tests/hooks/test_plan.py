@@ -50,8 +50,7 @@ def test_hooks_run_by_priority_and_then_by_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "local_rank", "expected"),
-    [(0, 0, ["all", "master", "local"]), (2, 0, ["all", "local"]), (3, 1, ["all"])],
+    ("rank", "local_rank", "expected"), [(0, 0, ["all", "master", "local"]), (2, 0, ["all", "local"]), (3, 1, ["all"])]
 )
 def test_rank_runs_only_its_hooks(rank: int, local_rank: int, expected: list[str]) -> None:
     hooks = {"all": Noting(), "master": Noting(ranks=Ranks.MASTER), "local": Noting(ranks=Ranks.LOCAL_MASTER)}

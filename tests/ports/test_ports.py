@@ -19,11 +19,7 @@ from tests.ports import imagenet, siamese_network, vae
 from tests.ports.harness import Fails, Port, Ranks, check
 from tests.ranks import on_ranks, until_killed
 
-PORTS = {
-    "imagenet": imagenet.PORT,
-    "vae": vae.PORT,
-    "siamese_network": siamese_network.PORT,
-}
+PORTS = {"imagenet": imagenet.PORT, "vae": vae.PORT, "siamese_network": siamese_network.PORT}
 DRAWING = ("vae", "siamese_network")
 """Ports that draw random numbers in validation, or as samples are fetched there."""
 

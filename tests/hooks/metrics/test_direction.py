@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hooks.metrics.direction import declared_modes, direction, directions, find_monitored_metrics
+from hooks.metrics.names import list_known, nearest, phase_of
 
 MORE = """
 val/accuracy val/ema/accuracy val/top1 val/f1 val/F1_score val/roc_auc coco/bbox_mAP_50 val/mIoU val/aAcc val/AR@100
@@ -69,4 +70,53 @@ def test_monitored_metrics_are_named_by_the_path_of_their_section() -> None:
     assert [(monitored.path, monitored.metrics) for monitored in found] == [
         ("sweep", ["val/loss"]),
         ("hooks.slow", ["val/f1"]),
+    ]
+
+
+THERE = (
+    "train/loss",
+    "train/accuracy",
+    "val/loss",
+    "val/accuracy",
+    "val/ema/accuracy",
+    "val/samples_per_s",
+    "stats/step_s/p95",
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "meant"),
+    [
+        ("val/acuracy", "val/accuracy"),
+        ("val/acc", "val/accuracy"),
+        ("Val/Accuracy", "val/accuracy"),
+        ("val/ema/acuracy", "val/ema/accuracy"),
+        ("val/emma/accuracy", "val/ema/accuracy"),
+        ("vall/accuracy", "val/accuracy"),
+        ("accuracy", "val/accuracy"),
+        ("val_accuracy", "val/accuracy"),
+        ("train/los", "train/loss"),
+        ("stats/setp_s/p95", "stats/step_s/p95"),
+        ("val/fid", None),  # the phase alone is no likeness
+        ("val/f1", None),
+    ],
+)
+def test_nearest_name_is_suggested(metric: str, meant: str | None) -> None:
+    assert nearest(metric, THERE) == meant
+
+
+def test_known_names_are_listed_with_the_nearest() -> None:
+    assert (
+        list_known(["val/loss", "val/accuracy"], "val/acuracy")
+        == "available: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
+    )
+    assert list_known([], "val/acuracy") == "available: none"
+
+
+def test_a_phase_is_the_first_part_of_a_name() -> None:
+    assert [phase_of(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")] == [
+        "val",
+        "train",
+        "",
+        "",
     ]

@@ -44,12 +44,7 @@ def test_pandas_reads_a_row_for_each_measurement_and_layer_of_all_ranks(tmp_path
     table_of_all = _read(tmp_path)
     assert (
         table_of_all[["epoch", "iteration", "layer", "mean"]].values.tolist()
-        == [
-            [2, 7, "a", 1.0],
-            [2, 7, "b", 2.0],
-            [2, 8, "b", 0.5],
-        ]
-        * 2
+        == [[2, 7, "a", 1.0], [2, 7, "b", 2.0], [2, 8, "b", 0.5]] * 2
     )
     assert table_of_all["rank"].tolist() == [0, 0, 0, 1, 1, 1]
     assert table_of_all["most"].tolist() == pytest.approx([3, 4, float("nan"), 3, 5, float("nan")], nan_ok=True)

@@ -411,8 +411,7 @@ def test_checkpoint_with_other_stds_is_refused() -> None:
     state, hook = new_state(small_model()), EMA(average="power", std=STDS)
     train(state, {"ema": hook}, batches(2))
     with pytest.raises(
-        ValueError,
-        match=r"averages of std 0\.05, 0\.2, not 0\.1\. Set std to the checkpoint's value; ",
+        ValueError, match=r"averages of std 0\.05, 0\.2, not 0\.1\. Set std to the checkpoint's value; "
     ):
         resume(EMA(average="power", std=0.1), small_model(), checkpoint_of(hook, state))
     plain = EMA(decay=0.5)
@@ -425,10 +424,7 @@ def test_checkpoint_with_other_stds_is_refused() -> None:
     ("fields", "words"),
     [
         ({"average": "power"}, r"average: power needs std, such as std: \[0.05, 0.10\]"),
-        (
-            {"average": "power", "std": 0.1, "decay": 0.9},
-            "decay=0.9 has no effect with average: power; remove it",
-        ),
+        ({"average": "power", "std": 0.1, "decay": 0.9}, "decay=0.9 has no effect with average: power; remove it"),
         ({"average": "power", "std": [0.1, 0.1]}, "std has duplicate values"),
         ({"average": "power", "std": []}, "std"),
         ({"average": "power", "std": 0.3}, r"std.*0\.2886"),

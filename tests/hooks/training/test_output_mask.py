@@ -61,8 +61,7 @@ def test_each_phase_has_its_own_classes_and_reads_its_labels_once() -> None:
 
 def test_invalid_labels_or_logits_are_an_error() -> None:
     with pytest.raises(
-        ValueError,
-        match=r"the labels, batch\[1\], must be class numbers, got torch.float32 of shape \(2, 3\)",
+        ValueError, match=r"the labels, batch\[1\], must be class numbers, got torch.float32 of shape \(2, 3\)"
     ):
         masked([torch.zeros(2, 3)], None)
     with pytest.raises(ValueError, match=r"class numbers, got list"):

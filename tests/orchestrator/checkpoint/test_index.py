@@ -39,8 +39,5 @@ def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -
     assert (
         index.read()
         == Index(storage, is_master=False).read()
-        == {
-            "owners": {"run": ["three"], "checkpoint": ["two", "three"]},
-            "labels": {"other": "two"},
-        }
+        == {"owners": {"run": ["three"], "checkpoint": ["two", "three"]}, "labels": {"other": "two"}}
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.saved import save
 
@@ -39,3 +45,41 @@ def test_a_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
     store.storage.write("epoch-0001/manifest.json", json.dumps({**store.manifest("epoch-0001"), "files": {}}))
     with pytest.raises(CheckpointError, match="is damaged: it names no files"):
         store.manifest("epoch-0001")
+
+
+FILES = {
+    f"{name}.pt": {str(size): torch.arange(float(size)) for size in range(0, 60 * number, 7)}
+    for number, name in enumerate(["model", "ema", "optimizer", "hooks", "more"])
+}
+
+
+def test_entries_have_the_size_and_hash_of_each_file(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    entries = store.write_files("one", FILES)
+    assert list(entries) == list(FILES)
+    for file, content in FILES.items():
+        written = (tmp_path / store.staging_folder("one") / file).read_bytes()
+        assert entries[file] == {"sha256": hashlib.sha256(written).hexdigest(), "bytes": len(written)}
+        assert [*torch.load(tmp_path / store.staging_folder("one") / file)] == [*content]
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    with (
+        files_of_at_most(50_000),
+        pytest.raises(StorageError, match=r"optimizer\.pt: File too large\. The file is larger than the limit"),
+    ):
+        store.write_files(
+            "one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)}
+        )
+    assert "optimizer.pt" not in os.listdir(tmp_path / store.staging_folder("one")), "no incomplete file is left"

@@ -117,16 +117,8 @@ def test_changed_json_never_causes_a_traceback(cut: Path, name: str) -> None:
         ),
         ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
         ("experiment.yaml", b"", "experiment.yaml is damaged: it is empty"),
-        (
-            "experiment.yaml",
-            b"hooks: 5",
-            "experiment.yaml is damaged: `hooks`: input should be",
-        ),
-        (
-            "stats/attempt=0/attempt.json",
-            b"[]",
-            "stats/attempt=0/attempt.json is damaged: input should be",
-        ),
+        ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks`: input should be"),
+        ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: input should be"),
     ],
 )
 def test_error_names_the_damaged_file_and_the_damage(cut: Path, name: str, data: bytes, said: str) -> None:

@@ -98,11 +98,7 @@ def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [
-        ([], "nothing to note"),
-        (["--untag", "slow"], "has no tag slow; it has no tags"),
-        (["text"], "is still running"),
-    ],
+    [([], "nothing to note"), (["--untag", "slow"], "has no tag slow; it has no tags"), (["text"], "is still running")],
 )
 def test_note_refuses_wrong_usage(tmp_path: Path, arguments: list[str], says: str) -> None:
     folder = create_run(tmp_path, "one", "hooks: {}\n")

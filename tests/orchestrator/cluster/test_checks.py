@@ -51,10 +51,7 @@ def test_version_mismatch_names_both_versions(name: str, version: str, level: Le
         (node(storage="not there"), "error: a: cannot read and write storage s3://bucket/runs: not there"),
         (node(WITH_GPUS), "warning: a: has 4 GPUs and Ray offers 0"),
         (node(replace(DRIVER, disk_free_bytes=2**30)), "warning: a: has 1.0 GiB of disk left"),
-        (
-            node(replace(DRIVER, shared_memory_free_bytes=64 * 2**20)),
-            "warning: a: has 0.1 GiB of shared memory left",
-        ),
+        (node(replace(DRIVER, shared_memory_free_bytes=64 * 2**20)), "warning: a: has 0.1 GiB of shared memory left"),
     ],
 )
 def test_a_problem_names_the_node_and_gives_advice(node: Node, text: str) -> None:

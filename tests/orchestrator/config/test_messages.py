@@ -112,10 +112,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "hooks: {a: {type: 'torch.nosuch:A'}, b: {type: 'torch.nosuch:B'}}",
             f"e.yaml:4: hooks.a.type: no module 'torch.nosuch' in {Path(str(torch.__file__)).parent}",
         ),
-        (
-            f"{SWEEP}  spaces: {{seed: {{choice: [0]}}}}",
-            "e.yaml:7: sweep.spaces: unknown key (did you mean 'space'?)",
-        ),
+        (f"{SWEEP}  spaces: {{seed: {{choice: [0]}}}}", "e.yaml:7: sweep.spaces: unknown key (did you mean 'space'?)"),
         # Several keys together; each is reported at its own line.
         (
             "steps: 3",

@@ -140,10 +140,7 @@ def test_resumed_epoch_begins_with_the_first_rows() -> None:
     ("fields", "message"),
     [
         ({"loader": {"num_workers": 2}}, "loader.num_workers: has no effect with Ray Data"),
-        (
-            {"workers": {"count": 2}},
-            "workers.cpus: 1 for each of 2 ranks takes 2 of 2 CPUs.*set at most 0.5",
-        ),
+        ({"workers": {"count": 2}}, "workers.cpus: 1 for each of 2 ranks takes 2 of 2 CPUs.*set at most 0.5"),
     ],
 )
 def test_settings_without_effect_or_free_cpus_are_refused(fields: dict[str, Any], message: str) -> None:

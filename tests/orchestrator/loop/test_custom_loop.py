@@ -106,9 +106,7 @@ def written(root: Path, name: str, **arguments: Any) -> Assignment:
     return Assignment(own.source, str(create_run(root, name, to_yaml(own))))
 
 
-def test_killed_run_on_two_ranks_resumes_as_a_raw_loop_bit_for_bit(
-    tmp_path: Path,
-) -> None:
+def test_killed_run_on_two_ranks_resumes_as_a_raw_loop_bit_for_bit(tmp_path: Path) -> None:
     given = written(tmp_path, "killed", killed_at=2 * STEPS + 3, once=str(tmp_path / "once")), written(tmp_path, "calm")
     assert -signal.SIGKILL in until_killed(trained, 2, given[0])
     by_hand = on_ranks(trained, 2, *given)

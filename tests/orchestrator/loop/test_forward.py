@@ -152,9 +152,7 @@ def test_sharded_ranks_train_as_replicas_do(two: list[dict[str, Any]]) -> None:
             assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_unused_parameters_are_named_in_the_first_iteration_that_leaves_them_out(
-    two: list[dict[str, Any]],
-) -> None:
+def test_unused_parameters_are_named_in_the_first_iteration_that_leaves_them_out(two: list[dict[str, Any]]) -> None:
     assert len(run_loop(OfTheBody(train=48))["reports"]) == 2
     for found in two:
         for text in found["unused"].values():

@@ -39,13 +39,7 @@ def folder(tmp_path: Path) -> Storage:
 
 
 def put(
-    run: Storage,
-    driver: Process,
-    state: State = "held",
-    *,
-    age_s: float = 0,
-    name: str = "5",
-    fencing_token: int = 1,
+    run: Storage, driver: Process, state: State = "held", *, age_s: float = 0, name: str = "5", fencing_token: int = 1
 ) -> Path:
     """A claim of another driver, which gave its last sign so long ago."""
     claim = Claim(f"{name}.json", state, driver, "2026-01-01T00:00:00Z", fencing_token)
@@ -149,10 +143,7 @@ def test_damaged_claim_counts_until_it_expires(folder: Storage, change: dict[str
 def test_smaller_claim_wins_between_two_requests(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     put(folder, elsewhere(), "requested", name="0", fencing_token=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
-    with (
-        pytest.raises(UsageError, match=r"process .* on elsewhere started driving .* at the same time"),
-        Lease(folder),
-    ):
+    with pytest.raises(UsageError, match=r"process .* on elsewhere started driving .* at the same time"), Lease(folder):
         pass
     (folder / FOLDER).delete("0.json")
     put(folder, elsewhere(), "requested", name="9", fencing_token=0)

@@ -17,12 +17,7 @@ from orchestrator.records.removal import Removal
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 
-MANIFEST = {
-    "name": "epoch-0001",
-    "files": {"model.pt": {"sha256": "0", "bytes": 1}},
-    "world_size": 1,
-    "metrics": {},
-}
+MANIFEST = {"name": "epoch-0001", "files": {"model.pt": {"sha256": "0", "bytes": 1}}, "world_size": 1, "metrics": {}}
 
 
 def made(

@@ -105,12 +105,7 @@ def diagnosis_of(count: int) -> Diagnosis:
 def test_card_has_sentence_and_advice() -> None:
     section = findings(diagnosis_of(1), "runs/x")
     (card,) = parsed(section.content).iter("article")
-    assert [text_of(part) for part in card] == [
-        "1. data",
-        "sentence 0",
-        "Try: advice",
-        "See: hookyard stats runs/x",
-    ]
+    assert [text_of(part) for part in card] == ["1. data", "sentence 0", "Try: advice", "See: hookyard stats runs/x"]
     assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
 
 

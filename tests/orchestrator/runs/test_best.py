@@ -176,10 +176,7 @@ class Scored(Points):
 
 def test_best_is_finite(tmp_path: Path) -> None:
     """Neither the hook, which marks the checkpoint, nor who reads the reports."""
-    cases = [
-        ((math.inf, 0.5, 0.75), "max"),
-        ((0.75, 0.5, math.nan), "min"),
-    ]
+    cases = [((math.inf, 0.5, 0.75), "max"), ((0.75, 0.5, math.nan), "min")]
     for number, (scores, mode) in enumerate(cases):
         experiment = described(
             task=f"{__name__}:Scored",

@@ -141,8 +141,5 @@ def test_reports_cut_off_the_end_of_their_file_are_missing(runs: Path, tmp_path:
 
 
 def test_files_of_no_run_are_a_usage_error(tmp_path: Path) -> None:
-    for words in (
-        ["doctor", "--files"],
-        ["doctor", str(tmp_path), "--files"],
-    ):
+    for words in (["doctor", "--files"], ["doctor", str(tmp_path), "--files"]):
         assert CliRunner().invoke(app, words).exit_code == 2

@@ -148,7 +148,6 @@ def test_missing_task_error_says_what_to_do(done: Run, tmp_path: Path) -> None:
 def test_changed_model_is_refused(done: Run, tmp_path: Path) -> None:
     grown = changed(done, tmp_path, task_args={"batch_norm": True})
     with pytest.raises(
-        CheckpointError,
-        match=r"epoch-0002 does not fit the model that tests.tasks:Points now makes.*: 5 missing: ",
+        CheckpointError, match=r"epoch-0002 does not fit the model that tests.tasks:Points now makes.*: 5 missing: "
     ):
         grown.load("last")

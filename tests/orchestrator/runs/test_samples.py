@@ -93,9 +93,7 @@ def _live(rank: int, world_size: int, *attempts: tuple[Assignment, int]) -> None
         session.close()
 
 
-def test_samples_are_those_of_the_batches_across_resumes(
-    tmp_path: Path,
-) -> None:
+def test_samples_are_those_of_the_batches_across_resumes(tmp_path: Path) -> None:
     fields = {
         "epochs": 2,
         "accumulate": 2,

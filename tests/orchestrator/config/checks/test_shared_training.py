@@ -91,10 +91,7 @@ def test_training_that_may_depend_on_followers_is_not_shared(fields: dict[str, A
 
 @pytest.mark.parametrize(
     ("sweep", "message"),
-    [
-        ({"search": "optuna", "trials": 4}, "optuna chooses each trial"),
-        ({"scheduler": "asha"}, "asha stops"),
-    ],
+    [({"search": "optuna", "trials": 4}, "optuna chooses each trial"), ({"scheduler": "asha"}, "asha stops")],
 )
 def test_only_fan_out_shares_where_trials_are_chosen_or_stopped_singly(sweep: dict[str, Any], message: str) -> None:
     space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}, "hooks.ema.every": {"choice": [1, 2]}}

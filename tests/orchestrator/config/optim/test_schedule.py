@@ -375,10 +375,7 @@ def test_change_of_the_rate_scales_the_schedule_after_warmup() -> None:
     assert halved == pytest.approx([*plain[:3], *(rate / 2 for rate in plain[3:])])
 
 
-CYCLES = {
-    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2},
-    "OneCycleLR": {"max_lr": 0.2, "total_steps": 10},
-}
+CYCLES = {"CyclicLR": {"base_lr": 0.1, "max_lr": 0.2}, "OneCycleLR": {"max_lr": 0.2, "total_steps": 10}}
 
 
 @pytest.mark.parametrize("cycle_momentum", [True, False])

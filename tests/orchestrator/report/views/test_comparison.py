@@ -44,12 +44,7 @@ def test_line_of_the_best_trial_is_strongest() -> None:
     (chart,) = charts_of(coordinates(TRIALS, MAX).content).values()
     opacities = {trace["name"]: trace["opacity"] for trace in chart["data"]}
     assert sorted(opacities, key=lambda trial: -opacities[trial]) == [*TRIALS.index[::-1]]
-    assert chart["layout"]["xaxis"]["ticktext"] == [
-        "lr",
-        "width",
-        "val/accuracy",
-        "step_s",
-    ]
+    assert chart["layout"]["xaxis"]["ticktext"] == ["lr", "width", "val/accuracy", "step_s"]
 
 
 def test_importance_matches_the_sweeps() -> None:

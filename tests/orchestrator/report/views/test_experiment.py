@@ -28,10 +28,7 @@ def test_experiment_section_has_file_command_and_versions() -> None:
 
 
 def test_several_attempts_are_listed() -> None:
-    attempts = [
-        Attempt(0, started="1"),
-        Attempt(1, "epoch-0003", started="2"),
-    ]
+    attempts = [Attempt(0, started="1"), Attempt(1, "epoch-0003", started="2")]
     table = tables_of(experiment("", RUN, attempts).content)["Attempts"]
     assert table[1:] == [["0", "1", "the beginning"], ["1", "2", "epoch-0003"]]
     assert "Attempts" not in str(experiment("", RUN, attempts[:1]).content)

@@ -50,10 +50,9 @@ def test_lower_bound_penalizes_spread_between_trials() -> None:
     assert [one.number for one in rank_configurations([*wide, *narrow_counters], "max")] == [0, 1]
     alone, held = repeats(2, 0.5, status="running"), [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
     first, other = rank_configurations([*alone, *held], "max", "lower_bound")
-    assert (first.score, other.score) == (
-        pytest.approx(0.1),
-        0.5,
-    ), "a single trial is a configuration of its own, and has not ended"
+    assert (first.score, other.score) == (pytest.approx(0.1), 0.5), (
+        "a single trial is a configuration of its own, and has not ended"
+    )
     ahead = find_better_with_fewer_trials(rank_configurations([*wide, *repeats(1, 0.6)], "max", "lower_bound"), "max")
     assert [ahead and ahead.number] == [1], "0.6 alone is better than the bound, and no better than the mean"
 

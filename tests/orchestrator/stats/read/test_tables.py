@@ -234,8 +234,7 @@ def test_table_larger_than_memory_is_refused(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=600))
     assert len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
     with pytest.raises(
-        UsageError,
-        match=rf"its \d+ rows take .*; loading .* \({times} times that\), but only 0.000572 MiB is free",
+        UsageError, match=rf"its \d+ rows take .*; loading .* \({times} times that\), but only 0.000572 MiB is free"
     ):
         load(Storage(tmp_path), ATTEMPTS, None, where)
 

@@ -102,13 +102,7 @@ POPULATION = {
     "optimizer.lr": {"qloguniform": [0.01, 1, 0.01]},
     "batch_size": {"choice": [8, 16]},
 }
-POINT = {
-    "hooks.ema.decay": 0.7,
-    "hooks.ema.every": 4,
-    "hooks.ema.average": "a",
-    "optimizer.lr": 0.5,
-    "batch_size": 8,
-}
+POINT = {"hooks.ema.decay": 0.7, "hooks.ema.every": 4, "hooks.ema.average": "a", "optimizer.lr": 0.5, "batch_size": 8}
 
 
 def test_mutations_stay_in_their_domains() -> None:

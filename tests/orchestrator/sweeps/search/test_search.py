@@ -68,11 +68,7 @@ def test_optuna_tries_points_first_and_learns_from_them() -> None:
     (_, first), (_, second), _ = draws
     assert first == points[0]
     assert second["optimizer.lr"] == 0.5
-    assert draws.search._study.trials[0].params == {
-        "hooks.ema.decay": 0.7,
-        "optimizer.lr": 0.01,
-        "batch_size": 2,
-    }
+    assert draws.search._study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
 
 
 def test_optuna_learns_from_several_metrics() -> None:

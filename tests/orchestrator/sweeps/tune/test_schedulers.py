@@ -250,9 +250,7 @@ def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, 
         reports = max(1, expected[first] - (not repeated))
         previous = {
             number: PreviousTrial(
-                {},
-                has_ended=number < first,
-                reports=tuple({"val/score": score} for score in curves[number][:count]),
+                {}, has_ended=number < first, reports=tuple({"val/score": score} for score in curves[number][:count])
             )
             for number, count in [*enumerate(expected[:first]), (first, reports)]
         }
