@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from orchestrator.checkpoint.index import Index
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.storage import Storage
@@ -83,3 +84,35 @@ def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tm
             "one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)}
         )
     assert "optimizer.pt" not in os.listdir(tmp_path / store.staging_folder("one")), "no incomplete file is left"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -> None:
+    """Also where what changes it fails; what is given up in between and wanted again in the end stays."""
+    storage = Storage(tmp_path)
+    for name in ("one", "two", "three"):
+        storage.write(f"{name}/model.pt", b"")
+    index = Index(storage, is_master=True)
+    with index.edit() as changed:
+        changed["owners"] = {"run": ["one"], "checkpoint": ["one", "two"]}
+        changed["labels"] = {"best": "one", "other": "two"}
+    stored = (tmp_path / "index.json").read_bytes()
+    try:
+        with index.edit() as outer:
+            outer["owners"] = {"run": [], "checkpoint": []}
+            with index.edit() as inner:
+                inner["owners"] = {"run": ["three"], "checkpoint": ["two", "three"]}
+            assert (tmp_path / "index.json").read_bytes() == stored
+            assert storage.names() == ["index.json", "one", "three", "two"]
+            assert index.read()["owners"] == {"run": ["three"], "checkpoint": ["two", "three"]}
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    assert storage.names() == ["index.json", "three", "two"]
+    assert json.loads((tmp_path / "index.json").read_text())["labels"] == {"other": "two"}
+    assert (
+        index.read()
+        == Index(storage, is_master=False).read()
+        == {"owners": {"run": ["three"], "checkpoint": ["two", "three"]}, "labels": {"other": "two"}}
+    )

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import cycle
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
 from orchestrator.storage.stored_data import warn_once
+from tests.ranks import FORKSERVER
 from tests.tasks import described
 
 SPACE = {"metric": "val/accuracy", "mode": "max", "space": {"optimizer.lr": {"grid": [0.1, 0.01]}}}
@@ -194,12 +194,20 @@ def test_doctor_of_a_sweep_lists_each_trial(whole: Path, tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize("closed", ["<&- >&- 2>&-"])
-def test_run_without_standard_streams_finishes(tmp_path: Path, closed: str) -> None:
+def _run_without_streams(folder: Path) -> None:
+    for number in range(3):
+        os.close(number)
+    sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    os.chdir(folder)
+    app(["run", "points.yaml", "--local"])
+
+
+def test_run_without_standard_streams_finishes(tmp_path: Path) -> None:
     (tmp_path / "points.yaml").write_text("name: points\ntask: tests.tasks:Points\nepochs: 1\n")
-    words = f"{sys.executable} -m orchestrator run points.yaml --local {closed}"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    assert subprocess.run(["sh", "-c", words], cwd=tmp_path, env=environment, check=False).returncode == 0
+    process = FORKSERVER.Process(target=_run_without_streams, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     done = open_run(tmp_path / "runs/points")
     assert (done.status, len(done.reports())) == ("finished", 1)
     assert call(["doctor", str(done.path), "--files"])[0] == 0

@@ -13,8 +13,9 @@ from unittest.mock import Mock
 import pandas as pd
 import pytest
 
+from orchestrator.engines import preemption
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
-from orchestrator.engines.preemption import is_preempted
+from orchestrator.engines.preemption import PreemptionWatch, is_preempted
 from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, TaskError, UsageError
@@ -219,3 +220,14 @@ def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong:
     assert str(raised.value) == folder.read_metadata().error == str(wrong)
     assert getattr(raised.value, "problems", ()) == getattr(wrong, "problems", ())
     assert not folder.storage.exists("log.txt")
+
+
+def test_attempt_on_other_nodes_is_not_warned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "draining_nodes", lambda: {"drained"})
+    monkeypatch.setattr(preemption, "monotonic", lambda: 0.0)  # the next attempt begins before Ray is due to be asked
+    nodes, lines = {"drained", "other"}, list[str]()
+    watch = PreemptionWatch(lambda: nodes, lines.append)
+    assert [watch.is_warned(), watch.is_warned()] == [True, True]
+    nodes.remove("drained")
+    assert not watch.is_warned()
+    assert lines == ["node drained will be taken away; the ranks save and continue elsewhere"]

@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from orchestrator.stats.insight import diagnose, make_failure_finding
+from orchestrator.stats.aggregate import row_blocks
+from orchestrator.stats.insight import diagnose, iteration_sample, make_failure_finding
+from orchestrator.stats.insight.loss_anomalies import find_loss_anomalies
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import FALLING, costs, slower, training
 
 
@@ -117,3 +122,52 @@ def test_a_failure_is_the_first_finding(stats: pd.DataFrame, status: str) -> Non
 def test_categories_are_taken_as_the_tables_have_them() -> None:
     stats = training(2, change=slower("forward_s", 1, 0.02)).astype({"phase": "category", "node": "category"})
     assert [finding.numbers["rank"] for finding in diagnose(stats).findings] == [1]
+
+
+def loss(ranks: int = 3, iterations: int = 200) -> np.ndarray:
+    draw = np.random.default_rng(2)
+    return np.linspace(2, 1, iterations)[:, None] + 0.02 * draw.standard_normal((iterations, ranks))
+
+
+def test_a_loss_that_is_recorded_only_in_some_iterations_is_no_finding() -> None:
+    table = pa.Table.from_pandas(training(3, loss=loss()), preserve_index=False)
+    some = pc.if_else(pc.less(pc.bit_wise_and(table["iteration"], 3), 1), table["loss"], None)
+    assert not [*find_loss_anomalies(Rows.of(table.set_column(table.column_names.index("loss"), "loss", some)))]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: float) -> None:
+    values = loss()
+    values[120:, 1] = value
+    values[121:] = value
+    (finding,) = find_loss_anomalies(Rows.of(training(3, loss=values)))
+    assert (finding.numbers["iteration"], finding.numbers["ranks"], finding.numbers["iterations"]) == (121, [1], 80)
+    assert finding.weight == 1
+    assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice
+
+
+def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
+    """From now on so many iterations are a block, in a table of so many rows and columns of numbers."""
+    monkeypatch.setattr(row_blocks, "MAX_ROWS_AS_BLOCKS", 0)
+    monkeypatch.setattr(row_blocks, "MAX_STORED_NUMBERS", 4 * rows * numbers // together)
+
+
+def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is slow, a hook that takes long twice, a loss that is none, memory that grows and is nearly full; in
+    stretches."""
+    monkeypatch.setattr(iteration_sample, "MAX_ITERATIONS", 200)
+    stats = training(4, 400, change=slower("data_wait_s", 2, 0.03))
+    grown = {
+        "rss_bytes": 1e9 + 1e6 * stats["iteration"],
+        "loss": np.where(stats.index == 99, np.nan, 1.0 + stats["rank"]),
+    }
+    stats = stats.assign(**grown)
+    stats.loc[stats["iteration"].isin([100, 300]) & (stats["rank"] == 1), ["hooks_s", "step_s"]] += 9.0
+    whole = diagnose(stats)
+    of_several(monkeypatch, 7, len(stats), len(Rows.of(stats).numbers) + 1)
+    found = diagnose(stats)
+    for finding, expected in zip(found.findings, whole.findings, strict=True):
+        assert (finding.kind, finding.numbers.get("rank")) == (expected.kind, expected.numbers.get("rank"))
+        assert finding.weight == pytest.approx(expected.weight, rel=0.05)
+    assert {one.kind for one in found.findings} == {"straggler", "loss", "memory"}
+    assert found.figures == pytest.approx(whole.figures)
