@@ -84,7 +84,7 @@ def test_iterations_beyond_the_recent_rows_count() -> None:
         ("node/max", "'node/max': node is text, which has no statistics"),
         ("rank/max", "'rank/max': rank is the same in all rows of a rank"),
         ("step_s/p59", "no statistic 'p59' in 'step_s/p59': did you mean 'p95'?"),
-        ("step_s/total", "there are min, median, mean, p95, max, sum"),
+        ("step_s/total", "available: min, median, mean, p95, max, sum"),
         ("p95", "expected COLUMN/STATISTIC such as step_s/p95, got 'p95'"),
         ("val/accuracy/max", "expected COLUMN/STATISTIC"),
     ],
