@@ -29,10 +29,10 @@ from tests.browser import CHROMIUM, inspect_pages
 MAKE = """
 import re, sys
 from time import perf_counter
-from orchestrator.report import report
+from orchestrator.report import make_report
 from orchestrator.records.run_folder import RunFolder
 started = perf_counter()
-page = report(RunFolder.open(sys.argv[1]))
+page = make_report(RunFolder.open(sys.argv[1]))
 seconds = perf_counter() - started
 open(sys.argv[2], "w").write(page)
 print(seconds, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 2**20)

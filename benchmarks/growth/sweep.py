@@ -32,7 +32,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.report import report
+from orchestrator.report import make_report
 from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex
 from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.recorded_files import COMPACTED
@@ -146,7 +146,7 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
     with timed(seconds, "watch, another look"):
         live.look()
     with timed(seconds, "report"):
-        page = report(sweep)
+        page = make_report(sweep)
     sizes["report, KiB"].append(len(page.encode()) / 1024)
 
 

@@ -12,7 +12,7 @@ from orchestrator.cli.options import AsJson, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import quantities
-from orchestrator.terminal.printable import printable_data
+from orchestrator.terminal.printable import escape_data
 
 TABLES = {
     "config": ("config", "no difference"),
@@ -54,7 +54,7 @@ def compare(
         differences = compare_sweeps([Sweep(folder) for folder in folders])
     else:
         differences = compare_runs([Run(folder) for folder in folders])
-    return print_json(differences) if as_json else _print(printable_data(differences))
+    return print_json(differences) if as_json else _print(escape_data(differences))
 
 
 def _print(differences: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import Address, AsJson, StorageFlag, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.terminal.printable import printable_data, printable_line
+from orchestrator.terminal.printable import escape_data, escape_line
 
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
@@ -69,7 +69,7 @@ def _check_files(run: str, as_json: bool) -> None:
     if as_json:
         print_json({"path": str(folder), "intact": not wrong, "files": checked})
     else:
-        _print_files(printable_line(str(folder)), printable_data(checked))
+        _print_files(escape_line(str(folder)), escape_data(checked))
     if wrong:
         raise typer.Exit(FAILED)
 
@@ -95,7 +95,7 @@ def _diagnose(run: str, as_json: bool) -> None:
     opened = open_run(run)
     diagnosis = _make_diagnosis(opened)
     if not as_json:
-        return _print(printable_line(opened.path), printable_data(diagnosis))
+        return _print(escape_line(opened.path), escape_data(diagnosis))
     return print_json(
         {
             "path": opened.path,

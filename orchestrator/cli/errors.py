@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.storage.storage import advice_on
 from orchestrator.terminal.display import PipeSafe
-from orchestrator.terminal.printable import PrintableFormatter, printable
+from orchestrator.terminal.printable import PrintableFormatter, escape_controls
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -46,12 +46,12 @@ class Subcommands(_HidesFlagTypes, TyperGroup):
         try:
             return super().invoke(ctx)
         except HookyardError as error:
-            typer.echo(printable(str(error)), err=True)
+            typer.echo(escape_controls(str(error)), err=True)
             if isinstance(error, RunError) and error.traceback_file:
-                typer.echo(f"The traceback is in {printable(error.traceback_file)}", err=True)
+                typer.echo(f"The traceback is in {escape_controls(error.traceback_file)}", err=True)
             raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED) from None
         except OSError as error:
-            typer.echo(f"{printable(str(error))}. {advice_on(error)}", err=True)
+            typer.echo(f"{escape_controls(str(error))}. {advice_on(error)}", err=True)
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

@@ -13,7 +13,7 @@ import typer
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import quantities
 from orchestrator.storage.location import is_url
-from orchestrator.terminal.printable import printable, printable_json, printable_line
+from orchestrator.terminal.printable import escape_controls, escape_json, escape_line
 
 
 def check_output(file: str | Path) -> None:
@@ -34,7 +34,7 @@ def stdout_to_stderr() -> Iterator[None]:
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Print text that may quote a stored run."""
-    typer.echo(printable(str(text)), err=err, nl=nl)
+    typer.echo(escape_controls(str(text)), err=err, nl=nl)
 
 
 def format_json(data: Any) -> str:
@@ -48,12 +48,12 @@ def format_json(data: Any) -> str:
 
 
 def print_json(data: Any) -> None:
-    typer.echo(printable_json(format_json(data)))
+    typer.echo(escape_json(format_json(data)))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: a line per row, with aligned columns."""
-    columns, *texts = [[printable_line(str(cell)) for cell in row] for row in (columns, *rows)]
+    columns, *texts = [[escape_line(str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
     for row in (columns, *texts):
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

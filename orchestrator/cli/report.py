@@ -22,7 +22,7 @@ def report(
 ) -> None:
     """Write an HTML report of a run or sweep, one file that needs no network."""
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.report import report as make_report
+    from orchestrator.report import make_report
     from orchestrator.storage import Storage
     from orchestrator.storage.location import split_options
 

@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.errors import UsageError
-from orchestrator.terminal.printable import printable_data
+from orchestrator.terminal.printable import escape_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +105,7 @@ def show_brief(folder: RunFolder) -> None:
     from hooks.metrics.direction import explain_unknown_direction
 
     summary = format_briefly(folder)
-    run = printable_data(summary) | {"error": summary["error"] and summary["error"].replace("\n", "\n  ")}
+    run = escape_data(summary) | {"error": summary["error"] and summary["error"].replace("\n", "\n  ")}
     echo(f"{run['path']}: {run['status']}, {_count(run['reports'], 'report')}, {_count(run['attempts'], 'attempt')}")
     for key in ("continued_from", "init", "evaluates", "driver", "error", "diverged"):
         if run[key]:
@@ -146,7 +146,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     summary = _summarize(sweep, trials)
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
-    summary = printable_data(summary)
+    summary = escape_data(summary)
     if summary["configurations"]:
         _print_configurations(summary["configurations"], metric)
     openings = ("configuration", CONFIG, *dict(sweep.objectives), *_TRIAL_COLUMNS)

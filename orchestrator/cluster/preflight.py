@@ -17,7 +17,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.ray_environment import Ray, Resources, choose_address, read_environment
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import say
+from orchestrator.terminal.display import print_line
 
 ANSWER_S = 120.0
 """Time limit for the answer of a node, which starts a process and imports the experiment."""
@@ -84,8 +84,10 @@ def preflight(address: str | None, storage: str, experiment: Experiment, *, skip
         result = check_cluster(ray, storage, experiment)
         result.raise_errors()
         for finding in result.findings:
-            say(str(finding))
-        say(f"preflight: {len(result.nodes)} node{'s'[: len(result.nodes) > 1]} passed in {result.seconds:.1f} s")
+            print_line(str(finding))
+        print_line(
+            f"preflight: {len(result.nodes)} node{'s'[: len(result.nodes) > 1]} passed in {result.seconds:.1f} s"
+        )
         yield
 
 

@@ -17,7 +17,7 @@ from orchestrator.engines.rank_failures import (
 )
 from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.terminal.display import say
+from orchestrator.terminal.display import print_line
 
 if TYPE_CHECKING:
     from orchestrator.config.resolve import ResolvedExperiment
@@ -142,7 +142,7 @@ def recording_failure(folder: RunFolder) -> Iterator[None]:
                 folder.log(trace)
                 raised.traceback_file = f"{folder}/log.txt"
         except (HookyardError, OSError) as second_error:  # the first failure is the one to raise
-            say(f"Could not record the failure of {folder}: {second_error}")
+            print_line(f"Could not record the failure of {folder}: {second_error}")
         if raised is error or isinstance(error, KeyboardInterrupt):
             raise
         raise raised from error

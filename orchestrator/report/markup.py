@@ -1,4 +1,4 @@
-"""Markup: pieces of HTML. Only this module turns text into markup, and escapes it."""
+"""Markup: pieces of HTML. Only this module turns text into markup, which it escapes."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from html import escape
 
 
 class Markup(str):
-    """HTML, as opposed to text."""
+    """A string of HTML, as opposed to text."""
 
     __slots__ = ()
 
 
 Content = str | None
-"""Markup, text to be escaped, or None."""
-_EMPTY = ("input", "meta")
+"""Markup, text to escape, or None."""
+_VOID_TAGS = ("input", "meta")
 
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:
-    """Return an element. In an attribute's name `_` becomes `-`, or goes at the end; None and False omit it."""
+    """Make an element. In attribute names, `_` becomes `-`, and is dropped at the end. None and False omit them."""
     names = "".join(
-        _attribute(name, value) for name, value in attributes.items() if value is not None and value is not False
+        _format_attribute(name, value) for name, value in attributes.items() if value is not None and value is not False
     )
-    if tag in _EMPTY and not children:
+    if tag in _VOID_TAGS and not children:
         return Markup(f"<{tag}{names}/>")
-    return Markup(f"<{tag}{names}>{joined(children)}</{tag}>")
+    return Markup(f"<{tag}{names}>{concatenate(children)}</{tag}>")
 
 
-def joined(children: Iterable[Content]) -> Markup:
-    """Concatenate pieces."""
+def concatenate(children: Iterable[Content]) -> Markup:
+    """Concatenate markup and escaped text."""
     return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children if child))
 
 
-def _attribute(name: str, value: str | float | bool) -> str:
-    shown = name.rstrip("_").replace("_", "-")
-    return f' {shown}="{"" if value is True else escape(str(value))}"'
+def _format_attribute(name: str, value: str | float | bool) -> str:
+    attribute = name.rstrip("_").replace("_", "-")
+    return f' {attribute}="{"" if value is True else escape(str(value))}"'

@@ -14,56 +14,64 @@ from orchestrator.report import page
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
-from orchestrator.report.views.experiment import best_checkpoint, experiment
-from orchestrator.report.views.learning import best, last, learning, memory, recorded
-from orchestrator.report.views.time import hooks, spans
+from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
+from orchestrator.report.views.learning import (
+    find_best,
+    find_last,
+    render_learning,
+    render_memory,
+    render_other_columns,
+)
+from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.row_blocks import select_high, select_total
 from orchestrator.stats.insight import Diagnosis, Finding, diagnose, make_failure_finding
 from orchestrator.stats.read.query import Rows
 
-HEADLINES = 4
-"""Metrics in the headline."""
-MOST = 8
-"""Findings on the page."""
+MAX_METRIC_TILES = 4
+"""Maximum number of metrics in the headline."""
+MAX_FINDINGS = 8
+"""Maximum number of findings on the page."""
 _PEAKS = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
 
 
-def run_page(run: Run, made: str) -> str:
-    """Return the page of a run, running or ended; `made` is the time."""
+def make_run_page(run: Run, made: str) -> str:
+    """Make the page of a run, which may still be running. `made` is the time of creation."""
     metadata, reports, modes = run.folder.read_metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    by_rank, attempts = _totals_by_rank(rows), run.folder.read_attempts()
+    by_rank, attempts = _sum_by_rank(rows), run.folder.read_attempts()
     failure = make_failure_finding(run.status, metadata.error, metadata.is_user_error)
     epoch_iterations = attempts[-1].epoch_iterations if attempts else None
     sections = [
-        findings(diagnose(rows, hook_costs, failure, epoch_iterations), run.path),
-        best_checkpoint(run.folder, run.best),
-        learning(rows, reports, modes),
-        spans(rows, reports),
-        memory(rows),
-        hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
-        recorded(rows),
-        experiment(run.folder.read_experiment_text(), metadata, attempts),
+        render_findings(diagnose(rows, hook_costs, failure, epoch_iterations), run.path),
+        render_best_checkpoint(run.folder, run.best),
+        render_learning(rows, reports, modes),
+        render_spans(rows, reports),
+        render_memory(rows),
+        render_hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
+        render_other_columns(rows),
+        render_experiment(run.folder.read_experiment_text(), metadata, attempts),
     ]
-    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank)]
-    return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)
+    tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(metadata, by_rank)]
+    return page.make_page(run.name, run.path, page.make_headline(run.name, run.status, metadata, tiles), sections, made)
 
 
-def findings(diagnosis: Diagnosis, path: str) -> page.Section:
-    """Show the findings on a run, most serious first; `path` is that of the run."""
+def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
+    """Render the findings on a run, most serious first. `path` is the path of the run."""
     diagnosis = diagnosis.with_path(path)
     content = "No findings." if diagnosis.is_healthy else "There are too few rows for a diagnosis."
     if diagnosis.findings:
-        cards = [_card(number, finding) for number, finding in enumerate(diagnosis.findings[:MOST], start=1)]
+        cards = [
+            _make_card(number, finding) for number, finding in enumerate(diagnosis.findings[:MAX_FINDINGS], start=1)
+        ]
         omitted = len(diagnosis.findings) - len(cards)
         more = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
-        content = element("div", *cards, page.empty_note(more) if omitted else None, class_="cards")
+        content = element("div", *cards, page.make_note(more) if omitted else None, class_="cards")
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
 
 
-def _card(number: int, finding: Finding) -> Markup:
+def _make_card(number: int, finding: Finding) -> Markup:
     return element(
         "article",
         element("h3", f"{number}. {finding.kind}"),
@@ -74,8 +82,8 @@ def _card(number: int, finding: Finding) -> Markup:
     )
 
 
-def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
-    """Return the best values of metrics, otherwise the last ones; of val and test if there are any."""
+def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
+    """Make tiles of the metrics' best values, or last ones if unknown: metrics of val and test if there are any."""
     names = [
         name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.get_unit(name)
     ]
@@ -84,16 +92,16 @@ def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]
     ]
     tiles = []
     for name in shown:
-        best_one = best(name, reports, modes)
-        report = best_one or last(name, reports)
+        best_one = find_best(name, reports, modes)
+        report = best_one or find_last(name, reports)
         if report is not None:
             note = f"epoch {report.get('epoch')}, step {report.get('step')}"
             tiles.append(Tile(f"{'best' if best_one else 'last'} {name}", Quantity(name, report[name]), note))
-    return tiles[:HEADLINES]
+    return tiles[:MAX_METRIC_TILES]
 
 
-def _totals_by_rank(rows: Rows) -> pd.DataFrame:
-    """Return rows, seconds and peaks of each rank, in all phases."""
+def _sum_by_rank(rows: Rows) -> pd.DataFrame:
+    """Return the rows, seconds and memory peaks of each rank, in all phases."""
     columns = {"step_s": select_total("step_s"), **{name: select_high(name) for name in _PEAKS}}
     return rows.aggregate(
         {"rows": "sum(rows)::bigint", **{name: how for name, how in columns.items() if name in rows.columns}},
@@ -102,7 +110,7 @@ def _totals_by_rank(rows: Rows) -> pd.DataFrame:
     )
 
 
-def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame) -> list[Tile]:
+def _make_cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame) -> list[Tile]:
     tiles: list[Tile] = []
     if metadata.wall_s is not None:
         tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end"))

@@ -13,56 +13,58 @@ from orchestrator.report.markup import element
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity, list_values
 from orchestrator.report.views.comparison import (
-    configurations,
-    coordinates,
-    front,
-    parameter_importance,
-    progress,
+    render_configurations,
+    render_coordinates,
+    render_front,
+    render_importance,
+    render_progress,
+    render_spending,
     select_trials,
-    spending,
 )
-from orchestrator.report.views.experiment import best_checkpoint, experiment
+from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
 from orchestrator.report.views.learning import Reports
-from orchestrator.report.views.trials import trials
+from orchestrator.report.views.trials import render_trials
 from orchestrator.stats.read.valid_rows import list_columns
 from orchestrator.sweeps.results.analysis import CONFIG, select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 
-BARS = 32
-"""Trials whose rows are read."""
-MOST_CURVES = 200
-"""Trials whose reports are read."""
+MAX_BARS = 32
+"""Maximum number of trials whose rows are read."""
+MAX_CURVES = 200
+"""Maximum number of trials whose reports are read."""
 
 
-def sweep_page(sweep: Sweep, made: str) -> str:
-    """Return the page of a sweep, running or ended; `made` is the time."""
+def make_sweep_page(sweep: Sweep, made: str) -> str:
+    """Make the page of a sweep, which may still be running. `made` is the time of creation."""
     metadata, objectives = sweep.folder.read_metadata(), dict(sweep.objectives)
     ordered = sort_best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
     first = sweep.trial(names[0]) if len(select_candidates(ordered, next(iter(objectives)))) else None
     reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     sections = [
-        *([configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
-        trials(ordered, objectives, sweep.path),
-        best_checkpoint(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
-        coordinates(ordered, objectives),
-        parameter_importance(ordered, objectives, sweep.aggregate),
-        front(ordered, objectives),
-        progress(_reports(sweep, select_trials(reported, MOST_CURVES)), objectives, len(reported)),
-        spending(mean_spans(sweep, names[:BARS])),
-        experiment(sweep.folder.read_experiment_text(), metadata),
+        *([render_configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
+        render_trials(ordered, objectives, sweep.path),
+        render_best_checkpoint(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
+        render_coordinates(ordered, objectives),
+        render_importance(ordered, objectives, sweep.aggregate),
+        render_front(ordered, objectives),
+        render_progress(_read_reports(sweep, select_trials(reported, MAX_CURVES)), objectives, len(reported)),
+        render_spending(compute_mean_spans(sweep, names[:MAX_BARS])),
+        render_experiment(sweep.folder.read_experiment_text(), metadata),
     ]
-    tiles = [*_best_tiles(ordered, objectives), _count_tile(ordered), *_cost_tiles(metadata, ordered)]
-    return page.page(sweep.name, sweep.path, page.headline(sweep.name, sweep.status, metadata, tiles), sections, made)
+    tiles = [*_make_best_tiles(ordered, objectives), _make_count_tile(ordered), *_make_cost_tiles(metadata, ordered)]
+    return page.make_page(
+        sweep.name, sweep.path, page.make_headline(sweep.name, sweep.status, metadata, tiles), sections, made
+    )
 
 
-def _reports(sweep: Sweep, names: Sequence[str]) -> dict[str, Reports]:
+def _read_reports(sweep: Sweep, names: Sequence[str]) -> dict[str, Reports]:
     reports = sweep.folder.storage.each(lambda name: sweep.trial(name).reports(), names)
     return dict(zip(names, reports, strict=True))
 
 
-def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
-    """Return the mean spans of a training iteration of some trials."""
+def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
+    """Return the mean spans of the training iterations of some trials."""
     means = {}
     for name in names:
         run = sweep.trial(name)
@@ -72,12 +74,12 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)
 
 
-def _count_tile(trials: pd.DataFrame) -> Tile:
+def _make_count_tile(trials: pd.DataFrame) -> Tile:
     counts = trials["status"].value_counts() if len(trials) else pd.Series(dtype=int)
     return Tile("trials", Quantity("", len(trials)), ", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
-def _best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
+def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
     metric, mode = next(iter(objectives.items()))
     if select_candidates(trials, metric).empty:
         return []
@@ -87,7 +89,7 @@ def _best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Til
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), list_values(chosen))]
 
 
-def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
+def _make_cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
     entries: list[Tile] = []
     if metadata.wall_s is not None:
         entries.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "of the whole sweep"))

@@ -25,7 +25,7 @@ from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import copy_parent_checkpoint
-from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.display import TerminalDisplay, print_line
 from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
@@ -120,7 +120,7 @@ def drive(
         else:
             _drive_on_ray(engine, assignment, resolved, display, is_stop_requested, address)
     if folder.read_metadata().status == "interrupted":
-        say(f"Interrupted after a checkpoint. To resume: {resume_with}")
+        print_line(f"Interrupted after a checkpoint. To resume: {resume_with}")
 
 
 def _make_display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:

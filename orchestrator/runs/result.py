@@ -63,7 +63,7 @@ class Run(Result):
 
     def _repr_html_(self) -> str:
         """Render the status, the best report and the last metrics, for notebooks."""
-        from orchestrator.terminal.notebook import result_html
+        from orchestrator.terminal.notebook import render_result
 
         metrics = self.metrics
         columns = [
@@ -72,7 +72,7 @@ class Run(Result):
             if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))
         ]
         best = f"best {self.best}" if self.best else None
-        return result_html(self.path, self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS))
+        return render_result(self.path, self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS))
 
     @property
     def error(self) -> str | None:

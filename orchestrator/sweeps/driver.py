@@ -49,7 +49,7 @@ from orchestrator.sweeps.results.previous_trials import (
 )
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
-from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.display import TerminalDisplay, print_line
 from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
@@ -140,7 +140,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         previous = load_previous_trials(folder, settings, rerun_failed=failed)
     if not list_remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
-            say(f"All {len(previous)} trials of {folder} have ended; recording the result.")
+            print_line(f"All {len(previous)} trials of {folder} have ended; recording the result.")
             return _conclude(folder, settings)
         count = sum(trial.has_failed for trial in previous.values())
         hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
@@ -229,7 +229,7 @@ def _run_trials(
         else:
             _run_on_ray(running, address, display, hang_reporter)
             if interrupts.requested:
-                say(f"Interrupted. To continue: {command}")
+                print_line(f"Interrupted. To continue: {command}")
         if running.rules.metric_missing:
             raise MetricMissing(running.rules.metric_missing)
     return _conclude(folder, settings, interrupts.requested)
@@ -301,7 +301,7 @@ def _check_requirements(experiment: Experiment, settings: Settings, local: bool,
             " out --local, or set sweep.scheduler to fifo, asha, median or race"
         )
     if local and settings.max_concurrent:
-        say("sweep.max_concurrent: has no effect with --local, which runs one trial at a time")
+        print_line("sweep.max_concurrent: has no effect with --local, which runs one trial at a time")
 
 
 def _compute_concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[int, str]:

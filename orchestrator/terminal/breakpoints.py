@@ -1,4 +1,4 @@
-"""Breakpoints in code that trains in this process; the display pauses while the debugger waits for input."""
+"""Breakpoints in code that runs in this process. The display pauses while the debugger waits for input."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _VARIABLE = "PYTHONBREAKPOINT"
 
 
 def has_other_debugger() -> bool:
-    """Return whether the environment names another debugger than pdb for `breakpoint()`."""
+    """Return whether the environment sets a debugger other than pdb for `breakpoint()`."""
     return os.environ.get(_VARIABLE, "") not in ("", "0", "pdb.set_trace")
 
 
 @contextmanager
-def breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Make `breakpoint()` open pdb with the display `paused`."""
+def pausing_at_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Make `breakpoint()` open pdb within the context manager `paused`, which pauses the display."""
 
     def stop(*args: Any, **kwargs: Any) -> None:
         frame = inspect.currentframe()
@@ -29,11 +29,11 @@ def breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[
     if os.environ.get(_VARIABLE) == "0":
         yield
         return
-    before, sys.breakpointhook = sys.breakpointhook, stop
+    previous_hook, sys.breakpointhook = sys.breakpointhook, stop
     try:
         yield
     finally:
-        sys.breakpointhook = before
+        sys.breakpointhook = previous_hook
 
 
 class Debugger(Pdb):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
-from orchestrator.terminal.breakpoints import breakpoints, has_other_debugger
+from orchestrator.terminal.breakpoints import has_other_debugger, pausing_at_breakpoints
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-PLAIN_EVERY_S = 30.0
+PLAIN_INTERVAL_S = 30.0
 """Seconds between progress lines without a terminal."""
 _REFRESHES_PER_S = 4
 _LOG_BATCH_LINES = 20
@@ -87,7 +87,7 @@ class TerminalDisplay:
     def __enter__(self) -> Self:
         if self._console.is_terminal and not has_other_debugger():
             self._start()
-            self._stack.enter_context(breakpoints(self.paused))
+            self._stack.enter_context(pausing_at_breakpoints(self.paused))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -130,10 +130,10 @@ class TerminalDisplay:
         self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """Update the bar on a terminal; otherwise print a line every PLAIN_EVERY_S."""
+        """Update the bar on a terminal; otherwise print a line every PLAIN_INTERVAL_S."""
         if self._live is None:
             now = self._clock()
-            if now - self._last_plain.setdefault(label, now) >= PLAIN_EVERY_S:
+            if now - self._last_plain.setdefault(label, now) >= PLAIN_INTERVAL_S:
                 self._last_plain[label] = now
                 self.line(f"{label} {completed}/{total} {text}".rstrip())
         elif self._frame is None:
@@ -177,7 +177,7 @@ class PipeSafe:
                 raise
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Write one line to stderr, as far as it can be written."""
     with suppress(OSError):
         print(text, file=PipeSafe(sys.stderr), flush=True)

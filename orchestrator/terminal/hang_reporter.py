@@ -15,16 +15,16 @@ from hooks.state import Display
 from orchestrator.errors import HookyardError
 from orchestrator.records.hang import FOLDER, REQUEST, find_hang
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.terminal.run_status import look_every_s
+from orchestrator.terminal.run_status import get_read_interval_s
 
-ASK_AFTER_S = 3.0
-"""Seconds after Ctrl-C until the ranks that still run are asked for their stacks."""
+STACK_REQUEST_DELAY_S = 3.0
+"""Seconds after Ctrl-C before the stacks of ranks that are still running are requested."""
 
 _log = logging.getLogger("hookyard")
 
 
 class HangReporter:
-    """Prints each hang of the active runs once, and its end; the log gets the stacks too.
+    """Reporter of hangs: it prints each hang of the active runs once, and its end. The log gets the stacks too.
 
     After Ctrl-C, when `is_ending` returns true, the lines say that the run waits for the hung rank to end.
     """
@@ -35,8 +35,8 @@ class HangReporter:
         self._active_runs, self._display, self._is_ending = active_runs, display, is_ending
         self._hung: dict[str, tuple[int, ...]] = {}
         """Hung ranks that were printed, by the run's location."""
-        self._ending_s = 0.0
-        self._asked: set[str] = set()
+        self._seconds_since_interrupt = 0.0
+        self._requested_stacks: set[str] = set()
         self._folders: dict[str, RunFolder] = {}
         self._stop = Event()
         self._thread = Thread(target=self._watch, name="hang-reporter", daemon=True)
@@ -55,29 +55,33 @@ class HangReporter:
     def _watch(self) -> None:
         every_s = 1.0
         while not self._stop.wait(every_s):
-            self._ending_s += every_s if self._is_ending() else 0
+            self._seconds_since_interrupt += every_s if self._is_ending() else 0
             for folder in self._active_runs():
-                every_s = look_every_s(folder.storage)
+                every_s = get_read_interval_s(folder.storage)
                 try:
                     self._check(folder)
                 except (HookyardError, OSError) as error:
                     _log.debug("%s cannot be checked for hangs: %s", folder, error)
 
     def _check(self, folder: RunFolder) -> None:
-        place = folder.location
-        self._folders[place] = folder
-        if self._ending_s >= ASK_AFTER_S and place not in self._asked and folder.storage.local:
-            self._asked.add(place)
+        location = folder.location
+        self._folders[location] = folder
+        if (
+            self._seconds_since_interrupt >= STACK_REQUEST_DELAY_S
+            and location not in self._requested_stacks
+            and folder.storage.local
+        ):
+            self._requested_stacks.add(location)
             folder.storage.write(REQUEST, "")
         hang = find_hang(folder)
-        if (hang.ranks if hang else None) == self._hung.get(place):
+        if (hang.ranks if hang else None) == self._hung.get(location):
             return
         if hang is None:
-            del self._hung[place]
+            del self._hung[location]
             self._display.line(f"{folder.name}: all ranks make progress again")
             return
-        self._hung[place] = hang.ranks
-        prefix = "waiting for a hung rank to end: " if place in self._asked else ""
+        self._hung[location] = hang.ranks
+        prefix = "waiting for a hung rank to end: " if location in self._requested_stacks else ""
         log = f" (stack: {folder}/log.txt)" if hang.stacks else ""
         self._display.line(f"{folder.name}: {prefix}{hang}{log}")
         folder.log(hang.stacks)

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks the run to save and end, the second exits at once. Runs in the driver."""
+"""Ctrl-C: the first requests the run to save and end, the second exits immediately. Used in the driver."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import FrameType
 from typing import Any, Self
 
 from orchestrator.errors import RunError
-from orchestrator.terminal.display import say
+from orchestrator.terminal.display import print_line
 from orchestrator.terminal.notebook import is_notebook
 
-_HELD_S = 0.5
-"""Seconds that the main thread may hold a signal back, in a call into C, before a thread handles it."""
+_MAIN_THREAD_TIMEOUT_S = 0.5
+"""Seconds to wait for the main thread, which may be in a call into C, before another thread handles a signal."""
 _CLOCK_ERROR_S = 1.0
 
 
@@ -36,7 +36,7 @@ class Interrupts:
         self._count, self._is_handled = 0, False
 
     def __enter__(self) -> Self:
-        self._began = time.time()
+        self._started_at = time.time()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._handle)
@@ -48,13 +48,13 @@ class Interrupts:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._handlers and not is_notebook():
-            signal.set_wakeup_fd(self._wakeup_before)
+            signal.set_wakeup_fd(self._previous_wakeup)
             os.close(self._wakeup)
 
     def fail(self, reason: str) -> None:
-        """Raise RunError in the main thread, as soon as it runs Python. Any other thread."""
+        """Raise RunError in the main thread as soon as it runs Python code. Called in another thread."""
         if not self._handlers:
-            say(f"{reason}; this run is not in the main thread, and cannot be ended")
+            print_line(f"{reason}; this run is not in the main thread, and cannot be ended")
             return
         self._failure = reason
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -62,40 +62,40 @@ class Interrupts:
     def _watch_wakeups(self) -> None:
         read, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
-        self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         threading.Thread(target=self._handle_late, args=(read,), name="interrupts", daemon=True).start()
 
     def _handle_late(self, read: int) -> None:
-        """Handle signals that the main thread does not get to."""
+        """Handle signals that the main thread does not handle in time."""
         received = 0
         while numbers := os.read(read, 64):
             received += sum(number in self._handlers for number in numbers)
-            time.sleep(_HELD_S)
+            time.sleep(_MAIN_THREAD_TIMEOUT_S)
             while self._count < received and not self._failure:
                 self._is_handled = True
-                self._interrupt()
+                self._handle_interrupt()
         os.close(read)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._failure:
             raise RunError(self._failure)
-        if self._is_handled:  # the thread was faster
+        if self._is_handled:  # the other thread was faster
             self._is_handled = False
             return
-        self._interrupt()
+        self._handle_interrupt()
 
-    def _interrupt(self) -> None:
+    def _handle_interrupt(self) -> None:
         self._count += 1
         if not self.requested:
             self.requested = True
-            say(f"{self._message} Press Ctrl-C again to exit at once.")
+            print_line(f"{self._message} Press Ctrl-C again to exit at once.")
             return
-        say(f"Exiting at once. To resume from the last checkpoint: {self._resume_command}")
+        print_line(f"Exiting at once. To resume from the last checkpoint: {self._resume_command}")
         if is_notebook():  # the kernel must survive
             raise KeyboardInterrupt
         if killed := self._kill_processes():
             names = f"{', '.join(killed[:8])}{', ...' if len(killed) > 8 else ''}"
-            say(f"Ended {len(killed)} process{'es' if len(killed) > 1 else ''} of the run: {names}")
+            print_line(f"Ended {len(killed)} process{'es' if len(killed) > 1 else ''} of the run: {names}")
         os._exit(130)
 
     def _kill_processes(self) -> list[str]:
@@ -105,7 +105,7 @@ class Interrupts:
         killed = []
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
-                if process.create_time() >= self._began - _CLOCK_ERROR_S:
+                if process.create_time() >= self._started_at - _CLOCK_ERROR_S:
                     name = f"{process.name()} ({process.pid})"
                     process.kill()
                     killed.append(name)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
 
-_EVERY_S = 1.0
+_INTERVAL_S = 1.0
 _WIDTH, _HEIGHT = 120, 30
 """Columns and lines of a frame."""
 _MAX_LINES, _LAST_LINES = 500, 8
-"""Lines that stay with the cell, and lines shown during the run. `log.txt` has all."""
+"""Number of lines kept with the cell, and of lines shown during the run. `log.txt` has all lines."""
 _STYLE = "margin:0;line-height:1.25;font-family:monospace;white-space:pre;overflow-x:auto"
 
 
@@ -35,7 +35,7 @@ def is_notebook() -> bool:
 class NotebookDisplay:
     """Display of the frame and the last lines below the cell; it also writes the lines to `log.txt`.
 
-    At the end only the lines remain, collapsed.
+    At the end, only the lines remain, collapsed.
     """
 
     def __init__(self, log: Storage | None, frame: Callable[[int], RenderableType]) -> None:
@@ -48,7 +48,7 @@ class NotebookDisplay:
 
         self._html = HTML
         self._output = display(HTML(""), display_id=True)
-        # The kernel finds the cell of an output in the context.
+        # The kernel finds the cell of an output in the context variables.
         self._thread = Thread(target=copy_context().run, args=(self._update,), daemon=True)
         self._thread.start()
         return self
@@ -56,7 +56,7 @@ class NotebookDisplay:
     def __exit__(self, *error: object) -> None:
         self._end.set()
         self._thread.join()
-        self._output.update(self._html(_collapsed(self._lines)))
+        self._output.update(self._html(_make_details(self._lines)))
         self._log.flush()
 
     def line(self, text: str) -> None:
@@ -68,14 +68,14 @@ class NotebookDisplay:
         """Do nothing: the frame shows the progress."""
 
     def _update(self) -> None:
-        while not self._end.wait(_EVERY_S):
+        while not self._end.wait(_INTERVAL_S):
             with suppress(Exception):  # a display must never end training
-                lines = _preformatted("\n".join(list(self._lines)[-_LAST_LINES:]))
-                self._output.update(self._html(frame_html(self._frame(_HEIGHT)) + lines))
+                lines = _make_preformatted("\n".join(list(self._lines)[-_LAST_LINES:]))
+                self._output.update(self._html(render_frame(self._frame(_HEIGHT)) + lines))
 
 
-def frame_html(frame: RenderableType) -> str:
-    """Render what rich would draw on a terminal as HTML."""
+def render_frame(frame: RenderableType) -> str:
+    """Render what rich would print on a terminal as HTML."""
     from io import StringIO
 
     from rich.console import Console
@@ -87,19 +87,19 @@ def frame_html(frame: RenderableType) -> str:
     return console.export_html(inline_styles=True, code_format=f'<pre style="{_STYLE}">{{code}}</pre>')
 
 
-def result_html(path: str, status: str, sentences: Iterable[str | None], table: pd.DataFrame | None) -> str:
+def render_result(path: str, status: str, sentences: Iterable[str | None], table: pd.DataFrame | None) -> str:
     """Render a run or a sweep as HTML: path, status, sentences and a table."""
     paragraphs = "".join(f"<div>{escape(sentence)}</div>" for sentence in sentences if sentence)
     rows = "" if table is None or table.empty else table.to_html(escape=True, na_rep="", float_format="{:.4g}".format)
     return f"<div><b>{escape(path)}</b>&ensp;{escape(status)}</div>{paragraphs}{rows}"
 
 
-def _preformatted(text: str) -> str:
+def _make_preformatted(text: str) -> str:
     return f'<pre style="{_STYLE}">{escape(text)}</pre>'
 
 
-def _collapsed(lines: Iterable[str]) -> str:
+def _make_details(lines: Iterable[str]) -> str:
     lines = list(lines)
     if not lines:
         return ""
-    return f"<details><summary>{escape(lines[-1])}</summary>{_preformatted(chr(10).join(lines))}</details>"
+    return f"<details><summary>{escape(lines[-1])}</summary>{_make_preformatted(chr(10).join(lines))}</details>"

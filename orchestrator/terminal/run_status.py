@@ -1,4 +1,4 @@
-"""The present state of a run, read from its files: progress, speed, ranks, findings, and whether it still writes."""
+"""The current state of a run, read from its files: progress, speed, ranks, findings, and hangs."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from orchestrator.storage.stored_data import log_omission
 
 MAX_DIAGNOSED = 128
 """Maximum number of ranks for findings, because these compare each rank."""
-_COMPARE_EVERY_S, _COMPARE_SHARE = 10.0, 0.05
-"""Ranks are compared at most this often, and in at most this share of the time: it costs more than all else."""
+_COMPARE_INTERVAL_S, _COMPARE_SHARE = 10.0, 0.05
+"""Minimum seconds between comparisons of ranks, and their maximum share of the time. They are the costliest part."""
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Position of training; None where it is unknown."""
+    """Progress of training; None for unknown values."""
 
     phase: str | None = None
     epoch: int | None = None
-    """The present epoch, from 0."""
+    """Current epoch, numbered from 0."""
     step: int = 0
     iteration: int = 0
     """Completed training iterations."""
     epochs: int | None = None
-    """Length of the run, if it is given in epochs."""
+    """Length of the run in epochs, if it was set in epochs."""
     steps: int | None = None
-    """Length of the run, if it is given in steps."""
+    """Length of the run in steps, if it was set in steps."""
     share: float | None = None
     """Completed share of the training, from 0 to 1."""
     eta_s: float | None = None
-    """Seconds to the end of training at the present pace."""
+    """Seconds to the end of training at the current speed."""
 
 
 @dataclass(frozen=True)
 class RankView:
-    """A rank at one moment; None for values that it did not record."""
+    """State of a rank at one moment; None for values that it did not record."""
 
     rank: int
     node: str
@@ -66,7 +66,7 @@ class RankView:
 
 @dataclass(frozen=True)
 class RunView:
-    """The state of a run at one moment, as plain data; None for unknown values."""
+    """State of a run at one moment, as plain data; None for unknown values."""
 
     name: str
     path: str
@@ -75,7 +75,7 @@ class RunView:
     ended: str | None
     error: str | None
     stopped: Sequence[str]
-    """Reasons for an early end."""
+    """Reasons why it ended early."""
     progress: RunProgress
     speed: Speed
     reports: int
@@ -83,20 +83,20 @@ class RunView:
     """The last report."""
     attempts: int
     began_at: str | None
-    """Checkpoint from which the present attempt resumed."""
+    """Checkpoint from which the current attempt resumed."""
     row_age_s: float | None
     """Seconds since the last row of any rank."""
     ranks: Sequence[RankView]
     findings: Sequence[Finding]
     """Findings in the last iterations."""
     notice: str | None = None
-    """A sentence about a run that is dead or hangs."""
+    """Message about a run that is dead or hangs."""
 
 
 class LiveRun:
     """Incremental reader of a run's files, for any process that can access the run's storage.
 
-    `clock` returns Unix time; without `diagnosed` there are no findings.
+    `clock` returns Unix time. If `diagnosed` is false, there are no findings.
     """
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
@@ -115,7 +115,7 @@ class LiveRun:
         self._next_comparison = float("-inf")
 
     def metadata(self) -> RunMetadata:
-        """Return `run.json`, read again if it changed; reads new reports too."""
+        """Return the content of `run.json`, which is read again if it changed. Reads new reports too."""
         state = self.folder.storage.state("run.json")
         if self._metadata is None or state != self.metadata_state:
             self._metadata, self.metadata_state = self.folder.read_metadata(), state
@@ -137,7 +137,7 @@ class LiveRun:
         reports = drop_superseded(self._lines, attempts)
         tails, rows = self._read_rows(attempts, status in COMPLETE, reports)
         self._compare(rows)
-        ranks = self._ranks(tails, rows)
+        ranks = self._make_rank_views(tails, rows)
         row_age_s = min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None)
         return RunView(
             name=self.folder.name,
@@ -147,7 +147,7 @@ class LiveRun:
             ended=metadata.ended,
             error=metadata.error,
             stopped=tuple(metadata.stopped),
-            progress=self._progress(status, attempt, tails),
+            progress=self._find_progress(status, attempt, tails),
             speed=compute_speed(rows),
             reports=len(reports),
             report=reports[-1] if reports else {},
@@ -156,13 +156,13 @@ class LiveRun:
             row_age_s=row_age_s,
             ranks=ranks,
             findings=self._findings,
-            notice=self._notice(status, row_age_s, metadata),
+            notice=self._find_notice(status, row_age_s, metadata),
         )
 
     def _read_rows(
         self, attempts: Sequence[Attempt], has_ended: bool, reports: Sequence[Mapping[str, Any]]
     ) -> tuple[dict[int, RankTail], pd.DataFrame]:
-        """Return the ranks of the newest attempt and their last training rows."""
+        """Read new rows; return the ranks of the newest attempt and their last training rows."""
         if not attempts:
             return {}, pd.DataFrame()
         number = attempts[-1].number
@@ -174,7 +174,7 @@ class LiveRun:
             self._rows.take_joined(attempts, reports[-1]["iteration"])
         return self._rows.ranks, self._rows.training_rows()
 
-    def _ranks(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:
+    def _make_rank_views(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:
         rss = dict(rows.groupby("rank")["rss_bytes"].last().dropna()) if "rss_bytes" in rows else {}
         return tuple(
             RankView(
@@ -189,7 +189,7 @@ class LiveRun:
             for rank, tail in tails.items()
         )
 
-    def _progress(self, status: str, attempt: Attempt | None, tails: Mapping[int, RankTail]) -> RunProgress:
+    def _find_progress(self, status: str, attempt: Attempt | None, tails: Mapping[int, RankTail]) -> RunProgress:
         self._experiment = self._experiment or self.folder.read_experiment()
         start = attempt.position if attempt and attempt.checkpoint else None
         reached = RunProgress(None, start.epoch, start.step, start.iteration) if start else RunProgress()
@@ -208,9 +208,9 @@ class LiveRun:
         self._rank_statuses = compare_ranks(rows)
         is_diagnosed = self._diagnosed and rows["rank"].nunique() <= MAX_DIAGNOSED
         self._findings = diagnose(rows).findings if is_diagnosed else ()
-        self._next_comparison = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - start) / _COMPARE_SHARE)
+        self._next_comparison = self._clock() + max(_COMPARE_INTERVAL_S, (perf_counter() - start) / _COMPARE_SHARE)
 
-    def _notice(self, status: str, row_age_s: float | None, metadata: RunMetadata) -> str | None:
+    def _find_notice(self, status: str, row_age_s: float | None, metadata: RunMetadata) -> str | None:
         if status == "lost":
             last = "it wrote no row" if row_age_s is None else f"its last row is {format_duration(row_age_s)} old"
             return f"the run is dead: its driver (process {metadata.pid} on {metadata.host}) is gone; {last}"
@@ -218,19 +218,19 @@ class LiveRun:
         return str(hang) if hang else None
 
 
-def look_every_s(storage: Storage) -> float:
-    """Return how often new rows arrive: every second on a disk, rarely on an object store."""
+def get_read_interval_s(storage: Storage) -> float:
+    """Return the seconds between two reads: new rows arrive every second on a disk, rarely on an object store."""
     return 1.0 if storage.local else 10.0
 
 
 def estimate_progress(
     experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress, now: float
 ) -> RunProgress:
-    """Add length, share and ETA to what a run has reached, at the mean pace of the present attempt.
+    """Add length, share and ETA to a run's progress, from the mean speed of the current attempt.
 
-    The pace includes validation and saving. `now` is in seconds since 1970.
+    The speed includes validation and saving. `now` is Unix time.
     """
-    remaining = _remaining_iterations(experiment, attempt, reached)
+    remaining = _count_remaining_iterations(experiment, attempt, reached)
     total = None if remaining is None else reached.iteration + remaining
     share = reached.iteration / total if total else None
     done = reached.iteration - attempt.position.iteration if attempt else 0
@@ -241,13 +241,15 @@ def estimate_progress(
     return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"), share=share, eta_s=eta_s)
 
 
-def _remaining_iterations(experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress) -> int | None:
+def _count_remaining_iterations(
+    experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress
+) -> int | None:
     epochs, steps, batch_size = (experiment.get(name) for name in ("epochs", "steps", "batch_size"))
     length = attempt.epoch_iterations or 0 if attempt else 0
     completed = reached.iteration
     if attempt is not None and batch_size:
         start = attempt.position
-        # Another number of ranks may have begun the epoch, so its completed part is counted in samples.
+        # The epoch may have started with a different number of ranks, so its completed part is counted in samples.
         in_epoch = start.offset // (batch_size * attempt.world_size) if start.offset else start.phase_iteration
         completed = start.epoch * length + in_epoch + reached.iteration - start.iteration
     if steps is not None:

@@ -1,4 +1,4 @@
-"""The present state of a sweep, read from its trials' files: running, best and failed trials."""
+"""The current state of a sweep, read from its trials' files: running, best and failed trials."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.run_status import LiveRun, RunView
 
 SETTLED = {*COMPLETE, "interrupted"} - {"failed"}
-"""Status of trials that change only when the sweep is resumed; Tune may retry a failed one."""
+"""Statuses of trials that change only when the sweep is resumed. Tune may retry a failed trial."""
 
 
 @dataclass(frozen=True)
 class TrialView:
-    """The state of a trial at one moment."""
+    """State of a trial at one moment."""
 
     name: str
     status: str
@@ -40,12 +40,12 @@ class TrialView:
     run: RunView | None = None
     """State of a running trial."""
     configuration: int | None = None
-    """Number of the configuration that it repeats."""
+    """Number of its configuration."""
 
 
 @dataclass(frozen=True)
 class SweepView:
-    """The state of a sweep at one moment, as plain data."""
+    """State of a sweep at one moment, as plain data."""
 
     name: str
     path: str
@@ -54,20 +54,20 @@ class SweepView:
     metric: str
     mode: str
     total: int
-    """Number of trials when the sweep is complete."""
+    """Number of trials of the complete sweep."""
     counts: Mapping[str, int]
     """Number of trials by status."""
     best: str | None
-    """The trial with the best report; with repeats, the best trial of the best configuration."""
+    """Trial with the best report; with repeats, the best trial of the best configuration."""
     share: float
     """Completed share of all trials, from 0 to 1."""
     eta_s: float | None
-    """Seconds to the end of a running sweep at the present pace."""
+    """Seconds to the end of a running sweep at the current speed."""
     trials: Sequence[TrialView]
-    """Started trials: running ones, then ended ones with the best first, then failed ones."""
+    """Started trials: first running ones, then ended ones (best first), then failed ones."""
     notice: str | None = None
     configuration: Configuration | None = None
-    """The best configuration of a sweep with repeats."""
+    """Best configuration of a sweep with repeats."""
 
     @property
     def failed(self) -> int:
@@ -83,14 +83,14 @@ class LiveSweep:
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time) -> None:
         self.folder, self._clock = folder, clock
-        self._own = LiveRun(folder, clock)
+        self._sweep_run = LiveRun(folder, clock)
         self._runs: dict[str, LiveRun] = {}
-        """Trials that may continue."""
+        """Trials that may still change."""
         self._settled: dict[str, TrialView] = {}
         self._attempts = 0
 
     def look(self) -> SweepView:
-        metadata = self._own.metadata()
+        metadata = self._sweep_run.metadata()
         starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep
         assert sweep is not None
@@ -100,13 +100,13 @@ class LiveSweep:
             self._attempts = len(starts)
             known = TrialIndex(self.folder, sweep.objectives).stored()
             self._settled = {
-                name: _settled_view(record, metric) for name, record in known.items() if record.status in SETTLED
+                name: _make_settled_view(record, metric) for name, record in known.items() if record.status in SETTLED
             }
         trials = sorted(
-            (self._trial(name, metric, mode) for name in self._started_trials()),
+            (self._make_trial_view(name, metric, mode) for name in self._list_started_trials()),
             key=lambda trial: _sort_key(trial, mode),
         )
-        leader = next(iter(rank_configurations(_repeats(trials), mode, sweep.aggregate)), None)
+        leader = next(iter(rank_configurations(_list_repeats(trials), mode, sweep.aggregate)), None)
         candidates = [
             trial
             for trial in trials
@@ -114,9 +114,9 @@ class LiveSweep:
             and trial.status != "failed"
             and (leader is None or trial.name in leader.trials[:1])
         ]
-        best = min(candidates, key=lambda trial: (_cost(trial, mode), trial.name), default=None)
+        best = min(candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None)
         status, total = self.folder.find_status(metadata), max(sweep.trials, len(trials))
-        done = sum(_share(trial) for trial in trials)
+        done = sum(_get_share(trial) for trial in trials)
         return SweepView(
             name=self.folder.name,
             path=str(self.folder),
@@ -128,7 +128,7 @@ class LiveSweep:
             counts=dict(Counter(trial.status for trial in trials)),
             best=best.name if best else None,
             share=done / total,
-            eta_s=self._eta(trials, total - done, starts[-1]) if status == "running" else None,
+            eta_s=self._estimate_eta_s(trials, total - done, starts[-1]) if status == "running" else None,
             trials=tuple(trials),
             configuration=leader if best else None,
             notice=(
@@ -138,7 +138,7 @@ class LiveSweep:
             ),
         )
 
-    def _started_trials(self) -> list[str]:
+    def _list_started_trials(self) -> list[str]:
         names = self.folder.storage.names("trials")
         for name in names:
             if name not in self._settled and name not in self._runs:
@@ -147,14 +147,14 @@ class LiveSweep:
                     self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
         return [name for name in names if name in self._settled or name in self._runs]
 
-    def _trial(self, name: str, metric: str, mode: str) -> TrialView:
+    def _make_trial_view(self, name: str, metric: str, mode: str) -> TrialView:
         if name in self._settled:
             return self._settled[name]
         run = self._runs[name]
         metadata = run.metadata()
         reports = run.reports()
         best = find_best_report(reports, metric, mode)
-        view = _view(
+        view = _make_view(
             metadata,
             name=name,
             status=run.folder.find_status(metadata),
@@ -167,27 +167,27 @@ class LiveSweep:
             del self._runs[name]
         return view
 
-    def _eta(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:
-        """Return the seconds left at the pace of this attempt; a trial under way counts for its finished part."""
-        done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= start)
+    def _estimate_eta_s(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:
+        """Estimate the seconds left from the speed of this attempt. A running trial counts by its completed share."""
+        done = sum(_get_share(trial) for trial in trials if trial.ended is None or trial.ended >= start)
         elapsed = max(0.0, self._clock() - seconds_at(start))
         return elapsed * remaining / done if done > 0 else None
 
 
-def _settled_view(record: TrialRecord, metric: str) -> TrialView:
-    """Return an ended trial from its record in the index."""
+def _make_settled_view(record: TrialRecord, metric: str) -> TrialView:
+    """Make the view of an ended trial from its record in the index."""
     best, last = record.best.get(metric), record.last.get(metric)
-    return _view(record, name=record.name, status=record.status, best=best, last=last)
+    return _make_view(record, name=record.name, status=record.status, best=best, last=last)
 
 
-def _view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> TrialView:
+def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> TrialView:
     """Return the view of a trial, with what its `run.json` and the index have in common."""
     names = ("values", "started", "ended", "stopped", "error", "configuration")
     own = {name: getattr(trial, name) for name in names}
     return TrialView(**own, last=last if is_number(last) else None, **measured)
 
 
-def _repeats(trials: Sequence[TrialView]) -> list[Repeat]:
+def _list_repeats(trials: Sequence[TrialView]) -> list[Repeat]:
     return [
         Repeat(trial.configuration, trial.name, trial.status, trial.best)
         for trial in trials
@@ -195,15 +195,15 @@ def _repeats(trials: Sequence[TrialView]) -> list[Repeat]:
     ]
 
 
-def _share(trial: TrialView) -> float:
-    """Return the completed share of a trial, 1 if it ended in any way."""
+def _get_share(trial: TrialView) -> float:
+    """Return the completed share of a trial; 1 if it has ended in any way."""
     if trial.status != "running" or trial.run is None:
         return 1.0
     return trial.run.progress.share or 0.0
 
 
-def _cost(trial: TrialView, mode: str) -> float:
-    """Return a cost to sort by: lower is better, and infinity without a value."""
+def _compute_cost(trial: TrialView, mode: str) -> float:
+    """Return a cost to sort by: lower is better; infinity if there is no value."""
     if trial.best is None:
         return math.inf
     return -trial.best if mode == "max" else trial.best
@@ -212,4 +212,4 @@ def _cost(trial: TrialView, mode: str) -> float:
 def _sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
     if trial.status == "running":
         return 0, 0.0, trial.name
-    return 2 if trial.status in ("failed", "lost") else 1, _cost(trial, mode), trial.name
+    return 2 if trial.status in ("failed", "lost") else 1, _compute_cost(trial, mode), trial.name

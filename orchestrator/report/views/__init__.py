@@ -1,1 +1,1 @@
-"""Views: what a page shows, one to a module. Each takes tables and gives a section, also of nothing."""
+"""Views: each function renders a section of a page from tables, even if they are empty."""

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page
-from orchestrator.report.figures import curves, parallel, scatter, stacks
+from orchestrator.report.figures import draw_curves, draw_parallel_coordinates, draw_scatter, draw_stacks
 from orchestrator.report.markup import element
-from orchestrator.report.tables import Quantity, Share, table
-from orchestrator.report.views.learning import Reports, points
+from orchestrator.report.tables import Quantity, Share, make_table
+from orchestrator.report.views.learning import Reports, select_points
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     MIN_TRIALS,
@@ -25,26 +25,26 @@ from orchestrator.sweeps.results.analysis import (
 MOST_LINES, MOST_DOTS, MOST_CONFIGURATIONS = 400, 600, 100
 """Maximum numbers of lines of parallel coordinates, dots on and off a Pareto front, and rows of configurations."""
 COST = "step_s"
-"""The second axis of the Pareto front of a sweep with one metric."""
+"""Second axis of the Pareto front if the sweep has one metric."""
 
 
-def select_trials(ordered: Sequence[str], most: int) -> list[str]:
-    """Select at most `most` trials: half of them the best, the others evenly down to the last."""
-    if len(ordered) <= most:
+def select_trials(ordered: Sequence[str], max_trials: int) -> list[str]:
+    """Select at most `max_trials` trials: half of them the best, the others evenly spaced down to the worst."""
+    if len(ordered) <= max_trials:
         return [*ordered]
-    others = np.linspace(most // 2, len(ordered) - 1, most - most // 2).round().astype(int)
-    return [*ordered[: most // 2], *(ordered[place] for place in others)]
+    others = np.linspace(max_trials // 2, len(ordered) - 1, max_trials - max_trials // 2).round().astype(int)
+    return [*ordered[: max_trials // 2], *(ordered[index] for index in others)]
 
 
 def describe_selection(shown: int, count: int) -> str:
-    """Describe what `select_trials` selected; empty if it took all."""
+    """Describe which trials `select_trials` selected; empty if it selected all."""
     if shown >= count:
         return ""
     return f" {shown:,} of {count:,} trials are drawn: the {shown // 2:,} best, and others evenly down to the worst."
 
 
-def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
-    """Draw parallel coordinates of values, metrics and `step_s`."""
+def render_coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+    """Render parallel coordinates of values, metrics and `step_s`."""
     title = "Parallel coordinates"
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     results = [name for name in dict.fromkeys([*objectives, COST]) if name in trials and trials[name].notna().any()]
@@ -56,32 +56,32 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Sec
     shown = trials.loc[chosen, [*values, *results]].rename(columns=lambda name: name.removeprefix(CONFIG))
     note = f"The best trial is orange. The stronger a line, the better its {metric}."
     note += describe_selection(len(chosen), len(trials))
-    return page.Section("coordinates", title, parallel("Values and metrics", shown, score, note))
+    return page.Section("coordinates", title, draw_parallel_coordinates("Values and metrics", shown, score, note))
 
 
-def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:
-    """Show the means of configurations over their seeds."""
+def render_configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:
+    """Render the means of configurations over their seeds."""
     metric, mode = next(iter(objectives.items()))
     ranked = make_configurations_table(trials, metric, mode, aggregate)
     if not len(ranked) or not ranked["mean"].notna().any():
         return page.Section("configurations", "Configurations", "No trial has reported yet.")
     shown = ranked.head(MOST_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
-    of_metric = ("mean", "std", "low", "high", "lower_bound")
+    metric_columns = ("mean", "std", "low", "high", "lower_bound")
     rows = [
-        (str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns))
+        (str(number), *(Quantity(metric if name in metric_columns else name, row[name]) for name in columns))
         for number, row in shown.iterrows()
     ]
     headings = {name: name.removeprefix(CONFIG) for name in columns}
     headings |= {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
     caption = f"Sorted by the number of trials that ended well, then by {aggregate}; intervals by Student's t"
-    drawn = table(caption, ("configuration", *columns), rows, headings=headings, class_="sortable")
+    drawn = make_table(caption, ("configuration", *columns), rows, headings=headings, class_="sortable")
     note = f"{len(shown):,} of {len(ranked):,} configurations, the best first." if len(shown) < len(ranked) else ""
     return page.Section("configurations", "Configurations", drawn, note)
 
 
-def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
-    """Show the importance of each parameter for the sweep's first metric."""
+def render_importance(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
+    """Render the importance of each parameter for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
     title, units = "Parameter importance", aggregate_repeats(trials, metric, mode, aggregate)
     if len(units) < MIN_TRIALS:
@@ -93,7 +93,7 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ag
     rows = [
         (name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in ranked.iterrows()
     ]
-    drawn = table(f"Importance for {metric}", ("parameter", "share", "spread"), rows, class_="shares")
+    drawn = make_table(f"Importance for {metric}", ("parameter", "share", "spread"), rows, class_="shares")
     note = (
         "Share of the variance between the trials' ranks that a parameter explains, beyond chance. The spread is the"
         " uncertainty of a share: ignore a share that is not larger."
@@ -101,8 +101,8 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ag
     return page.Section("importance", title, drawn, note)
 
 
-def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
-    """Show the Pareto front of the sweep's metrics, or of its metric and `step_s`."""
+def render_front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+    """Render the Pareto front of the sweep's metrics, or of its only metric and `step_s`."""
     modes = dict(objectives) if len(objectives) > 1 else {COST: "min", **objectives}
     title = "Pareto front"
     known = select_candidates(trials, *modes)
@@ -119,27 +119,27 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
         note += (
             f" Drawn: {len(front):,} of {len(best):,} trials on the front, {len(others):,} of {len(dominated):,} more."
         )
-    return page.Section("front", title, scatter(f"{up} against {across}", shown, {*front}, note))
+    return page.Section("front", title, draw_scatter(f"{up} against {across}", shown, {*front}, note))
 
 
-def spending(spans: pd.DataFrame) -> page.Section:
+def render_spending(spans: pd.DataFrame) -> page.Section:
     """Show the mean `spans` of a training iteration, a row for each of the best trials."""
     title = "Time per iteration"
     if not len(spans):
         return page.Section("spending", title, "No trial has recorded spans yet.")
     note = "Mean across all ranks, of the best trials, the best first."
-    drawn = stacks("Mean iteration of each trial", spans.fillna(0.0), "trial", note)
+    drawn = draw_stacks("Mean iteration of each trial", spans.fillna(0.0), "trial", note)
     return page.Section("spending", title, drawn)
 
 
-def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int) -> page.Section:
+def render_progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int) -> page.Section:
     """Draw the curves of the sweep's metrics. `reports` is by trial, best first, of `count` trials with reports."""
     charts = []
     for metric in objectives:
-        known = {trial: points(metric, own) for trial, own in reports.items()}
+        known = {trial: select_points(metric, own) for trial, own in reports.items()}
         drawn = {trial: (steps, values) for trial, (steps, values) in known.items() if len(steps)}
         note = f"The best trial is orange; worse trials are fainter.{describe_selection(len(reports), count)}"
         if drawn:
-            charts.append(curves(metric, metric, drawn, note))
+            charts.append(draw_curves(metric, metric, drawn, note))
     content = element("div", *charts) if charts else "No trial has reported yet."
     return page.Section("progress", "Learning curves", content)

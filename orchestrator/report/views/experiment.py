@@ -9,13 +9,13 @@ from dataclasses import astuple
 from orchestrator.records.metadata import Attempt, Evaluated, RunMetadata
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
-from orchestrator.report.markup import element, joined
-from orchestrator.report.tables import facts, table
+from orchestrator.report.markup import concatenate, element
+from orchestrator.report.tables import make_facts_table, make_table
 from orchestrator.runs.best import Best, UsageHint
 
 
-def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
-    """Show the resolved experiment, its environment and its attempts."""
+def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
+    """Render the resolved experiment, its environment and its attempts."""
     git = run.git or {}
     entries = {
         "command": shlex.join(map(str, run.argv)) if run.argv else None,
@@ -30,20 +30,20 @@ def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) 
         **run.environment,
         **{f"info: {name}": str(value) for name, value in run.info.items()},
     }
-    rows = [(str(one.number), one.started, one.checkpoint or "the beginning") for one in attempts]
+    rows = [(str(attempt.number), attempt.started, attempt.checkpoint or "the beginning") for attempt in attempts]
     content = [
-        page.preformatted("experiment.yaml", config, opened=True),
-        facts("Environment", entries),
-        table("Attempts", ("attempt", "started", "from"), rows) if len(rows) > 1 else None,
-        page.preformatted("Changes to the commit", git["diff"]) if git.get("diff") else None,
+        page.make_details("experiment.yaml", config, is_open=True),
+        make_facts_table("Environment", entries),
+        make_table("Attempts", ("attempt", "started", "from"), rows) if len(rows) > 1 else None,
+        page.make_details("Changes to the commit", git["diff"]) if git.get("diff") else None,
     ]
-    return page.Section("experiment", "Experiment", joined(content))
+    return page.Section("experiment", "Experiment", concatenate(content))
 
 
-def best_checkpoint(folder: RunFolder, best: Best | None, trial: str = "") -> page.Section:
-    """Show how to use the best checkpoint of a run, or of a sweep's best `trial`."""
-    if measured := folder.read_metadata().evaluates:
-        return page.Section("best", "Evaluated checkpoint", f"Evaluation of {Evaluated(**measured)}.")
+def render_best_checkpoint(folder: RunFolder, best: Best | None, trial: str = "") -> page.Section:
+    """Render instructions for using the best checkpoint of a run, or of a sweep's best `trial`."""
+    if evaluated := folder.read_metadata().evaluates:
+        return page.Section("best", "Evaluated checkpoint", f"Evaluation of {Evaluated(**evaluated)}.")
     if best is None or best.checkpoint is None:
         return page.Section(
             "best", "Use the best checkpoint", f"There is no best checkpoint{f': {best}' if best else ''}."
@@ -54,4 +54,4 @@ def best_checkpoint(folder: RunFolder, best: Best | None, trial: str = "") -> pa
         element("pre", "\n".join(astuple(UsageHint.of(folder, "best", best_trial))), tabindex=0),
     ]
     note = "The model in Python with the evaluated weights, and a run that continues training it."
-    return page.Section("best", "Use the best checkpoint", joined(pieces), note)
+    return page.Section("best", "Use the best checkpoint", concatenate(pieces), note)

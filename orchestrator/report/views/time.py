@@ -7,10 +7,10 @@ import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.binning import compute_max_per_bin, group_neighbors
-from orchestrator.report.figures import SPAN_COLORS, heat_maps, stacks
-from orchestrator.report.markup import Markup, element, joined
-from orchestrator.report.tables import Share, table
-from orchestrator.report.views.learning import Reports, chart, metrics_of
+from orchestrator.report.figures import SPAN_COLORS, draw_heat_maps, draw_stacks
+from orchestrator.report.markup import Markup, concatenate, element
+from orchestrator.report.tables import Share, make_table
+from orchestrator.report.views.learning import Reports, draw_metric, group_metrics
 from orchestrator.stats.aggregate.row_blocks import OWN_WORK, select_known, select_total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import summarize_hooks
@@ -18,40 +18,40 @@ from orchestrator.stats.insight.gradient_syncs import WAIT
 from orchestrator.stats.read.query import TRAINING, Rows
 
 BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
-"""Bars, and cells of a heat map."""
+"""Maximum number of bars, and of rows and columns of a heat map."""
 
 
-def spans(rows: Rows, reports: Reports) -> page.Section:
-    """Show the spans of each rank, the ranks' iterations, and the speed as reported."""
+def render_spans(rows: Rows, reports: Reports) -> page.Section:
+    """Render the spans of each rank, heat maps of the iterations, and the reported speed."""
     recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
     sums = rows.aggregate({name: select_total(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
     counts = rows.aggregate({name: select_known(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
     means = (sums / counts).dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
-    timed = {name: phases for name, phases in metrics_of(reports).items() if name.endswith("_s")}
-    speed = [chart(name, phases, reports) for name, phases in timed.items()]
+    timed = {name: phases for name, phases in group_metrics(reports).items() if name.endswith("_s")}
+    speed = [draw_metric(name, phases, reports) for name, phases in timed.items()]
     charts = element("div", *speed, class_="charts") if any(speed) else None
-    content = [_stacks(means), _heat_maps(rows), charts]
-    return page.Section("time", "Time", joined(content))
+    content = [_draw_stacks(means), _draw_heat_maps(rows), charts]
+    return page.Section("time", "Time", concatenate(content))
 
 
-def _stacks(means: pd.DataFrame) -> Markup:
+def _draw_stacks(means: pd.DataFrame) -> Markup:
     shown = [name for name in SPAN_COLORS if name in means]
     if not shown:
-        return page.empty_note("Spans were not recorded: the hook perf_stats is off.")
-    waiting = WAIT if WAIT in shown else "backward_s"
-    note = f"Mean iteration of each rank. Ranks wait for the slowest in {waiting}; a slow rank has long other spans."
+        return page.make_note("Spans were not recorded: the hook perf_stats is off.")
+    wait = WAIT if WAIT in shown else "backward_s"
+    note = f"Mean iteration of each rank. Ranks wait for the slowest in {wait}; a slow rank has long other spans."
     means = means[shown]
     if len(means) > BARS:
         groups = group_neighbors(len(means), BARS)
-        own_work = means.drop(columns=waiting, errors="ignore").sum(axis=1)
+        own_work = means.drop(columns=wait, errors="ignore").sum(axis=1)
         note += f" Each bar is the one with the most own work of about {len(means) // BARS} neighbors."
         means = means.loc[own_work.groupby(groups).idxmax()]
-    return stacks("Time per iteration", means, "rank", note)
+    return draw_stacks("Time per iteration", means, "rank", note)
 
 
-def _heat_maps(rows: Rows) -> Markup | None:
+def _draw_heat_maps(rows: Rows) -> Markup | None:
     measures = [OWN_WORK, *(name for name in ("step_s", *SPAN_COLORS) if name in rows.columns)]
     grids = compute_max_per_bin(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
     # A span that is always 0 has no map.
@@ -59,11 +59,11 @@ def _heat_maps(rows: Rows) -> Markup | None:
     note = (
         "A cell is the largest value of its ranks and iterations. The colors end at the 95th percentile of the cells."
     )
-    return heat_maps("Seconds by rank and iteration", shown, note) if shown else None
+    return draw_heat_maps("Seconds by rank and iteration", shown, note) if shown else None
 
 
-def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
-    """Show calls and seconds of each hook, the costliest first; `all_s` is the time of all iterations."""
+def render_hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
+    """Render calls and seconds of each hook, the costliest first. `all_s` is the time of all iterations, in seconds."""
     note = (
         "Seconds of all ranks on the host's clock; shares of all iterations' time. Saving between phases is (loop) at"
         " save, and writing in the background is (loop) at write."
@@ -81,5 +81,5 @@ def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
     columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]
     headings = {"seconds_s": "seconds", "each_s": "each call", "rank": "costliest rank", "share": "share of the time"}
     cells = summary[columns].itertuples(index=False, name=None)
-    drawn = table("Cost of each hook", columns, cells, headings=headings, class_="sortable shares")
+    drawn = make_table("Cost of each hook", columns, cells, headings=headings, class_="sortable shares")
     return page.Section("hooks", "Hooks", drawn, note)

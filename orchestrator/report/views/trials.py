@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page
-from orchestrator.report.markup import element, joined
-from orchestrator.report.tables import table
+from orchestrator.report.markup import concatenate, element
+from orchestrator.report.tables import make_table
 from orchestrator.sweeps.results.analysis import CONFIG
 
 MOST_ROWS, MOST_CELLS, MOST_FAILED = 1000, 20_000, 100
@@ -29,7 +29,7 @@ COSTS = (
 )
 
 
-def trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
+def render_trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
     """Show the table of trials, best first; of too many, the best and some that failed."""
     if not len(ordered):
         return page.Section("trials", "Trials", "No trial has begun yet.")
@@ -38,7 +38,7 @@ def trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> p
     failed = ordered["status"].isin(["failed", "lost"])
     shown = ordered[(np.arange(len(ordered)) < most) | (failed & (failed.cumsum() <= MOST_FAILED))]
     rows = [
-        (element("span", str(trial), id=str(trial)), *(_value(name, row[name]) for name in columns))
+        (element("span", str(trial), id=str(trial)), *(_format_value(name, row[name]) for name in columns))
         for trial, row in shown[columns].iterrows()
     ]
     tools = element(
@@ -47,7 +47,7 @@ def trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> p
         "Click a heading to sort.",
         class_="tools",
     )
-    drawn = table(
+    drawn = make_table(
         "Each trial at its best report, best first",
         ("trial", *columns),
         rows,
@@ -60,7 +60,7 @@ def trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> p
             f"{len(shown):,} of {len(ordered):,} trials: the best, and some that failed. All of them:"
             f" hookyard show {shlex.quote(path)} --json"
         )
-    return page.Section("trials", "Trials", joined([tools, drawn]), note)
+    return page.Section("trials", "Trials", concatenate([tools, drawn]), note)
 
 
 def arrange_columns(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
@@ -71,10 +71,10 @@ def arrange_columns(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list
     return [name for name in dict.fromkeys([*first, *known]) if name in known]
 
 
-def _value(name: str, value: Any) -> Any:
+def _format_value(name: str, value: Any) -> Any:
     if name == "status":
-        return page.status(str(value))
+        return page.make_status_badge(str(value))
     if name == "error" and isinstance(value, str) and len(value) > LONGEST:
-        return page.preformatted(f"{value[:LONGEST]}…", value)
+        return page.make_details(f"{value[:LONGEST]}…", value)
     # A column with empty cells makes floats of counts.
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value

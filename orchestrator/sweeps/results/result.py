@@ -59,18 +59,20 @@ class Sweep(Result):
 
     def _repr_html_(self) -> str:
         """Render the status and the best trials, for notebooks."""
-        from orchestrator.terminal.notebook import result_html
+        from orchestrator.terminal.notebook import render_result
 
         trials = self.trials
         if trials.empty:
-            return result_html(self.path, self.status, ["no trial has begun yet"], None)
+            return render_result(self.path, self.status, ["no trial has begun yet"], None)
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         others = len(trials) - _SHOWN_TRIALS
         columns = [
             name for name in map(str, trials) if name in {"status", *dict(self.objectives)} or name.startswith(CONFIG)
         ]
         best = sort_best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
-        return result_html(self.path, self.status, [counts, f"and {others} more trials" if others > 0 else None], best)
+        return render_result(
+            self.path, self.status, [counts, f"and {others} more trials" if others > 0 else None], best
+        )
 
     @property
     def runs(self) -> list[Run]:

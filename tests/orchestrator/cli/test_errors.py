@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from orchestrator.cli.errors import Subcommands
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import PipeSafe, TerminalDisplay, say
+from orchestrator.terminal.display import PipeSafe, TerminalDisplay, print_line
 
 PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
 
@@ -72,7 +72,7 @@ def test_display_survives_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> No
         with TerminalDisplay() as display:
             display.line("one")
             display.line("two")
-        say("three")
+        print_line("three")
     os.close(writes)
 
 
@@ -84,5 +84,5 @@ def test_display_survives_a_terminal_that_is_gone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stderr", Gone())
     with TerminalDisplay(Storage(tmp_path)) as display:
         display.line("one")
-    say("two")
+    print_line("two")
     assert (tmp_path / "log.txt").read_text().endswith(" one\n")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import sweep
-from orchestrator.report.run import run_page
-from orchestrator.report.sweep import sweep_page
+from orchestrator.report.run import make_run_page
+from orchestrator.report.sweep import make_sweep_page
 from tests.browser import CHROMIUM, inspect_pages
 from tests.orchestrator.report.test_run import run_of
 from tests.tasks import described
@@ -43,12 +43,12 @@ LOOK = """(async () => {
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_pages_render_in_a_browser(tmp_path: Path) -> None:
     run = tmp_path / "run.html"
-    run.write_text(run_page(run_of(name=HOSTILE, reports=[{"step": 1, f"val/{HOSTILE}": 0.5}]), "now"))
+    run.write_text(make_run_page(run_of(name=HOSTILE, reports=[{"step": 1, f"val/{HOSTILE}": 0.5}]), "now"))
     space = {"optimizer.lr": {"grid": [0.01, 0.2]}}
     settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
     outcome = sweep(described(sweep=settings), tmp_path, local=True)
     swept = tmp_path / "sweep.html"
-    swept.write_text(sweep_page(outcome, "now"))
+    swept.write_text(make_sweep_page(outcome, "now"))
     answers, messages = inspect_pages([(run, 390), (run, 1280), (swept, 390), (swept, 1280)], LOOK)
     assert messages == []
     assert [answer.pop("picked") for answer in answers] == ["", "", "#trial-0001", "#trial-0001"]

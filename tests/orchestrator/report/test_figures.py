@@ -8,7 +8,15 @@ import pytest
 
 from orchestrator.report import figures
 from orchestrator.report.binning import Grid
-from orchestrator.report.figures import Line, curves, heat_maps, lines, parallel, scatter, stacks
+from orchestrator.report.figures import (
+    Line,
+    draw_curves,
+    draw_heat_maps,
+    draw_lines,
+    draw_parallel_coordinates,
+    draw_scatter,
+    draw_stacks,
+)
 from tests.orchestrator.report.reading import charts_of, lines_of
 
 HOSTILE = "<img src=x onerror=alert(1)></script><b>&lt;</b><a href='https://x.y'>"
@@ -19,11 +27,11 @@ def test_user_text_is_escaped_in_charts() -> None:
     spans = pd.DataFrame({"forward_s": [1.0]}, index=[HOSTILE])
     trials = pd.DataFrame({HOSTILE: [HOSTILE, "b"], "y": [1.0, 2.0]}, index=[HOSTILE, "t"])
     markup = [
-        lines(HOSTILE, HOSTILE, [Line(HOSTILE, STEPS, STEPS)], HOSTILE, HOSTILE),
-        curves(HOSTILE, HOSTILE, {HOSTILE: (STEPS, STEPS)}),
-        stacks(HOSTILE, spans, HOSTILE),
-        scatter(HOSTILE, pd.DataFrame({HOSTILE: [1.0], "y": [2.0]}, index=[HOSTILE]), [HOSTILE]),
-        parallel(HOSTILE, trials, pd.Series(1.0, trials.index)),
+        draw_lines(HOSTILE, HOSTILE, [Line(HOSTILE, STEPS, STEPS)], HOSTILE, HOSTILE),
+        draw_curves(HOSTILE, HOSTILE, {HOSTILE: (STEPS, STEPS)}),
+        draw_stacks(HOSTILE, spans, HOSTILE),
+        draw_scatter(HOSTILE, pd.DataFrame({HOSTILE: [1.0], "y": [2.0]}, index=[HOSTILE]), [HOSTILE]),
+        draw_parallel_coordinates(HOSTILE, trials, pd.Series(1.0, trials.index)),
     ]
     for drawn in markup:
         assert not re.search("<(img|b>&|a )", drawn.replace("<b>&lt;img", ""))
@@ -51,31 +59,31 @@ def test_user_text_is_escaped_in_charts() -> None:
 def test_axis_has_the_unit_of_the_column(
     name: str, values: list[float], suffix: str, shown: list[float], kind: str
 ) -> None:
-    chart = charts_of(lines("x", name, [Line("x", STEPS[:2], np.array(values, dtype=float))], "step"))["x"]
+    chart = charts_of(draw_lines("x", name, [Line("x", STEPS[:2], np.array(values, dtype=float))], "step"))["x"]
     assert np.allclose(chart["data"][0]["y"], shown, equal_nan=True)
     axis = chart["layout"]["yaxis"]
     assert (axis["ticksuffix"], axis.get("type")) == (suffix, kind)
 
 
 def test_axis_of_a_constant_begins_at_zero() -> None:
-    chart = charts_of(lines("lr", "lr", [Line("lr", STEPS, np.full(3, 0.01))], "iteration"))["lr"]
+    chart = charts_of(draw_lines("lr", "lr", [Line("lr", STEPS, np.full(3, 0.01))], "iteration"))["lr"]
     assert chart["layout"]["yaxis"]["rangemode"] == "tozero"
 
 
 def test_a_band_is_drawn_below_its_line() -> None:
-    chart = charts_of(lines("x", "step_s", [Line("x", STEPS, STEPS, low=STEPS - 1, high=STEPS + 1)], "step"))["x"]
+    chart = charts_of(draw_lines("x", "step_s", [Line("x", STEPS, STEPS, low=STEPS - 1, high=STEPS + 1)], "step"))["x"]
     low, high, line = chart["data"]
     assert (low["y"], high["y"], line["y"]) == ([0, 1, 2], [2, 3, 4], [1, 2, 3])
     assert (high["fill"], line["customdata"]) == ("tonexty", [[0, 2], [1, 3], [2, 4]])
 
 
 def test_curve_of_the_best_trial_is_strongest_and_on_top() -> None:
-    many = np.arange(figures.MOST_POINTS * 3.0)
+    many = np.arange(figures.MAX_POINTS * 3.0)
     drawn = {"best": (STEPS, STEPS), "middle": (many, many), "worst": (STEPS[:1], STEPS[:1])}
-    traces = charts_of(curves("x", "loss", drawn))["x"]["data"]
+    traces = charts_of(draw_curves("x", "loss", drawn))["x"]["data"]
     assert [trace["name"] for trace in traces] == ["worst", "middle", "best"]
     assert traces[0]["opacity"] < traces[1]["opacity"] < traces[2]["opacity"] == 1
-    assert (len(traces[1]["x"]), traces[1]["x"][0], traces[1]["x"][-1]) == (figures.MOST_POINTS, 0, many[-1])
+    assert (len(traces[1]["x"]), traces[1]["x"][0], traces[1]["x"][-1]) == (figures.MAX_POINTS, 0, many[-1])
 
 
 def test_parallel_coordinates_have_a_height_for_each_value() -> None:
@@ -83,14 +91,14 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
         {"rate": [0.01, 0.1, 1.0], "kind": ["b", None, "a"], "step_s": [0.1, 0.2, 0.3], "same": [5, 5, 5]},
         index=["t0", "t1", "t2"],
     )
-    chart = charts_of(parallel("x", trials, pd.Series([0.1, 1.0, 0.5], trials.index)))["x"]
+    chart = charts_of(draw_parallel_coordinates("x", trials, pd.Series([0.1, 1.0, 0.5], trials.index)))["x"]
     traces = {trace["name"]: trace for trace in chart["data"]}
     assert [*traces] == ["t0", "t2", "t1"]
     heights = np.array([traces[trial]["y"] for trial in trials.index], dtype=float)
     assert np.allclose(heights.T, [[0, 0.5, 1], [1, np.nan, 0], [0, 0.5, 1], [0, 0, 0]], equal_nan=True)
     assert traces["t0"]["text"] == ["0.01", "b", "100 ms", "5"]
     long = trials.rename(columns={"rate": f"hooks.{'x' * 40}.decay"})
-    chart_of_long = charts_of(parallel("x", long, pd.Series(1.0, trials.index)))["x"]
+    chart_of_long = charts_of(draw_parallel_coordinates("x", long, pd.Series(1.0, trials.index)))["x"]
     assert chart_of_long["layout"]["xaxis"]["ticktext"][:2] == [f"…{'x' * 15}.decay", "kind"]
     assert chart_of_long["data"][0]["customdata"][0] == long.columns[0]
     labels = [(label["x"], label["text"]) for label in chart["layout"]["annotations"]]
@@ -109,7 +117,7 @@ def test_a_heat_map_has_its_unit_and_one_is_visible() -> None:
         name: Grid(np.array([[value, np.nan], [0, value]]), groups, groups)
         for name, value in (("a", 0.002), ("b", 2.0))
     }
-    chart = charts_of(heat_maps("x", grids, ""))["x"]
+    chart = charts_of(draw_heat_maps("x", grids, ""))["x"]
     first, second = chart["data"]
     assert np.allclose(first["z"], [[2, np.nan], [0, 2]], equal_nan=True)
     assert (first["x"], first["y"], second["visible"]) == (["0", "1-4"], ["0", "1-4"], False)

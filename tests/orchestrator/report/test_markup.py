@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.report.markup import Markup, element, joined
+from orchestrator.report.markup import Markup, concatenate, element
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"))
 
@@ -39,7 +39,7 @@ def test_text_and_attributes_are_escaped(text: str, attribute: str) -> None:
 def test_markup_is_not_escaped_again() -> None:
     inner = element("b", "1 < 2")
     assert element("p", inner, " & ", None) == "<p><b>1 &lt; 2</b> &amp; </p>"
-    assert isinstance(joined([inner, "x"]), Markup)
+    assert isinstance(concatenate([inner, "x"]), Markup)
 
 
 def test_attributes() -> None:

@@ -10,7 +10,7 @@ from tests.orchestrator.report.reading import parsed
 
 
 def made() -> str:
-    return page.page(
+    return page.make_page(
         "a <b>",
         "runs/<a>",
         element("h1", "x"),

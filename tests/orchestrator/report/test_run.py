@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.report.run import MOST, findings, run_page
+from orchestrator.report.run import MAX_FINDINGS, make_run_page, render_findings
 from orchestrator.stats.insight import Diagnosis, Finding
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import main_of, parsed, text_of
@@ -46,7 +46,7 @@ def run_of(
 
 
 def tiles(run: Any) -> dict[str, str]:
-    tree = main_of(run_page(run, "now"))
+    tree = main_of(make_run_page(run, "now"))
     return {text_of(name): text_of(value) for name, value in zip(tree.iter("dt"), tree.iter("dd"), strict=True)}
 
 
@@ -80,9 +80,9 @@ def test_every_section_exists_for_any_run() -> None:
         config="",
     )
     for run in (run_of(), empty):
-        html = run_page(run, "now")
+        html = make_run_page(run, "now")
         assert [html.count(f'<section id="{name}"') for name in SECTIONS] == [1] * len(SECTIONS)
-    assert run_page(empty, "now").count('class="nothing"') == len(SECTIONS) - 1
+    assert make_run_page(empty, "now").count('class="nothing"') == len(SECTIONS) - 1
 
 
 def test_running_run_has_no_wall_time() -> None:
@@ -103,18 +103,18 @@ def diagnosis_of(count: int) -> Diagnosis:
 
 
 def test_card_has_sentence_and_advice() -> None:
-    section = findings(diagnosis_of(1), "runs/x")
+    section = render_findings(diagnosis_of(1), "runs/x")
     (card,) = parsed(section.content).iter("article")
     assert [text_of(part) for part in card] == ["1. data", "sentence 0", "Try: advice", "See: hookyard stats runs/x"]
     assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
 
 
 def test_only_the_most_serious_findings_are_shown() -> None:
-    content = parsed(findings(diagnosis_of(MOST + 3), "runs/x").content)
-    assert len(list(content.iter("article"))) == MOST
+    content = parsed(render_findings(diagnosis_of(MAX_FINDINGS + 3), "runs/x").content)
+    assert len(list(content.iter("article"))) == MAX_FINDINGS
     assert "And 3 less serious ones: hookyard doctor runs/x" in text_of(content)
 
 
 def test_healthy_run_and_run_with_too_few_rows() -> None:
-    assert "No findings" in str(findings(diagnosis_of(0), "x").content)
-    assert "too few rows" in str(findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)
+    assert "No findings" in str(render_findings(diagnosis_of(0), "x").content)
+    assert "too few rows" in str(render_findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)

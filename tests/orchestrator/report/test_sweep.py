@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from orchestrator import sweep
-from orchestrator.report.sweep import mean_spans, sweep_page
+from orchestrator.report.sweep import compute_mean_spans, make_sweep_page
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of
 from tests.tasks import described
@@ -31,7 +31,7 @@ def with_tables(outcome: Sweep, **tables: Any) -> Any:
 
 
 def test_sweep_page_lists_trials_best_first(outcome: Sweep) -> None:
-    tree = main_of(sweep_page(outcome, "now"))
+    tree = main_of(make_sweep_page(outcome, "now"))
     assert [one.get("id") for one in tree.iter("section")] == list(SECTIONS)
     expected = outcome.trials.sort_values("val/accuracy", ascending=False, kind="stable")
     table = tables_of(tree)["Each trial at its best report, best first"]
@@ -49,10 +49,10 @@ def test_spans_of_a_trial_are_means_of_its_rows(outcome: Sweep) -> None:
     trial = outcome.runs[1]
     rows = trial.stats
     means = rows[rows["phase"] == "train"][["forward_s", "backward_s"]].mean()
-    found = mean_spans(outcome, [trial.name])
+    found = compute_mean_spans(outcome, [trial.name])
     assert found.loc[trial.name, ["forward_s", "backward_s"]].tolist() == pytest.approx(means.tolist())
 
 
 def test_a_sweep_without_a_trial_has_every_section(outcome: Sweep) -> None:
-    html = sweep_page(with_tables(outcome, trials=pd.DataFrame([]), runs=[]), "now")
+    html = make_sweep_page(with_tables(outcome, trials=pd.DataFrame([]), runs=[]), "now")
     assert html.count('class="nothing"') == len(SECTIONS) - 1

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from orchestrator import ConfigError, Run, run, sweep
 from orchestrator.cli import app
-from orchestrator.report import report
+from orchestrator.report import make_report
 from tests.tasks import Points, described
 
 
@@ -214,7 +214,7 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
     assert after.best is not None
     assert after.best.step == 7
     assert "(epoch 0, step 7; diverged: train/loss is NaN since epoch 1)" in str(after.best)
-    assert str(after.best) in report(after.folder)
+    assert str(after.best) in make_report(after.folder)
     assert at_once.best is None
     listed = {row["name"]: row["diverged"] for row in json.loads(answer("ls", "--storage", str(tmp_path), "--json"))}
     assert listed == {name: f"train/loss is NaN since epoch {epoch}" for name, epoch in epochs.items()}

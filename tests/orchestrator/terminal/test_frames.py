@@ -16,10 +16,10 @@ from orchestrator.terminal.frames import (
     MAX_FINDINGS,
     MAX_RANKS,
     LiveFrame,
-    percent,
-    run_frame,
-    short_names,
-    sweep_frame,
+    draw_run_frame,
+    draw_sweep_frame,
+    format_percent,
+    shorten_names,
 )
 from orchestrator.terminal.run_status import RankView, RunProgress, RunView
 from orchestrator.terminal.sweep_status import SweepView, TrialView
@@ -98,7 +98,7 @@ SWEEP = SweepView(
 
 
 def test_run_frame_has_progress_speed_report_and_ranks() -> None:
-    lines = lines_of(run_frame(RUN))
+    lines = lines_of(draw_run_frame(RUN))
     assert lines[0] == "runs/digits  running"
     assert lines[1].startswith("epoch 1 of 4  ")
     assert lines[1].endswith("50%  eta 2 min")
@@ -112,14 +112,14 @@ def test_run_frame_has_progress_speed_report_and_ranks() -> None:
 
 def test_empty_columns_are_left_out() -> None:
     bare = RankView(0, "here", 7)
-    assert lines_of(run_frame(replace(RUN, ranks=(bare,))))[-3].split() == ["rank", "node"]
+    assert lines_of(draw_run_frame(replace(RUN, ranks=(bare,))))[-3].split() == ["rank", "node"]
     on_gpu = replace(bare, peaks={"cuda_peak_allocated_bytes": 3 * 2**30})
-    assert lines_of(run_frame(replace(RUN, ranks=(on_gpu,))))[-1].split() == ["0", "here", "3", "GiB"]
+    assert lines_of(draw_run_frame(replace(RUN, ranks=(on_gpu,))))[-1].split() == ["0", "here", "3", "GiB"]
 
 
 def test_run_frame_shows_the_ranks_with_the_most_work() -> None:
     ranks = tuple(rank(number, 0.01 + number / 1000) for number in range(MAX_RANKS + 4))
-    lines = lines_of(run_frame(replace(RUN, ranks=ranks)))
+    lines = lines_of(draw_run_frame(replace(RUN, ranks=ranks)))
     shown = [int(line.split()[0]) for line in lines if " node" in line and "rank" not in line]
     assert shown == list(range(MAX_RANKS + 3, 3, -1))
     assert lines[-1] == "and 4 ranks with less work of their own"
@@ -128,7 +128,7 @@ def test_run_frame_shows_the_ranks_with_the_most_work() -> None:
 def test_run_frame_ends_with_findings_error_and_notice() -> None:
     findings = tuple(Finding("memory", f"leak {number}") for number in range(MAX_FINDINGS + 2))
     failed = replace(RUN, status="failed", error="rank 1: out of memory", findings=findings, notice="no row for 3 min")
-    lines = lines_of(run_frame(failed))
+    lines = lines_of(draw_run_frame(failed))
     assert lines[0] == "runs/digits  failed"
     assert lines[-3 - MAX_FINDINGS :] == [
         *(f"memory: leak {number}" for number in range(MAX_FINDINGS)),
@@ -140,16 +140,16 @@ def test_run_frame_ends_with_findings_error_and_notice() -> None:
 
 def test_run_frame_of_a_resumed_run_and_of_a_run_without_rows() -> None:
     progress = RunProgress("val", 0, 30, 30, steps=100, share=0.3)
-    lines = lines_of(run_frame(replace(RUN, progress=progress, attempts=2, began_at="step-00000020")))
+    lines = lines_of(draw_run_frame(replace(RUN, progress=progress, attempts=2, began_at="step-00000020")))
     assert lines[1].startswith("epoch 0  step 30 of 100  val  ")
     assert "attempt 2, resumed from step-00000020" in lines
     empty = replace(RUN, progress=RunProgress(), speed=Speed(), report={}, reports=0, ranks=(), row_age_s=None)
-    assert lines_of(run_frame(empty))[0] == "runs/digits  running"
+    assert lines_of(draw_run_frame(empty))[0] == "runs/digits  running"
 
 
 @pytest.mark.parametrize(("share", "text"), [(None, ""), (0.0, "0%"), (0.999, "99%"), (1.0, "100%")])
 def test_100_percent_means_complete(share: float | None, text: str) -> None:
-    assert percent(share) == text
+    assert format_percent(share) == text
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -159,12 +159,12 @@ def test_a_frame_fits_its_width(width: int) -> None:
         findings=(Finding("straggler", "rank 1 is slow " * 20),),
         ranks=(rank(0, node="a-node-with-a-long-name.cluster.local"), RUN.ranks[1]),
     )
-    for frame in (run_frame(long_names), sweep_frame(SWEEP, 24)):
+    for frame in (draw_run_frame(long_names), draw_sweep_frame(SWEEP, 24)):
         assert max(map(len, lines_of(frame, width))) <= width
 
 
 def test_sweep_frame_has_counts_best_and_trials() -> None:
-    lines = lines_of(sweep_frame(SWEEP))
+    lines = lines_of(draw_sweep_frame(SWEEP))
     assert lines[0] == "runs/sweep  running"
     assert lines[1].startswith("3 of 6 trials ended")
     assert lines[1].endswith("58%  eta 4 min")
@@ -177,20 +177,20 @@ def test_sweep_frame_has_counts_best_and_trials() -> None:
     assert rows["trial-0001"].endswith("the scheduler ended the trial")
     assert rows["trial-0002"].endswith("rank 1: out of memory"), "the first line of the error"
     lost = replace(SWEEP, best=None, trials=(), status="lost", notice="the sweep is dead")
-    assert lines_of(sweep_frame(lost))[3:] == ["no best trial by val/accuracy yet", "the sweep is dead"]
+    assert lines_of(draw_sweep_frame(lost))[3:] == ["no best trial by val/accuracy yet", "the sweep is dead"]
 
 
 def test_sweep_frame_fits_the_terminal() -> None:
     many = replace(SWEEP, trials=(*TRIALS[:3], *(trial(number, best=0.1) for number in range(10, 30)), TRIALS[3]))
-    lines = lines_of(sweep_frame(many, 20), 140)
+    lines = lines_of(draw_sweep_frame(many, 20), 140)
     assert len(lines) <= 20
     assert sum(line.startswith("trial-") for line in lines) == 12
     assert lines[-1] == "and 12 more, 1 of them failed"
-    assert sum(line.startswith("trial-") for line in lines_of(sweep_frame(many), 140)) == 24
+    assert sum(line.startswith("trial-") for line in lines_of(draw_sweep_frame(many), 140)) == 24
     error = "rank 1: " + "a long story " * 20
     for height, width in ((24, 80), (None, 80), (None, 50)):
         lines = lines_of(
-            sweep_frame(replace(SWEEP, trials=(*TRIALS[:3], trial(2, "failed", error=error))), height), width
+            draw_sweep_frame(replace(SWEEP, trials=(*TRIALS[:3], trial(2, "failed", error=error))), height), width
         )
         rows = lines[next(number for number, line in enumerate(lines) if line.startswith("──")) + 1 :]
         assert [line.split()[:2] for line in rows] == [[view.name, view.status] for view in TRIALS]
@@ -205,7 +205,7 @@ def test_sweep_frame_fits_the_terminal() -> None:
     ],
 )
 def test_names_are_as_short_as_possible(paths: list[str], names: list[str]) -> None:
-    assert short_names(paths) == dict(zip(paths, names, strict=True))
+    assert shorten_names(paths) == dict(zip(paths, names, strict=True))
 
 
 def test_live_frame_reads_files_and_survives_damage(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from orchestrator import Run, Sweep, run, sweep
 from orchestrator.storage import Storage
 from orchestrator.terminal import notebook
 from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, frame_html, is_notebook, result_html
+from orchestrator.terminal.notebook import NotebookDisplay, is_notebook, render_frame, render_result
 from tests.orchestrator.runs.written import written_run
 from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
 from tests.tasks import experiment
@@ -46,7 +46,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Output]:
     vars(shown).update(HTML=str, display=display)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
-    monkeypatch.setattr(notebook, "_EVERY_S", 0.005)
+    monkeypatch.setattr(notebook, "_INTERVAL_S", 0.005)
     return made
 
 
@@ -87,7 +87,7 @@ def test_failing_frame_does_not_end_training(outputs: list[Output]) -> None:
 
 
 def test_frames_are_drawn_as_on_a_terminal() -> None:
-    assert ">running</span> of &lt;i&gt;" in frame_html(Text.assemble(("running", "bold red"), " of <i>"))
+    assert ">running</span> of &lt;i&gt;" in render_frame(Text.assemble(("running", "bold red"), " of <i>"))
 
 
 def test_second_interrupt_keeps_the_kernel_alive(outputs: list[Output], capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def table_of(html: str) -> pd.DataFrame:
 
 def test_result_html_is_escaped() -> None:
     table = pd.DataFrame({"<b>x</b>": ["<script>"]}, index=["<i>"])
-    html = result_html("runs/<u>", "<em>", ["<a>", None, ""], table)
+    html = render_result("runs/<u>", "<em>", ["<a>", None, ""], table)
     assert not [part for part in ("<script>", "<b>x", "<i>", "<u>", "<em>", "<a>") if part in html]
     assert "runs/&lt;u&gt;" in html
 

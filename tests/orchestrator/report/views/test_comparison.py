@@ -6,13 +6,13 @@ import pytest
 
 from orchestrator.report.markup import Markup
 from orchestrator.report.views.comparison import (
-    coordinates,
     describe_selection,
-    front,
-    parameter_importance,
-    progress,
+    render_coordinates,
+    render_front,
+    render_importance,
+    render_progress,
+    render_spending,
     select_trials,
-    spending,
 )
 from orchestrator.sweeps.results.analysis import make_importance_table
 from tests.orchestrator.report.reading import charts_of, lines_of, tables_of
@@ -41,20 +41,20 @@ def test_selection_has_the_best_half_and_an_even_rest(count: int, most: int) -> 
 
 
 def test_line_of_the_best_trial_is_strongest() -> None:
-    (chart,) = charts_of(coordinates(TRIALS, MAX).content).values()
+    (chart,) = charts_of(render_coordinates(TRIALS, MAX).content).values()
     opacities = {trace["name"]: trace["opacity"] for trace in chart["data"]}
     assert sorted(opacities, key=lambda trial: -opacities[trial]) == [*TRIALS.index[::-1]]
     assert chart["layout"]["xaxis"]["ticktext"] == ["lr", "width", "val/accuracy", "step_s"]
 
 
 def test_importance_matches_the_sweeps() -> None:
-    table = tables_of(parameter_importance(TRIALS, MAX).content)["Importance for val/accuracy"]
+    table = tables_of(render_importance(TRIALS, MAX).content)["Importance for val/accuracy"]
     expected = make_importance_table(TRIALS, "val/accuracy")
     assert table == [
         ["parameter", "share", "spread"],
         *([name, f"{share:.1%}", f"{spread:.1%}"] for name, share, spread in expected.itertuples()),
     ]
-    few = parameter_importance(TRIALS.iloc[:9], MAX)
+    few = render_importance(TRIALS.iloc[:9], MAX)
     assert "Needs 10 trials with val/accuracy; there are 9 so far." in few.content
 
 
@@ -68,7 +68,7 @@ def test_importance_matches_the_sweeps() -> None:
 def test_front_uses_the_metrics_or_one_metric_and_step_s(
     trials: pd.DataFrame, objectives: dict[str, str], best: list[str]
 ) -> None:
-    (chart,) = charts_of(front(trials, objectives).content).values()
+    (chart,) = charts_of(render_front(trials, objectives).content).values()
     dominated, on_front = chart["data"]
     assert on_front["text"] == best
     assert {*dominated["text"]} == {*trials.index} - {*best}
@@ -80,13 +80,13 @@ def test_every_trial_has_a_curve() -> None:
         "t1": [{"step": 1, "val/accuracy": 0.5}],
         "t2": [],
     }
-    curves = lines_of(charts_of(progress(reports, MAX, 3).content)["val/accuracy"])
+    curves = lines_of(charts_of(render_progress(reports, MAX, 3).content)["val/accuracy"])
     assert curves == {"t0": ([1, 2], [0.25, 0.75]), "t1": ([1], [0.5])}
 
 
 def test_time_per_iteration_of_the_best_trials() -> None:
     spans = pd.DataFrame({"forward_s": [0.01, 0.02], "all_reduce_wait_s": [0.01, np.nan]}, index=["t1", "t0"])
-    bars = lines_of(charts_of(spending(spans).content)["Mean iteration of each trial"])
+    bars = lines_of(charts_of(render_spending(spans).content)["Mean iteration of each trial"])
     assert bars == {"forward_s": (["t1", "t0"], [10, 20]), "all_reduce_wait_s": (["t1", "t0"], [10, 0])}
 
 
@@ -96,11 +96,11 @@ def test_time_per_iteration_of_the_best_trials() -> None:
 )
 def test_sections_without_data_are_explained(trials: pd.DataFrame) -> None:
     for section in (
-        coordinates(trials, MAX),
-        parameter_importance(trials, MAX),
-        progress({}, MAX, 0),
-        spending(pd.DataFrame()),
+        render_coordinates(trials, MAX),
+        render_importance(trials, MAX),
+        render_progress({}, MAX, 0),
+        render_spending(pd.DataFrame()),
     ):
         assert not isinstance(section.content, Markup)
     if len(trials) != 1:
-        assert not isinstance(front(trials, MAX).content, Markup)
+        assert not isinstance(render_front(trials, MAX).content, Markup)

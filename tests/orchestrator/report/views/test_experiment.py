@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from orchestrator.records.metadata import Attempt, RunMetadata
-from orchestrator.report.views.experiment import experiment
+from orchestrator.report.views.experiment import render_experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 RUN = RunMetadata(
@@ -16,7 +16,7 @@ RUN = RunMetadata(
 
 
 def test_experiment_section_has_file_command_and_versions() -> None:
-    content = experiment("name: x  # <i>\n", RUN).content
+    content = render_experiment("name: x  # <i>\n", RUN).content
     assert [text_of(one) for one in parsed(content).iter("pre")] == ["name: x  # <i>\n", "-<b>\n+</b>"]
     assert tables_of(content)["Environment"][1:] == [
         ["command", "hookyard run 'a b.yaml'"],
@@ -29,6 +29,6 @@ def test_experiment_section_has_file_command_and_versions() -> None:
 
 def test_several_attempts_are_listed() -> None:
     attempts = [Attempt(0, started="1"), Attempt(1, "epoch-0003", started="2")]
-    table = tables_of(experiment("", RUN, attempts).content)["Attempts"]
+    table = tables_of(render_experiment("", RUN, attempts).content)["Attempts"]
     assert table[1:] == [["0", "1", "the beginning"], ["1", "2", "epoch-0003"]]
-    assert "Attempts" not in str(experiment("", RUN, attempts[:1]).content)
+    assert "Attempts" not in str(render_experiment("", RUN, attempts[:1]).content)

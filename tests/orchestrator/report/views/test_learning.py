@@ -3,7 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from orchestrator.report.views.learning import LINES, MOST_COLUMNS, best, learning, memory, metrics_of, points, recorded
+from orchestrator.report.views.learning import (
+    MAX_CHARTS,
+    MAX_LINES,
+    find_best,
+    group_metrics,
+    render_learning,
+    render_memory,
+    render_other_columns,
+    select_points,
+)
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import charts_of, lines_of, parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import training
@@ -32,21 +41,23 @@ EMPTY = Rows.of(pd.DataFrame(columns=["rank", "phase", "step"]))
 
 
 def test_metrics_are_grouped_by_name() -> None:
-    assert metrics_of(REPORTS)["loss"] == {"train": "train/loss", "val": "val/loss"}
-    assert [*metrics_of(REPORTS)] == ["loss", "accuracy", "iteration_s"]
+    assert group_metrics(REPORTS)["loss"] == {"train": "train/loss", "val": "val/loss"}
+    assert [*group_metrics(REPORTS)] == ["loss", "accuracy", "iteration_s"]
 
 
 def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
-    assert tables_of(learning(EMPTY, REPORTS, {}).content)["Each metric at its best and as last reported"][1:] == [
+    assert tables_of(render_learning(EMPTY, REPORTS, {}).content)["Each metric at its best and as last reported"][
+        1:
+    ] == [
         ["train/loss", "1", "1", "200", "1"],
         ["val/loss", "3", "0", "100", "4"],
         ["val/accuracy", "0.5", "0", "100", "0.25"],
     ]
-    assert best("val/f1", REPORTS, {}) is None
+    assert find_best("val/f1", REPORTS, {}) is None
 
 
 def test_metric_without_direction_has_no_best() -> None:
-    drawn = learning(
+    drawn = render_learning(
         EMPTY, [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}], {}
     ).content
     assert tables_of(drawn)["Each metric at its best and as last reported"][1:] == [["val/score", "", "", "", "0.25"]]
@@ -55,7 +66,7 @@ def test_metric_without_direction_has_no_best() -> None:
 
 def test_loss_chart_keeps_the_extremes() -> None:
     losses = np.linspace(3, 1, 400).reshape(200, 2)
-    chart = charts_of(learning(Rows.of(training(2, loss=losses)), REPORTS, {}).content)["loss"]
+    chart = charts_of(render_learning(Rows.of(training(2, loss=losses)), REPORTS, {}).content)["loss"]
     low, high, mean, train, val = chart["data"]
     assert np.allclose([low["y"], high["y"], mean["y"]], [losses[:, 1], losses[:, 0], losses.mean(axis=1)])
     assert (train["x"], train["y"], val["y"]) == ([100, 200], [2, 1], [3, 4])
@@ -65,43 +76,47 @@ def test_losses_that_are_not_finite_are_counted() -> None:
     losses = np.ones((200, 2))
     losses[7, 1] = np.nan
     assert "Not drawn: 1 of 400 values, which are not finite." in str(
-        learning(Rows.of(training(2, loss=losses)), [], {}).content
+        render_learning(Rows.of(training(2, loss=losses)), [], {}).content
     )
 
 
 def test_metric_without_numbers_has_no_points() -> None:
-    steps, values = points("val/loss", [{"step": 1, "val/loss": None}, {"val/loss": 2.0}, {"step": 3, "val/loss": 0.5}])
+    steps, values = select_points(
+        "val/loss", [{"step": 1, "val/loss": None}, {"val/loss": 2.0}, {"step": 3, "val/loss": 0.5}]
+    )
     assert (steps.tolist(), values.tolist()) == ([3], [0.5])
 
 
 def test_memory_has_a_line_for_each_rank() -> None:
     held = np.full((200, 2), np.nan)
     held[::100] = [2**30, 2**31]
-    charts = charts_of(memory(Rows.of(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content)
+    charts = charts_of(render_memory(Rows.of(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content)
     assert [*charts] == ["rss_bytes", "cuda_reserved_bytes"]
     assert lines_of(charts["rss_bytes"]) == {"rank 0": ([1, 101], [1, 1]), "rank 1": ([1, 101], [2, 2])}
-    assert "memory_stats is off" in memory(Rows.of(training(2))).content
+    assert "memory_stats is off" in render_memory(Rows.of(training(2))).content
 
 
 def test_memory_of_many_ranks_shows_the_largest_and_a_band() -> None:
-    ranks = LINES + 4
+    ranks = MAX_LINES + 4
     held = np.arange(1, ranks + 1) * 2**20 * np.ones((200, 1))
-    chart = charts_of(memory(Rows.of(training(ranks, rss_bytes=held))).content)["rss_bytes"]
+    chart = charts_of(render_memory(Rows.of(training(ranks, rss_bytes=held))).content)["rss_bytes"]
     assert [*lines_of(chart)] == ["all ranks", *(f"rank {rank}" for rank in range(4, ranks))]
     low, high, mean = (trace["y"][0] for trace in chart["data"][:3])
     assert (low, mean, high) == (1, 6.5, 12)
 
 
 def test_a_column_that_no_other_view_shows_has_a_chart() -> None:
-    charts = charts_of(recorded(Rows.of(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content)
+    charts = charts_of(render_other_columns(Rows.of(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content)
     assert [*charts] == ["grad_norm"]
     assert lines_of(charts["grad_norm"])["grad_norm"][1][0] == 2.5
-    assert "No other column" in recorded(Rows.of(training(2))).content
+    assert "No other column" in render_other_columns(Rows.of(training(2))).content
 
 
 def test_columns_without_a_chart_are_named() -> None:
     content = str(
-        recorded(Rows.of(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MOST_COLUMNS + 2)}))).content
+        render_other_columns(
+            Rows.of(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MAX_CHARTS + 2)}))
+        ).content
     )
-    assert len(charts_of(content)) == MOST_COLUMNS
-    assert f"Without a chart: x{MOST_COLUMNS}, x{MOST_COLUMNS + 1}." in content
+    assert len(charts_of(content)) == MAX_CHARTS
+    assert f"Without a chart: x{MAX_CHARTS}, x{MAX_CHARTS + 1}." in content

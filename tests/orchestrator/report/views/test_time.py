@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 
 from orchestrator.report.page import Section
-from orchestrator.report.views.time import BARS, CELLS_ACROSS, hooks, spans
+from orchestrator.report.views.time import BARS, CELLS_ACROSS, render_hooks, render_spans
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import charts_of, lines_of, tables_of
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 
 def drawn(table: pd.DataFrame) -> Section:
-    return spans(Rows.of(table), [])
+    return render_spans(Rows.of(table), [])
 
 
 def test_bars_are_the_means_of_each_rank() -> None:
@@ -60,8 +60,8 @@ def test_the_costliest_hook_comes_first() -> None:
         (0, "ema", "on_update", 100, 0.1), (1, "ema", "on_update", 100, 0.3), (0, "checkpoint", "on_save", 2, 1.0)
     )
     total = rows["step_s"].sum()
-    assert tables_of(hooks(ledger, total).content)["Cost of each hook"][1:] == [
+    assert tables_of(render_hooks(ledger, total).content)["Cost of each hook"][1:] == [
         ["checkpoint", "on_save", "2", "1 s", "500 ms", "0", f"{1 / total:.1%}"],
         ["ema", "on_update", "200", "400 ms", "2 ms", "1", f"{0.4 / total:.1%}"],
     ]
-    assert "No hook was called" in hooks(costs(), 1.0).content
+    assert "No hook was called" in render_hooks(costs(), 1.0).content

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
 from orchestrator.records.new_run import create_run
-from orchestrator.report.sweep import sweep_page
+from orchestrator.report.sweep import make_sweep_page
 from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
@@ -153,7 +153,7 @@ def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
     assert LiveSweep(made.folder).look().best == "a"
     shown = CliRunner().invoke(app, ["show", made.path, "--json"])
     assert json.loads(shown.stdout)["best"].endswith("trials/a")
-    assert 'href="#a"' in sweep_page(made, "now")
+    assert 'href="#a"' in make_sweep_page(made, "now")
 
 
 def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
     assert LiveSweep(made.folder).look().best is None
     shown = CliRunner().invoke(app, ["show", made.path]).stdout
     assert "no best trial: each trial that reported val/accuracy failed" in shown
-    assert "There is no best checkpoint" in sweep_page(made, "now")
+    assert "There is no best checkpoint" in make_sweep_page(made, "now")
 
 
 def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
@@ -277,6 +277,6 @@ def test_the_best_configuration_has_the_best_mean_or_lower_bound_everywhere(
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
     shown = json.loads(CliRunner().invoke(app, ["show", made.path, "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
-    assert f"then by {aggregate}" in sweep_page(made, "now")
+    assert f"then by {aggregate}" in make_sweep_page(made, "now")
     compared = compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"]
     assert compared == pytest.approx([0.7 - 0.05 * first] * 2)
