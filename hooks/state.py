@@ -302,7 +302,7 @@ class State:
         norm = _norm([gradient for gradient in gradients if gradient.numel()], norm_type)
         return shards.norm_of_parts(norm.to(self.device), norm_type)
 
-    def clear_gradient_cache(self) -> None:
+    def forget_gradients(self) -> None:
         """Discard the cached gradient norm; call this after changing gradients."""
         self._gradient_norm = None
 

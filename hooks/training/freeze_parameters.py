@@ -56,4 +56,4 @@ class FreezeParameters(Hook):
             return
         for parameter in self._frozen:
             parameter.grad = None
-        state.clear_gradient_cache()
+        state.forget_gradients()

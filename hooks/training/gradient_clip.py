@@ -51,7 +51,7 @@ class GradientClip(Hook):
         else:
             foreach_clamp_min_(gradients, -self.max_value)
             foreach_clamp_max_(gradients, self.max_value)
-        state.clear_gradient_cache()
+        state.forget_gradients()
 
     def _is_surely_within(self, norm: Tensor) -> bool:
         # On the CPU reading the norm is free, and most steps need no scaling.

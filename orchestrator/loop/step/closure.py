@@ -51,7 +51,7 @@ class ClosureRunner(IterationRunner):
                 self.plan.fire("on_update", state)
                 t_on_update = mark()
             self._clear()
-            state.clear_gradient_cache()
+            state.forget_gradients()
             previous_end = finish(previous_end, (*fetch_times, *self._timestamps, t_stepped, t_on_update, mark()))
             yield
 

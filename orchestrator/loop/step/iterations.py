@@ -237,7 +237,7 @@ class IterationRunner:
                 fire("on_update", state)
                 t_on_update = mark()
             clear_gradients()
-            state.clear_gradient_cache()
+            state.forget_gradients()
             return t_unscaled, t_on_gradients, t_stepped, t_on_update
 
         return update

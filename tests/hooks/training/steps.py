@@ -57,4 +57,4 @@ def _step(state: State, plan: Plan, optimizer: torch.optim.Optimizer) -> None:
         plan.fire("on_update", state)
         state.step += 1
     optimizer.zero_grad()
-    state.clear_gradient_cache()
+    state.forget_gradients()
