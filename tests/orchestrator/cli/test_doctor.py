@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -21,7 +23,9 @@ def made(folder: Path, stats: pd.DataFrame) -> str:
     (folder / "run.json").write_text(
         json.dumps({"name": folder.name, "status": "finished", "started": "2026-01-01T00:00:00Z"})
     )
-    stats.assign(attempt=0, samples=stats["step"] * 32).to_parquet(folder / "stats.parquet")
+    table = stats.assign(attempt=0, samples=stats["step"] * 32)
+    # As runs write it: pandas itself would turn NaN into null.
+    pq.write_table(pa.table({name: table[name].to_numpy() for name in table}), folder / "stats.parquet")
     return str(folder)
 
 
