@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from benchmarks.accidents import cases, processes
 from benchmarks.accidents.cases import Case
@@ -69,8 +71,10 @@ def check(seed: int, root: Path, nodes: Nodes) -> Outcome:
     outcome.problem = _finish(Outcome(undisturbed), folder / "undisturbed", nodes)
     outcome.problem = outcome.problem or _finish(outcome, folder / "disturbed", nodes)
     if not outcome.problem:
-        disturbed, expected = (open_run(folder / name / "case") for name in ("disturbed", "undisturbed"))
-        outcome.problem = difference(_contents(disturbed), _contents(expected))
+        disturbed, expected = (_contents(open_run(folder / name / "case")) for name in ("disturbed", "undisturbed"))
+        if drawn.ranks > 2:  # DDP rebuilds its buckets after a restart, and sums gradients in another order
+            disturbed = tree_map(_ignore_rounding, disturbed, expected)
+        outcome.problem = difference(disturbed, expected)
     outcome.accidents = processes.accidents(folder / "disturbed")
     if not outcome.problem:
         shutil.rmtree(folder)
@@ -103,7 +107,7 @@ def _contents(result: Run) -> dict[str, Any]:
     rows = result.stats.sort_values(KEY)
     files = sorted(Path(result.checkpoint("last")).glob("*.pt"))
     return {
-        "rows": rows[[*KEY, "loss"]].astype(str).to_dict("list"),
+        "rows": {**rows[KEY].astype(str).to_dict("list"), "loss": rows["loss"].tolist()},
         "reports": [
             {name: report[name] for name in ("epoch", "step", "train/loss", "val/loss") if name in report}
             for report in result.reports()
@@ -116,3 +120,11 @@ def _contents(result: Run) -> dict[str, Any]:
             if file.name in ("model.pt", "optimizer.pt")
         },
     }
+
+
+def _ignore_rounding(actual: Any, expected: Any) -> Any:
+    """Return `expected` for a float, or a tensor of floats, that differs from it by less than 1%."""
+    if not isinstance(expected, float) and not (isinstance(expected, Tensor) and expected.is_floating_point()):
+        return actual
+    is_close = torch.allclose(torch.as_tensor(actual), torch.as_tensor(expected), 0.01, 1e-4, equal_nan=True)
+    return expected if is_close else actual
