@@ -153,7 +153,7 @@ SOUND = st.recursive(
 def test_any_condition(text: str) -> None:
     said = "where: "
     try:
-        assert sum(map(len, read_matching_rows(Rows.of(ROWS).source, ["rank"], text))) <= 2
+        assert sum(map(len, read_matching_rows(Rows.wrap(ROWS).source, ["rank"], text))) <= 2
     except UsageError as error:
         said = str(error)
     assert said.startswith(("where: ", "there is no column "))

@@ -70,7 +70,7 @@ def compute_max_per_bin(
     ends = rows.aggregate(
         {"rank": "min(rank)", "last_rank": "max(rank)", "iteration": "min(first)", "last_iteration": "max(iteration)"},
         where=where,
-        of=rows.blocks,
+        table=rows.blocks,
     ).iloc[0]
     axes = {
         "rank": _divide(int(ends["rank"]), int(ends["last_rank"]), max_rows),

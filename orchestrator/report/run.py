@@ -106,7 +106,7 @@ def _sum_by_rank(rows: Rows) -> pd.DataFrame:
     return rows.aggregate(
         {"rows": "sum(rows)::bigint", **{name: how for name, how in columns.items() if name in rows.columns}},
         ["rank"],
-        of=rows.blocks,
+        table=rows.blocks,
     )
 
 

@@ -119,7 +119,7 @@ class LiveRun:
         state = self.folder.storage.state("run.json")
         if self._metadata is None or state != self.metadata_state:
             self._metadata, self.metadata_state = self.folder.read_metadata(), state
-        self._lines += self._line_tail.look()
+        self._lines += self._line_tail.read()
         run = self._metadata
         missing = (run.reports or 0) - len(self._lines)
         if run.status in COMPLETE and missing > 0 and not self._has_warned:
@@ -169,9 +169,9 @@ class LiveRun:
         if self._rows is None or number != self._attempt:
             self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
             self._rank_statuses, self._findings, self._next_comparison = {}, (), float("-inf")
-        self._rows.look()
+        self._rows.update()
         if has_ended and reports and not self._rows.ranks:
-            self._rows.take_joined(attempts, reports[-1]["iteration"])
+            self._rows.read_compacted(attempts, reports[-1]["iteration"])
         return self._rows.ranks, self._rows.training_rows()
 
     def _make_rank_views(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:

@@ -60,7 +60,7 @@ def compute_train_s(rows: Rows) -> float:
 
 def add_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     """Add the usage of the valid rows to the table's metadata, so that a sweep's table need not read the rows."""
-    valid_rows = Rows.of(rows.filter(pc.invert(rows["superseded"])))
+    valid_rows = Rows.wrap(rows.filter(pc.invert(rows["superseded"])))
     stored = json.dumps({"attempts": len(attempts), "usage": compute_usage(valid_rows)})
     return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _METADATA_KEY: stored})
 

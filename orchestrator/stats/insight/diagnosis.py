@@ -83,7 +83,7 @@ def diagnose(
     `hooks` are the hooks' costs. `failure_finding` describes how the run failed, and `epoch_iterations` is the
     length of an epoch. Missing columns mean fewer findings.
     """
-    rows = stats if isinstance(stats, Rows) else Rows.of(stats)
+    rows = stats if isinstance(stats, Rows) else Rows.wrap(stats)
     if not rows.total:
         return Diagnosis((failure_finding,) if failure_finding else (), {"iterations": 0, "ranks": 0})
     sample, seconds = sample_iterations(rows), sum_times(rows)

@@ -61,5 +61,5 @@ def sample_iterations(rows: Rows) -> IterationSample:
         starts = np.linspace(first, last + 1 - length, N_STRETCHES).astype(int)
         stretches = [f"iteration between {start} and {start + length - 1}" for start in starts]
         where = f"{TRAINING} and ({' or '.join(stretches)})"
-    sample = rows.ask(f"select {', '.join(columns)} from rows where {where} order by iteration, rank")
+    sample = rows.query(f"select {', '.join(columns)} from rows where {where} order by iteration, rank")
     return IterationSample(sample, iterations, len(ranks))

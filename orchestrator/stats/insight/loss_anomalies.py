@@ -35,7 +35,7 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
     if by_rank["bad"].any():
         yield from _find_non_finite(rows, len(by_rank))
     group_size = -(-int(by_rank["last"].max()) // MAX_ITERATIONS)
-    means = rows.ask(
+    means = rows.query(
         f"select iteration // {group_size} * {group_size} as first, avg(loss) as loss, count(*) as rows,"
         f" count(*) filter (loss is null or isinf(loss)) as bad"
         f" from rows where {TRAINING} group by first order by first"

@@ -48,7 +48,7 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
     Medians ignore peaks that come and go.
     """
     read = f'{TRAINING} and "{column} known" > 0'
-    ends = rows.aggregate({"first": "min(first)", "last": "max(iteration)"}, where=read, of=rows.blocks)
+    ends = rows.aggregate({"first": "min(first)", "last": "max(iteration)"}, where=read, table=rows.blocks)
     first, last = (float(ends[name].iloc[0]) for name in ("first", "last"))
     begin = first + WARM_UP_SHARE * (last - first)
     stretch = f"floor({N_STRETCHES} * (iteration - {begin}) / ({last} - {begin} + 1))"
@@ -134,7 +134,7 @@ def _find_full_memory(rows: Rows) -> Iterator[Finding]:
     }
     if not columns:
         return
-    ranks = rows.aggregate(columns, ["rank"], of=rows.blocks)
+    ranks = rows.aggregate(columns, ["rank"], table=rows.blocks)
     used = ranks.get("system_memory_percent", pd.Series(dtype=float)).dropna() / 100
     if len(used) and used.max() > 1 - MIN_FREE_SHARE:
         rank, left = find_rank_with_max(used), max(0.0, float(1 - used.max()))

@@ -27,7 +27,7 @@ def sum_times(rows: Rows) -> pd.DataFrame:
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
     sums = {name: f"{select_total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
-    return rows.aggregate({"all_s": select_total("step_s"), **sums}, ["rank"], of=rows.blocks)
+    return rows.aggregate({"all_s": select_total("step_s"), **sums}, ["rank"], table=rows.blocks)
 
 
 def _compute_shares(seconds: pd.DataFrame, span: str) -> pd.Series[Any]:
@@ -121,7 +121,7 @@ def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Findin
     if not len(shares) or shares.max() < SAVING_SHARE:
         return
     rank, share = find_rank_with_max(shares), float(shares.max())
-    stalls = rows.ask(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")[
+    stalls = rows.query(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")[
         "checkpoint_s"
     ]
     yield Finding(

@@ -27,7 +27,7 @@ from orchestrator.stats.read.recorded_files import (
     list_recorded_files,
     open_parquet,
 )
-from orchestrator.stats.write.checksums import read_stream, schema_in
+from orchestrator.stats.write.checksums import read_stream, read_stream_schema
 from orchestrator.storage import Storage
 
 COUNTER_TYPES = {
@@ -132,7 +132,7 @@ def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) 
 
 
 def _read_open_parts(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
-    tails = files.tails
+    tails = files.parts_by_rank
     for first in range(0, len(tails), _RANKS_PER_READ):
         yield from storage.each(lambda parts: read_parts(storage, parts), tails[first : first + _RANKS_PER_READ])
 
@@ -177,7 +177,7 @@ def read_schema(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]
     def part(file: RecordedFile) -> pa.Schema:
         try:
             with storage.open(file.path) as stream:
-                return schema_in(stream, str(storage / file.path)) or pa.schema([])
+                return read_stream_schema(stream, str(storage / file.path)) or pa.schema([])
         except FileNotFoundError:
             return read_schema(storage, _find_current_files(storage, file))[0]
 
@@ -194,7 +194,7 @@ def read_schema(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]
 
 def read_segment(storage: Storage, segment: RecordedFile) -> pa.Table:
     """Return the rows of a segment, including the partition columns from its path. Raises DamagedFile."""
-    with open_parquet(storage, segment.path, at_once=True) as file:
+    with open_parquet(storage, segment.path, prefetch=True) as file:
         rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
     rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
     for name, value in (("attempt", segment.attempt), ("rank", segment.rank)):

@@ -1,4 +1,4 @@
-"""Tails of growing files: each byte is read once."""
+"""Readers of the newest data in growing files. They read each byte once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import parse_lines
 
 WINDOW = 400
-"""Recent training rows that are kept of each rank."""
+"""Number of recent training rows to keep for each rank."""
 
 
 class LineTail:
@@ -34,7 +34,7 @@ class LineTail:
         self._storage, self._name = storage, name
         self._end = self._lines = 0
 
-    def look(self) -> list[dict[str, Any]]:
+    def read(self) -> list[dict[str, Any]]:
         """Return the new reports, from complete lines only."""
         try:
             added = self._storage.read(self._name, self._end)
@@ -47,17 +47,17 @@ class LineTail:
 
 
 class RankTail:
-    """The newest rows of one rank in one attempt, and the peaks of its memory."""
+    """The newest rows and the memory peaks of one rank in one attempt."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage, self._folder = storage, folder
         self._sizes: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._schemas: dict[str, pa.Schema] = {}
-        self._segment = -1
+        self._newest_segment = -1
         """Number of the newest segment."""
-        self._since = 0
-        """Rows read after it."""
+        self._rows_since_segment = 0
+        """Number of rows read after it."""
         self.window: deque[pa.RecordBatch] = deque()
         """Batches with the last WINDOW training rows."""
         self.newest: dict[str, Any] = {}
@@ -68,88 +68,88 @@ class RankTail:
         self.peaks: dict[str, float] = {}
         """Largest value of each column that ends in `_bytes`."""
 
-    def look(self, listed: Mapping[str, FileState] | None = None) -> None:
-        """Read what was written since the last call, also if parts have become a segment.
+    def update(self, listed: Mapping[str, FileState] | None = None) -> None:
+        """Read what was written since the last call, even if parts have become a segment.
 
-        `listed` are the rank's files by name, sorted, if they are known.
+        `listed` has the rank's files by name, sorted, if the caller has listed them.
         """
         files = {
             name: state
             for name, state in (self._storage.tree(self._folder) if listed is None else listed).items()
             if name.startswith("rows-")
         }
-        segments = [name for name in files if name.endswith(".parquet") and _number(name) > self._segment]
+        segments = [name for name in files if name.endswith(".parquet") and _parse_number(name) > self._newest_segment]
         for name in segments:
-            self._take_segment(name, is_newest=name == segments[-1])
-        for name in [name for name in files if name.endswith(".arrow") and _number(name) > self._segment]:
+            self._read_segment(name, is_newest=name == segments[-1])
+        for name in [name for name in files if name.endswith(".arrow") and _parse_number(name) > self._newest_segment]:
             size, modified = files[name]
             if size == self._sizes.get(name):
                 continue
             try:
-                for batch in self._new_batches(name):
-                    self._since += batch.num_rows
-                    self.take(batch)
-            except FileNotFoundError:  # a segment by now, for the next call
+                for batch in self._read_new_batches(name):
+                    self._rows_since_segment += batch.num_rows
+                    self.add(batch)
+            except FileNotFoundError:  # now part of a segment, which the next call reads
                 return
             self._sizes[name] = size
             self.written = time() if modified is None else modified
 
-    def _take_segment(self, name: str, is_newest: bool) -> None:
-        """Read the rows of a segment that were not read as parts; only its peaks if a newer one follows."""
-        path, before = f"{self._folder}/{name}", self._since
+    def _read_segment(self, name: str, is_newest: bool) -> None:
+        """Read the rows of a segment that were not read as parts, or only its peaks if a newer segment follows."""
+        path, before = f"{self._folder}/{name}", self._rows_since_segment
         with open_parquet(self._storage, path) as file:
             metadata = pq.read_metadata(file)
-        self._segment, self._since = _number(name), max(0, before - metadata.num_rows)
+        self._newest_segment, self._rows_since_segment = _parse_number(name), max(0, before - metadata.num_rows)
         if metadata.num_rows <= before:
             return
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for column in map(group.column, range(metadata.num_columns)):
-                self._take_peak(column.path_in_schema, column.statistics and column.statistics.max)
+                self._update_peak(column.path_in_schema, column.statistics and column.statistics.max)
         if is_newest:
-            self.take_joined(read_segment(self._storage, parse_recorded_path(path)).slice(before))
+            self._add_last_rows(read_segment(self._storage, parse_recorded_path(path)).slice(before))
 
-    def take_joined(self, rows: pa.Table) -> None:
-        """Add the last rows of any phases, oldest first."""
+    def _add_last_rows(self, rows: pa.Table) -> None:
+        """Add the last training rows and the last other rows. `rows` are sorted, oldest first."""
         is_training = pc.equal(rows["phase"], "train").to_numpy()
-        for kept in sorted((is_training, ~is_training), key=lambda kept: bool(kept[-1])):
-            for batch in rows.take(np.flatnonzero(kept)[-WINDOW:]).to_batches():
-                self.take(batch)
+        for mask in sorted((is_training, ~is_training), key=lambda mask: bool(mask[-1])):
+            for batch in rows.take(np.flatnonzero(mask)[-WINDOW:]).to_batches():
+                self.add(batch)
 
-    def _new_batches(self, name: str) -> list[pa.RecordBatch]:
-        """Return the whole batches that a stream has got since the last call."""
-        path, begin = f"{self._folder}/{name}", self._ends.get(name, 0)
-        data = self._storage.read(path, begin)
-        stream = read_stream(data, str(self._storage / path), self._schemas.get(name), begin)
+    def _read_new_batches(self, name: str) -> list[pa.RecordBatch]:
+        """Return the complete batches that a stream has gained since the last call."""
+        path, start = f"{self._folder}/{name}", self._ends.get(name, 0)
+        data = self._storage.read(path, start)
+        stream = read_stream(data, str(self._storage / path), self._schemas.get(name), start)
         if stream.schema is not None:
             self._schemas[name], self._ends[name] = stream.schema, stream.end
         return stream.batches
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Add rows of one phase, oldest first."""
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows of one phase, sorted oldest first."""
         if not batch.num_rows:
             return
         self.newest = batch.slice(batch.num_rows - 1).to_pylist()[0]
         for name in batch.schema.names:
             if name.endswith("_bytes"):
-                self._take_peak(name, pc.max(batch.column(name)).as_py())
+                self._update_peak(name, pc.max(batch.column(name)).as_py())
         if self.newest["phase"] != "train":
             return
         self.trained = self.newest["iteration"]
         self.window.append(batch)
-        while sum(kept.num_rows for kept in self.window) - self.window[0].num_rows >= WINDOW:
+        while sum(batch.num_rows for batch in self.window) - self.window[0].num_rows >= WINDOW:
             self.window.popleft()
 
-    def _take_peak(self, name: str, value: Any) -> None:
+    def _update_peak(self, name: str, value: Any) -> None:
         if name.endswith("_bytes") and value is not None:
             self.peaks[name] = max(value, self.peaks.get(name, value))
 
 
-def _number(name: str) -> int:
+def _parse_number(name: str) -> int:
     return int(name.partition("-")[2].partition(".")[0])
 
 
 class AttemptTail:
-    """The newest rows of all ranks of one attempt. `folder` is its own under `stats/`."""
+    """The newest rows of all ranks of one attempt. `folder` is the attempt's folder."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage, self._folder = storage, folder
@@ -159,7 +159,7 @@ class AttemptTail:
     def ranks(self) -> dict[int, RankTail]:
         return {rank: tail for rank, tail in sorted(self._ranks.items()) if tail.newest}
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Read what all ranks wrote since the last call."""
         listed: dict[str, dict[str, FileState]] = {}
         for path, state in self._storage.tree(self._folder).items():
@@ -168,17 +168,17 @@ class AttemptTail:
         for rank in parse_numbers([*listed], "rank="):
             if rank not in self._ranks:
                 self._ranks[rank] = RankTail(self._storage, f"{self._folder}/rank={rank}")
-        self._storage.each(lambda rank: self._ranks[rank].look(listed.get(f"rank={rank}", {})), self._ranks)
+        self._storage.each(lambda rank: self._ranks[rank].update(listed.get(f"rank={rank}", {})), self._ranks)
 
-    def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:
+    def read_compacted(self, attempts: Sequence[Attempt], iteration: int) -> None:
         """Read the last training rows of a compacted run, which ended with `iteration`."""
         if not self._storage.exists(COMPACTED["rows"]):
             warn_lost_rows(self._storage, attempts)
             return
         rows = load(self._storage, attempts, None, f"phase = 'train' and iteration > {iteration - WINDOW}")
-        for rank, own in rows.astype({"phase": str, "node": str}).groupby("rank"):
+        for rank, rank_rows in rows.astype({"phase": str, "node": str}).groupby("rank"):
             tail = self._ranks.setdefault(int(str(rank)), RankTail(self._storage, f"{self._folder}/rank={rank}"))
-            tail.take(pa.RecordBatch.from_pandas(own, preserve_index=False))
+            tail.add(pa.RecordBatch.from_pandas(rank_rows, preserve_index=False))
 
     def training_rows(self) -> pd.DataFrame:
         batches = [pa.Table.from_batches([batch]) for tail in self.ranks.values() for batch in tail.window]

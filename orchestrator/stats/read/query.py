@@ -21,25 +21,25 @@ from orchestrator.stats.read.dataset import Source, temporary_folder
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY = "768MiB"
-"""Memory limit of DuckDB, which spills to a temporary folder."""
+MEMORY_LIMIT = "768MiB"
+"""Memory limit of DuckDB, which spills to disk beyond it."""
 MAX_EXACT_VALUES = 2**24
-"""Number of values up to which quantiles are exact. Beyond it, they are those of a random sample of about this size."""
+"""Maximum number of values for exact quantiles. More are sampled at random, down to about this number."""
 MAX_CONDITION_LENGTH = 50_000
 """Maximum number of characters in a condition."""
-COUNTERS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
-"""Columns of whole numbers that are not measurements."""
-NAMES = ("node", "phase", "trial")
+COUNTER_COLUMNS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
+"""Integer columns that are not measurements."""
+NAME_COLUMNS = ("node", "phase", "trial")
 TRAINING = "phase = 'train'"
 ROW_POSITION = (
     "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end <<"
     " 61) + (epoch::bigint << 31) + iteration)"
 )
-"""SQL expression of a number that orders rows by kind of phase, epoch and iteration."""
+"""SQL expression that orders rows by kind of phase, epoch and iteration."""
 
 
 class Rows:
-    """The valid rows of a run that meet the SQL condition `where`; queries see them as the table `rows`.
+    """The valid rows of a run that match the SQL condition `where`; queries see them as the table `rows`.
 
     In queries, measurements are doubles and NaN is null, as in pandas. Pyarrow reads the files instead of DuckDB: it
     detects damage and supports every storage. Raises DamagedFile.
@@ -53,35 +53,35 @@ class Rows:
         self.numbers: list[str] = [
             field.name
             for field in source.schema
-            if field.name not in (*COUNTERS, *NAMES)
+            if field.name not in (*COUNTER_COLUMNS, *NAME_COLUMNS)
             and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type) or pa.types.is_null(field.type))
         ]
         """Columns that may hold measurements."""
-        self.texts = [field.name for field in source.schema if field.name in NAMES or _is_text(field.type)]
+        self.texts = [field.name for field in source.schema if field.name in NAME_COLUMNS or _is_text(field.type)]
 
     @classmethod
-    def of(cls, table: pd.DataFrame | pa.Table) -> Self:
+    def wrap(cls, table: pd.DataFrame | pa.Table) -> Self:
         if isinstance(table, pd.DataFrame):
-            # Arrow makes nulls of NaN, except in arrays of NumPy.
-            columns = {name: own.to_numpy() if own.dtype.kind == "f" else own for name, own in table.items()}
+            # Arrow turns NaN into null, except in NumPy arrays.
+            columns = {name: data.to_numpy() if data.dtype.kind == "f" else data for name, data in table.items()}
             table = pa.table({name: pa.array(column) for name, column in columns.items()})
         return cls(Source(ds.dataset(table)))
 
-    def ask(self, sql: str) -> pd.DataFrame:
-        with self.source.raising_damaged_file(), _explaining_errors(self._where):
-            answer: pd.DataFrame = self._connection.sql(sql).df()
-        return answer
+    def query(self, sql: str) -> pd.DataFrame:
+        with self.source.raising_damaged_file(), _explain_errors(self._where):
+            result: pd.DataFrame = self._connection.sql(sql).df()
+        return result
 
     def aggregate(
-        self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true", of: str = "rows"
+        self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true", table: str = "rows"
     ) -> pd.DataFrame:
-        """Return SQL aggregates by name, with the sorted groups as the index. `of` is the table: `rows` or `blocks`."""
+        """Return SQL aggregates by name, with the sorted groups as the index. `table` is `rows` or `blocks`."""
         if not expressions and not by:
             return pd.DataFrame(index=[0])
-        named = [f"{expression} as {quote(name)}" for name, expression in expressions.items()]
+        columns = [f"{expression} as {quote(name)}" for name, expression in expressions.items()]
         grouping = f" group by {', '.join(by)} order by {', '.join(by)}" if by else ""
-        table = self.ask(f"select {', '.join([*by, *named])} from {of} where {where}{grouping}")
-        return table.set_index([*table.columns[: len(by)]]) if by else table
+        groups = self.query(f"select {', '.join([*by, *columns])} from {table} where {where}{grouping}")
+        return groups.set_index([*groups.columns[: len(by)]]) if by else groups
 
     def quantiles(self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true") -> pd.DataFrame:
         """Return the quantiles of SQL expressions, interpolated linearly; `at` is the index."""
@@ -98,12 +98,12 @@ class Rows:
     def _sample(self, expressions: Mapping[str, str], where: str, by: str = "0") -> pd.DataFrame:
         """Return SQL expressions of all rows, or of a random sample if there are many.
 
-        The sample has about the same number of rows for each value of `by`, and all rows of small groups.
+        The sample has about as many rows for each value of `by`, and all rows of small groups.
         """
         columns = ", ".join(f"{expression} as {quote(name)}" for name, expression in expressions.items())
         if self.total * len(expressions) <= MAX_EXACT_VALUES:
-            return self.ask(f"select {columns} from rows where {where}")
-        return self.ask(
+            return self.query(f"select {columns} from rows where {where}")
+        return self.query(
             f'with groups as (select {by} as "(group)", count(*) as "(size)" from rows where {where} group by 1)'
             f' select {columns} from rows join groups on {by} = "(group)" where ({where}) and'
             f' hash(rank, epoch, iteration) % greatest(1, "(size)" * {len(expressions)} *'
@@ -113,13 +113,13 @@ class Rows:
     @cached_property
     def total(self) -> int:
         if self._where:
-            return int(self.ask("select count(*) as n from rows")["n"].iloc[0])
+            return int(self.query("select count(*) as n from rows")["n"].iloc[0])
         with self.source.raising_damaged_file():
             return int(self.source.rows.count_rows())
 
     @cached_property
     def blocks(self) -> str:
-        """Name of the table of blocks, which is created at its first use."""
+        """Name of the table of blocks, created on first use."""
         statement = make_blocks_statement(self.columns, self.numbers, self.total)
         with self.source.raising_damaged_file():
             self._connection.execute(statement)
@@ -131,23 +131,23 @@ class Rows:
 
 
 def read_matching_rows(source: Source, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
-    """Yield columns of the rows that meet an SQL condition. Raises UsageError if it is wrong."""
+    """Yield columns of the rows that match an SQL condition. Raises UsageError if the condition is invalid."""
     check_condition(where, source)
     rows = _connect(source, where).sql(f"select {', '.join(map(quote, columns))} from rows")
-    with source.raising_damaged_file(), _explaining_errors(where):
+    with source.raising_damaged_file(), _explain_errors(where):
         yield from pa.RecordBatchReader.from_stream(rows)
 
 
-def _connect(source: Source, where: str | None, measured: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
-    """Return a connection whose view `rows` has the rows that meet a condition, with `measured` columns as doubles."""
-    connection = _own_database().cursor()
+def _connect(source: Source, where: str | None, measurements: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
+    """Return a connection whose view `rows` has the rows that match a condition, with `measurements` as doubles."""
+    connection = _get_internal_database().cursor()
     connection.register("recorded", source.rows)
     columns = []
     for field in source.schema:
-        name = f"{quote(field.name)}{'::double' * (field.name in measured)}"
-        is_number = field.name in measured or pa.types.is_floating(field.type)
-        shown = f"case when isnan({name}) then null else {name} end" if is_number else name
-        columns.append(f"{shown} as {quote(field.name)}")
+        name = f"{quote(field.name)}{'::double' * (field.name in measurements)}"
+        is_number = field.name in measurements or pa.types.is_floating(field.type)
+        value = f"case when isnan({name}) then null else {name} end" if is_number else name
+        columns.append(f"{value} as {quote(field.name)}")
     view = f"select {', '.join(columns)} from recorded"
     condition = f" where ({where}\n)" if where else ""
     connection.execute(f"create temporary view rows as select * from ({view}){condition}")
@@ -164,17 +164,17 @@ def check_condition(where: str, source: Source | None = None) -> None:
             " filter the rest in pandas"
         )
     known = source.schema if source and source.has_rows else None
-    with _explaining_errors(where, known.names if known else (), is_checked=True):
+    with _explain_errors(where, known.names if known else (), is_checked=True):
         # Parse it bare and in parentheses, which rejects an unbalanced `)`.
         for text in (where, f"({where}\n)"):
-            if len(_own_database().extract_statements(f"select 1 where {text}")) != 1:
+            if len(_get_internal_database().extract_statements(f"select 1 where {text}")) != 1:
                 raise UsageError(f"where: {shorten(where, 200)!r} contains a semicolon; write a single condition")
         if known:
             _connect(Source(ds.dataset(known.empty_table())), where)
 
 
 @contextmanager
-def _explaining_errors(where: str | None, columns: Sequence[str] = (), *, is_checked: bool = False) -> Iterator[None]:
+def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checked: bool = False) -> Iterator[None]:
     """Turn DuckDB's errors about a condition into UsageErrors that quote it."""
     import duckdb
 
@@ -198,13 +198,13 @@ def _explaining_errors(where: str | None, columns: Sequence[str] = (), *, is_che
 
 
 def uses_column(where: str, column: str) -> bool:
-    """Return whether a condition uses a column. Raises UsageError if it is not one."""
+    """Return whether a condition uses a column. Raises UsageError if the condition is invalid."""
     check_condition(where)
     return re.search(rf"\b{re.escape(column)}\b", re.sub("'[^']*'", "", where), re.IGNORECASE) is not None
 
 
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UsageError for the first unknown column, with the nearest one."""
+    """Raise UsageError for the first unknown column, and suggest the nearest name."""
     if isinstance(names, str):
         raise UsageError(f"columns must be a list of names, such as ['{shorten(names, 200)}']")
     for name in names:
@@ -214,13 +214,13 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def query(source: Source, sql: str) -> pd.DataFrame:
-    """Run a user's query on the table `rows`, and return its result. It can read nothing else, and write nothing.
+    """Run a user's query on the table `rows`, and return its result. The query can read nothing else and cannot write.
 
     Raises UsageError unless it is a single valid `select`.
     """
     import duckdb
 
-    connection = _database()
+    connection = _open_database()
     connection.register("rows", source.rows)
     connection.execute("set lock_configuration = true")
     try:
@@ -240,13 +240,13 @@ def query(source: Source, sql: str) -> pd.DataFrame:
         connection.close()
 
 
-def _database() -> duckdb.DuckDBPyConnection:
-    """Open an empty in-memory database without access to files and Python variables."""
+def _open_database() -> duckdb.DuckDBPyConnection:
+    """Open an empty in-memory database without access to files or Python variables."""
     import duckdb
 
     folder = temporary_folder()
     connection = duckdb.connect(
-        config={"memory_limit": MEMORY, "temp_directory": folder, "preserve_insertion_order": "false"}
+        config={"memory_limit": MEMORY_LIMIT, "temp_directory": folder, "preserve_insertion_order": "false"}
     )
     finalize(connection, shutil.rmtree, folder, ignore_errors=True)
     for setting in (
@@ -260,9 +260,9 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 @cache
-def _own_database() -> duckdb.DuckDBPyConnection:
+def _get_internal_database() -> duckdb.DuckDBPyConnection:
     """Return the database for this package's own queries; each query has its own cursor."""
-    return _database()
+    return _open_database()
 
 
 def _is_text(kind: pa.DataType) -> bool:

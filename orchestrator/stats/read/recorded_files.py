@@ -1,4 +1,4 @@
-"""The files that ranks recorded, chosen so that each row is in exactly one of them."""
+"""The files that ranks recorded, selected so that each row is in exactly one of them."""
 
 from __future__ import annotations
 
@@ -43,43 +43,43 @@ class RecordedFile(NamedTuple):
 
     @property
     def is_segment(self) -> bool:
-        """True for Parquet, which no longer grows."""
+        """True for a Parquet file, which no longer grows."""
         return self.path.endswith(".parquet")
 
 
 @dataclass(frozen=True)
 class RecordedFiles:
-    """The files of one table of a run; every row is in exactly one."""
+    """The files of one table of a run. Each row is in exactly one file."""
 
     joined: str | None
-    """File of all attempts up to some attempt."""
+    """File with the rows of all attempts up to some attempt."""
     segments: Sequence[RecordedFile]
     """Parquet files of one rank each, sorted by attempt, rank and number."""
     parts: Sequence[RecordedFile]
-    """Arrow streams that may grow, in the same order; newer than their rank's segments."""
-    left: Sequence[str]
-    """Files whose rows are all in others by now."""
+    """Arrow streams that may still grow, in the same order. They are newer than their rank's segments."""
+    obsolete: Sequence[str]
+    """Paths of files whose rows are all in other files by now."""
 
     @property
-    def tails(self) -> list[list[RecordedFile]]:
+    def parts_by_rank(self) -> list[list[RecordedFile]]:
         return [[*parts] for _, parts in groupby(self.parts, key=lambda part: part.folder)]
 
 
 def list_recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:
-    """Return the files of a table, `rows` or `costs`; `storage` is the run's folder, `folder` a part of it.
+    """Return the files of a table, `rows` or `costs`; `storage` is the run's folder, `folder` a subfolder.
 
-    A segment holds every part of its rank up to its own number that no earlier segment holds. A joined file holds all
-    attempts up to its newest.
+    A segment contains the parts of its rank since the previous segment, up to its own number. A joined file contains
+    all attempts up to its newest.
     """
     joined = COMPACTED[table] if storage.exists(COMPACTED[table]) else None
     files = sorted(_list_files(storage, table, folder))
-    joined_up_to = _newest_attempt(storage, joined) if joined and files else -1
-    held = {file.folder: file.number for file in files if file.is_segment}
-    there = [file for file in files if file.attempt > joined_up_to]
-    segments = [file for file in there if file.is_segment]
-    parts = [file for file in there if not file.is_segment and file.number > held.get(file.folder, -1)]
-    counting = {*segments, *parts}
-    return RecordedFiles(joined, segments, parts, [file.path for file in files if file not in counting])
+    newest_joined = _find_newest_attempt(storage, joined) if joined and files else -1
+    newest_segments = {file.folder: file.number for file in files if file.is_segment}
+    remaining = [file for file in files if file.attempt > newest_joined]
+    segments = [file for file in remaining if file.is_segment]
+    parts = [file for file in remaining if not file.is_segment and file.number > newest_segments.get(file.folder, -1)]
+    current = {*segments, *parts}
+    return RecordedFiles(joined, segments, parts, [file.path for file in files if file not in current])
 
 
 def warn_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
@@ -106,22 +106,22 @@ def _parse(match: re.Match[str]) -> RecordedFile:
     return RecordedFile(int(match["attempt"]), int(match["rank"]), int(match["number"]), match[0])
 
 
-def _newest_attempt(storage: Storage, joined: str) -> int:
+def _find_newest_attempt(storage: Storage, joined: str) -> int:
     with open_parquet(storage, joined) as file:
         metadata = pq.read_metadata(file)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    place = metadata.schema.names.index("attempt") if "attempt" in metadata.schema.names else None
-    return max((group.column(place).statistics.max for group in groups), default=-1) if place is not None else -1
+    column = metadata.schema.names.index("attempt") if "attempt" in metadata.schema.names else None
+    return max((group.column(column).statistics.max for group in groups), default=-1) if column is not None else -1
 
 
 @contextmanager
-def open_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Iterator[Any]:
-    """Open a Parquet file of a run and check its footer. Raises DamagedFile, also for errors while it is read.
+def open_parquet(storage: Storage, path: str, *, prefetch: bool = False) -> Iterator[Any]:
+    """Open a Parquet file of a run and check its footer. Raises DamagedFile, even for errors while the caller reads it.
 
-    `at_once` fetches it from a store in one request, which is faster for a few MB.
+    `prefetch` reads a remote file in one request, which is faster for a few MB.
     """
     try:
-        with pa.BufferReader(storage.read(path)) if at_once and storage.local is None else storage.open(path) as file:
+        with pa.BufferReader(storage.read(path)) if prefetch and storage.local is None else storage.open(path) as file:
             check_footer(file)
             yield file
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Compaction of the files of a run that has ended."""
+"""Compaction of an ended run's files."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ JOINED_ROWS = 2**20
 def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Write `stats.parquet` and `hooks.parquet`, or Parquet files of each rank for a long run.
 
-    The driver calls it after all ranks have ended. Superseded rows stay, marked. After a kill at any moment
-    `list_recorded_files` finds every row once. The rows come last, so that they show whether work is left.
+    The driver calls it after all ranks have ended. Superseded rows stay, marked as such. After a kill at any moment,
+    `list_recorded_files` still finds every row once. Rows come last: `is_compacted` looks only at them.
     """
-    gone: list[str] = []
-    kept: set[str] = set()
+    obsolete: list[str] = []
+    kept_folders: set[str] = set()
     for table in ("costs", "rows"):
         files = list_recorded_files(storage, table)
-        own = [*files.segments, *files.parts]
-        gone += files.left
-        if own and _join(storage, table, files, attempts):
-            gone += [file.path for file in own]
+        uncompacted = [*files.segments, *files.parts]
+        obsolete += files.obsolete
+        if uncompacted and _join(storage, table, files, attempts):
+            obsolete += [file.path for file in uncompacted]
             continue
-        kept |= {file.folder for file in own}
+        kept_folders |= {file.folder for file in uncompacted}
         if table == "rows" and attempts:
-            done_again = [segment for segment in files.segments if segment.attempt < attempts[-1].number]
+            earlier_segments = [segment for segment in files.segments if segment.attempt < attempts[-1].number]
 
             def mark_segment(segment: RecordedFile) -> None:
                 update_superseded_column(storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank)
 
-            storage.each(mark_segment, done_again)
+            storage.each(mark_segment, earlier_segments)
             if files.joined:
                 update_superseded_column(storage, files.joined, attempts)
-        storage.each(lambda parts: rewrite_as_segment(storage, parts, attempts), files.tails)
-    if storage.local is None:  # removing a folder takes fewer requests
-        gone = [path if (folder := path.rpartition("/")[0]) in kept else folder for path in gone]
-    storage.each(storage.delete, sorted(set(gone)))
+        storage.each(lambda parts: rewrite_as_segment(storage, parts, attempts), files.parts_by_rank)
+    if storage.local is None:  # deleting a folder takes fewer requests
+        obsolete = [path if (folder := path.rpartition("/")[0]) in kept_folders else folder for path in obsolete]
+    storage.each(storage.delete, sorted(set(obsolete)))
 
 
 def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:
-    """Write the table's file, if it has few rows."""
-    schema, in_parquet = read_schema(storage, files)
-    if in_parquet > JOINED_ROWS:
+    """Write the table as one file if it has few rows, and return whether it has."""
+    schema, parquet_rows = read_schema(storage, files)
+    if parquet_rows > JOINED_ROWS:
         return False
     source = make_source(storage, files, schema)
     if source.data.count_rows() > JOINED_ROWS:
@@ -70,12 +70,12 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
 
 def is_compacted(storage: Storage) -> bool:
     files = list_recorded_files(storage, "rows")
-    return not (files.parts or files.left)
+    return not (files.parts or files.obsolete)
 
 
 def compact_ended(folder: RunFolder) -> None:
     """Compact a run that has ended, if a kill or failure prevented that. Any reader may call this."""
     if is_compacted(folder.storage) or folder.read_metadata().status not in COMPLETE:
         return
-    with suppress(Exception), folder.lease():  # no permission, or no memory: it can be read as it is
+    with suppress(Exception), folder.lease():  # without permission or memory, readers use the files as they are
         compact(folder.storage, folder.read_attempts())

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator.stats.read.recorded_files import RecordedFile
-from orchestrator.stats.write.checksums import END, add_checksum
+from orchestrator.stats.write.checksums import END_OF_STREAM, add_checksum
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
 
@@ -40,7 +40,7 @@ class _DiskPart:
 
     def end(self) -> None:
         with self._file:
-            self._file.write(END)
+            self._file.write(END_OF_STREAM)
 
 
 class _ObjectPart:
@@ -64,7 +64,7 @@ class _ObjectPart:
             return
         [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
         stream = self._uploaded + add_checksum(batch.serialize())
-        self._storage.write(self._path, stream + END)
+        self._storage.write(self._path, stream + END_OF_STREAM)
         self._uploaded = stream
         del self._new[: len(new)]
 

@@ -18,9 +18,9 @@ from orchestrator.storage import Storage
 
 
 def rewrite_as_segment(storage: Storage, parts: Sequence[RecordedFile], attempts: Sequence[Attempt] = ()) -> None:
-    """Rewrite ended parts of one rank as a segment, and remove them. `attempts` determine which rows are superseded.
+    """Rewrite closed parts of one rank as a segment, and delete them. `attempts` determine which rows are superseded.
 
-    After a kill in between, the segment counts; packing again gives the same.
+    After a kill in between, readers use the segment. Repeating the call gives the same segment.
     """
     rows = read_parts(storage, parts)
     if len(rows):
@@ -42,24 +42,23 @@ def add_superseded_column(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Tab
 
 
 def update_superseded_column(storage: Storage, path: str, attempts: Sequence[Attempt], **partition: int) -> None:
-    """Rewrite a Parquet file if more of its rows are superseded than it says; `partition` has attempt and rank of a
-    segment."""
+    """Rewrite a Parquet file whose column `superseded` is out of date. `partition` has a segment's attempt and rank."""
     with open_parquet(storage, path) as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         groups = range(parquet.num_row_groups)
 
-        def marked(group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        def read_marked(group: int, columns: Sequence[str] | None = None) -> pa.Table:
             rows = parquet.read_row_group(group, columns)
             for name, number in partition.items():
                 rows = rows.append_column(name, pa.repeat(number, len(rows)))
             return add_superseded_column(rows, attempts).drop_columns([*partition])
 
         if all(
-            marked(group, [*FILTER_COLUMNS, "superseded"])["superseded"].equals(
+            read_marked(group, [*FILTER_COLUMNS, "superseded"])["superseded"].equals(
                 parquet.read_row_group(group, ["superseded"])["superseded"]
             )
             for group in groups
         ):
             return
-        with storage.create(path) as anew:
-            write_parquet(map(marked, groups), anew)
+        with storage.create(path) as new_file:
+            write_parquet(map(read_marked, groups), new_file)

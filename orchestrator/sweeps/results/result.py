@@ -204,7 +204,7 @@ class Sweep(Result):
             from orchestrator.stats.read.query import Rows
 
             rows = _read_trial_tables(self.runs, columns, lambda run, names: _load_training_rows(run, names, where))
-            tables = [summarize_by("trial", Rows.of(table), columns) for _, table in rows]
+            tables = [summarize_by("trial", Rows.wrap(table), columns) for _, table in rows]
             return pd.concat(tables) if tables else pd.DataFrame()
         per_trial = _read_trial_tables(self.runs, columns, lambda run, names: run.summary(by, names, where))
         summaries = {run.name: table for run, table in per_trial}

@@ -14,7 +14,7 @@ from orchestrator.stats.read.query import Rows
 
 
 def rows_of(**columns: Any) -> Rows:
-    return Rows.of(pd.DataFrame(columns))
+    return Rows.wrap(pd.DataFrame(columns))
 
 
 @settings(deadline=None, max_examples=30)
@@ -72,7 +72,7 @@ def test_heat_map_cell_is_the_maximum_of_its_group(
             "value": np.random.default_rng(seed).random(ranks * iterations),
         }
     )
-    grid = compute_max_per_bin(Rows.of(table), ["value"], down, across)["value"]
+    grid = compute_max_per_bin(Rows.wrap(table), ["value"], down, across)["value"]
     assert grid.values.shape == (min(ranks, down), min(iterations, across))
     for groups, name in ((grid.rows, "rank"), (grid.columns, "iteration")):
         assert sorted(position for first, last in groups for position in range(first, last + 1)) == [

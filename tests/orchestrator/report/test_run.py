@@ -42,7 +42,7 @@ def run_of(
         "hook_costs": costs((0, "ema", "on_update", 200, 0.1)),
     }
     run = {**known, **changes}
-    return SimpleNamespace(**run, rows=lambda: Rows.of(run["stats"]))
+    return SimpleNamespace(**run, rows=lambda: Rows.wrap(run["stats"]))
 
 
 def tiles(run: Any) -> dict[str, str]:

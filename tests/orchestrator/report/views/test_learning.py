@@ -37,7 +37,7 @@ REPORTS = [
         "memory/rss_bytes": 5,
     },
 ]
-EMPTY = Rows.of(pd.DataFrame(columns=["rank", "phase", "step"]))
+EMPTY = Rows.wrap(pd.DataFrame(columns=["rank", "phase", "step"]))
 
 
 def test_metrics_are_grouped_by_name() -> None:
@@ -66,7 +66,7 @@ def test_metric_without_direction_has_no_best() -> None:
 
 def test_loss_chart_keeps_the_extremes() -> None:
     losses = np.linspace(3, 1, 400).reshape(200, 2)
-    chart = charts_of(render_learning(Rows.of(training(2, loss=losses)), REPORTS, {}).content)["loss"]
+    chart = charts_of(render_learning(Rows.wrap(training(2, loss=losses)), REPORTS, {}).content)["loss"]
     low, high, mean, train, val = chart["data"]
     assert np.allclose([low["y"], high["y"], mean["y"]], [losses[:, 1], losses[:, 0], losses.mean(axis=1)])
     assert (train["x"], train["y"], val["y"]) == ([100, 200], [2, 1], [3, 4])
@@ -76,7 +76,7 @@ def test_losses_that_are_not_finite_are_counted() -> None:
     losses = np.ones((200, 2))
     losses[7, 1] = np.nan
     assert "Not drawn: 1 of 400 values, which are not finite." in str(
-        render_learning(Rows.of(training(2, loss=losses)), [], {}).content
+        render_learning(Rows.wrap(training(2, loss=losses)), [], {}).content
     )
 
 
@@ -90,32 +90,32 @@ def test_metric_without_numbers_has_no_points() -> None:
 def test_memory_has_a_line_for_each_rank() -> None:
     held = np.full((200, 2), np.nan)
     held[::100] = [2**30, 2**31]
-    charts = charts_of(render_memory(Rows.of(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content)
+    charts = charts_of(render_memory(Rows.wrap(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content)
     assert [*charts] == ["rss_bytes", "cuda_reserved_bytes"]
     assert lines_of(charts["rss_bytes"]) == {"rank 0": ([1, 101], [1, 1]), "rank 1": ([1, 101], [2, 2])}
-    assert "memory_stats is off" in render_memory(Rows.of(training(2))).content
+    assert "memory_stats is off" in render_memory(Rows.wrap(training(2))).content
 
 
 def test_memory_of_many_ranks_shows_the_largest_and_a_band() -> None:
     ranks = MAX_LINES + 4
     held = np.arange(1, ranks + 1) * 2**20 * np.ones((200, 1))
-    chart = charts_of(render_memory(Rows.of(training(ranks, rss_bytes=held))).content)["rss_bytes"]
+    chart = charts_of(render_memory(Rows.wrap(training(ranks, rss_bytes=held))).content)["rss_bytes"]
     assert [*lines_of(chart)] == ["all ranks", *(f"rank {rank}" for rank in range(4, ranks))]
     low, high, mean = (trace["y"][0] for trace in chart["data"][:3])
     assert (low, mean, high) == (1, 6.5, 12)
 
 
 def test_a_column_that_no_other_view_shows_has_a_chart() -> None:
-    charts = charts_of(render_other_columns(Rows.of(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content)
+    charts = charts_of(render_other_columns(Rows.wrap(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content)
     assert [*charts] == ["grad_norm"]
     assert lines_of(charts["grad_norm"])["grad_norm"][1][0] == 2.5
-    assert "No other column" in render_other_columns(Rows.of(training(2))).content
+    assert "No other column" in render_other_columns(Rows.wrap(training(2))).content
 
 
 def test_columns_without_a_chart_are_named() -> None:
     content = str(
         render_other_columns(
-            Rows.of(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MAX_CHARTS + 2)}))
+            Rows.wrap(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MAX_CHARTS + 2)}))
         ).content
     )
     assert len(charts_of(content)) == MAX_CHARTS

@@ -12,7 +12,7 @@ from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 
 def drawn(table: pd.DataFrame) -> Section:
-    return render_spans(Rows.of(table), [])
+    return render_spans(Rows.wrap(table), [])
 
 
 def test_bars_are_the_means_of_each_rank() -> None:

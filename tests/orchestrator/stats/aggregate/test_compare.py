@@ -67,7 +67,7 @@ def side(
             {"epoch": n, "val/accuracy": value, "val/loss": 1 - value, "val/iteration_s": 0.1}
             for n, value in enumerate(curve)
         ],
-        Rows.of(rows),
+        Rows.wrap(rows),
     )
 
 
@@ -98,7 +98,7 @@ def test_compared_numbers_match_a_hand_calculation() -> None:
         }
     )
     reports = [{"val/loss": 0.5}, {"val/loss": 0.25}, {"val/loss": 0.75}]
-    found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, [], Rows.of(rows[:0]))])
+    found = compare([Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, [], Rows.wrap(rows[:0]))])
     assert found["ranks"] == [2, 0]
     assert {name: entry["values"] for name, entry in found["costs"].items()} == {
         "step_s": [2.0, None],
@@ -117,24 +117,26 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
     """Each rank is slow in every other iteration: 75 s each, though some rank takes 2 s in each of 50 iterations."""
     rows = pd.DataFrame({"rank": [0, 1] * 50, "phase": "train", "epoch": 0, "iteration": np.repeat(np.arange(50), 2)})
     rows["step_s"] = np.where((rows["rank"] + rows["iteration"]) % 2, 1.0, 2.0)
-    found = compare([Side("a", {}, [], Rows.of(rows))])
-    assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.of(rows))["train_s"]]
+    found = compare([Side("a", {}, [], Rows.wrap(rows))])
+    assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.wrap(rows))["train_s"]]
 
 
 def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
     reports = [{"val/ppl": 9.0, "val/score": 0.5}, {"val/ppl": 7.0, "val/score": 0.25}]
     rows = pd.DataFrame()
-    found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, reports, Rows.of(rows))])
+    found = compare([Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, reports, Rows.wrap(rows))])
     assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
     assert "val/score best" not in found["metrics"]
     assert found["not_known"] == ["val/score"]
-    said = compare([Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.of(rows))])
+    said = compare(
+        [Side("a", {}, reports, Rows.wrap(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.wrap(rows))]
+    )
     assert said["metrics"]["val/score best"]["values"] == [0.5, 0.5]
     assert said["not_known"] == []
     against = compare(
         [
-            Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}),
-            Side("b", {}, reports, Rows.of(rows), {"val/score": "min"}),
+            Side("a", {}, reports, Rows.wrap(rows), {"val/score": "max"}),
+            Side("b", {}, reports, Rows.wrap(rows), {"val/score": "min"}),
         ]
     )
     assert against["not_known"] == ["val/score"]

@@ -47,7 +47,7 @@ EMPTY = loaded([])
 def test_the_table_by_span_is_the_costliest_first() -> None:
     rows = two_ranks()
     rows["forward_s"] = rows["step_s"] - rows["data_wait_s"]
-    spans = summarize_spans(Rows.of(rows))
+    spans = summarize_spans(Rows.wrap(rows))
     assert list(spans.index) == ["forward_s", "data_wait_s"]
     # 0.5, 0.5, 0.5, 1, 1, 4 of 21 seconds
     waited = {"seconds": 7.5, "share": 7.5 / 21, "median_s": 0.75, "p95_s": 1 + 0.75 * 3, "worst_rank": 1}
@@ -57,7 +57,7 @@ def test_the_table_by_span_is_the_costliest_first() -> None:
 
 def test_summaries_of_nothing_are_empty() -> None:
     for summary in (summarize, summarize_spans, *(partial(summarize_by, key) for key in ("rank", "node", "phase"))):
-        assert len(summary(Rows.of(EMPTY))) == 0
+        assert len(summary(Rows.wrap(EMPTY))) == 0
 
 
 def test_the_table_by_hook_is_the_costliest_first() -> None:
@@ -70,7 +70,7 @@ def test_the_table_by_hook_is_the_costliest_first() -> None:
             "seconds": [0.75, 0.125, 2.0],
         }
     )
-    hooks = summarize_hooks(costs, sum_seconds(Rows.of(two_ranks())))
+    hooks = summarize_hooks(costs, sum_seconds(Rows.wrap(two_ranks())))
     assert list(hooks.index) == [("ema", "on_update"), ("clip", "on_update")]
     # 14 calls in 2.75 s of 21 s in all
     assert hooks.loc[("ema", "on_update")].to_dict() == {
@@ -107,16 +107,16 @@ def test_summaries_equal_those_of_pandas(seed: int) -> None:
     numbers = [name for name in NUMBERS if name != "empty"]
     kept = {"rank": numbers, "node": numbers, "phase": [*numbers, "loss"]}
     for key in ("rank", "node", "phase"):
-        made, grouped = summarize_by(key, Rows.of(rows)), rows.groupby(key)
+        made, grouped = summarize_by(key, Rows.wrap(rows)), rows.groupby(key)
         assert set(NUMBERS) - set(made.columns) == ({"empty"} if key == "phase" else {"empty", "loss"})
         shown = [name for name in kept[key] if name in made]
         pd.testing.assert_frame_equal(made[shown].sort_index(), grouped[shown].median(), check_exact=True)
         assert made["rows"].to_dict() == grouped.size().to_dict()
     first = rows.sort_values("phase", kind="stable").groupby("rank")
-    assert summarize_by("rank", Rows.of(rows))["node"].to_dict() == {
+    assert summarize_by("rank", Rows.wrap(rows))["node"].to_dict() == {
         rank: own.sort_values(["phase", "epoch", "iteration"])["node"].iloc[0] for rank, own in first
     }
-    summary = summarize(Rows.of(rows))
+    summary = summarize(Rows.wrap(rows))
     for column in ("min", "median", "max"):
         assert summary[column].to_dict() == rows[numbers].agg(column).to_dict()
     assert summary["p95"].to_dict() == rows[numbers].quantile(0.95).to_dict()

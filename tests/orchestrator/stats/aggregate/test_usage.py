@@ -35,7 +35,7 @@ ROWS = pd.DataFrame(
 
 def test_usage_matches_a_hand_calculation() -> None:
     """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory counts."""
-    assert compute_usage(Rows.of(ROWS)) == {
+    assert compute_usage(Rows.wrap(ROWS)) == {
         "ranks": 2,
         "step_s": 2.5,
         "train_s": 6.0,
@@ -48,9 +48,9 @@ def test_usage_matches_a_hand_calculation() -> None:
 
 
 def test_missing_columns_give_no_numbers() -> None:
-    assert compute_usage(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
-    assert compute_usage(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
-    assert compute_usage(Rows.of(ROWS[:0])) == {"ranks": 0}
+    assert compute_usage(Rows.wrap(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
+    assert compute_usage(Rows.wrap(ROWS[["rank", "phase"]])) == {"ranks": 2}
+    assert compute_usage(Rows.wrap(ROWS[:0])) == {"ranks": 0}
 
 
 def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> None:

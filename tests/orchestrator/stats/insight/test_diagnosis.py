@@ -132,7 +132,7 @@ def loss(ranks: int = 3, iterations: int = 200) -> np.ndarray:
 def test_a_loss_that_is_recorded_only_in_some_iterations_is_no_finding() -> None:
     table = pa.Table.from_pandas(training(3, loss=loss()), preserve_index=False)
     some = pc.if_else(pc.less(pc.bit_wise_and(table["iteration"], 3), 1), table["loss"], None)
-    assert not [*find_loss_anomalies(Rows.of(table.set_column(table.column_names.index("loss"), "loss", some)))]
+    assert not [*find_loss_anomalies(Rows.wrap(table.set_column(table.column_names.index("loss"), "loss", some)))]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -140,7 +140,7 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     values = loss()
     values[120:, 1] = value
     values[121:] = value
-    (finding,) = find_loss_anomalies(Rows.of(training(3, loss=values)))
+    (finding,) = find_loss_anomalies(Rows.wrap(training(3, loss=values)))
     assert (finding.numbers["iteration"], finding.numbers["ranks"], finding.numbers["iterations"]) == (121, [1], 80)
     assert finding.weight == 1
     assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice
@@ -164,7 +164,7 @@ def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch
     stats = stats.assign(**grown)
     stats.loc[stats["iteration"].isin([100, 300]) & (stats["rank"] == 1), ["hooks_s", "step_s"]] += 9.0
     whole = diagnose(stats)
-    of_several(monkeypatch, 7, len(stats), len(Rows.of(stats).numbers) + 1)
+    of_several(monkeypatch, 7, len(stats), len(Rows.wrap(stats).numbers) + 1)
     found = diagnose(stats)
     for finding, expected in zip(found.findings, whole.findings, strict=True):
         assert (finding.kind, finding.numbers.get("rank")) == (expected.kind, expected.numbers.get("rank"))

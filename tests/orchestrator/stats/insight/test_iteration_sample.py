@@ -54,12 +54,12 @@ def test_steps_of_several_iterations_are_whole_where_a_stretch_begins() -> None:
 
 def test_a_run_that_is_not_long_is_looked_at_whole() -> None:
     stats = training(2, 100)
-    sample = sample_iterations(Rows.of(pd.concat([stats, stats.assign(phase="val")])))
+    sample = sample_iterations(Rows.wrap(pd.concat([stats, stats.assign(phase="val")])))
     pd.testing.assert_frame_equal(
         sample.rows[["rank", "iteration", "step_s"]], stats[["rank", "iteration", "step_s"]], check_dtype=False
     )
     assert (sample.iterations, sample.ranks, sample.share) == (100, 2, 1.0)
     fewer = sample_iterations(
-        Rows.of(stats[(stats["iteration"] != 50) & ((stats["rank"] == 0) | (stats["iteration"] != 51))])
+        Rows.wrap(stats[(stats["iteration"] != 50) & ((stats["rank"] == 0) | (stats["iteration"] != 51))])
     )
     assert (fewer.iterations, fewer.share) == (99, 1.0)

@@ -23,7 +23,7 @@ def held(ranks: int) -> np.ndarray:
 
 
 def seen(stats: pd.DataFrame) -> Iterator[Finding]:
-    return find_memory_problems(Rows.of(stats))
+    return find_memory_problems(Rows.wrap(stats))
 
 
 def test_leak_is_found_with_slope_and_rank() -> None:

@@ -20,7 +20,7 @@ from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 
 def asked(stats: pd.DataFrame) -> tuple[Rows, pd.DataFrame]:
-    rows = Rows.of(stats)
+    rows = Rows.wrap(stats)
     return rows, sum_times(rows)
 
 

@@ -53,16 +53,16 @@ def seen(tail: RankTail) -> list[int]:
 
 def test_each_look_reads_only_new_rows(storage: Storage) -> None:
     rank, tail = recorder(storage), RankTail(storage, FOLDER)
-    tail.look()
+    tail.update()
     assert (tail.newest, tail.trained, tail.written, seen(tail)) == ({}, 0, None, [])
     append(rank, 1, 2)
-    tail.look()
+    tail.update()
     assert (tail.newest["iteration"], tail.trained, seen(tail)) == (2, 2, [1, 2])
     append(rank, 3)
     # A column that comes later begins a file of its own.
     append(rank, 4, accuracy=0.5)
-    tail.look()
-    tail.look()
+    tail.update()
+    tail.update()
     assert (tail.newest["accuracy"], seen(tail)) == (0.5, [1, 2, 3, 4])
     rank.close()
 
@@ -79,10 +79,10 @@ def test_partial_batch_is_read_once_it_is_whole(tmp_path: Path) -> None:
     tail = RankTail(storage, FOLDER)
     for end in range(0, len(whole) + 1, 16):
         file.write_bytes(whole[:end])
-        tail.look()
+        tail.update()
         stages.add(tuple(seen(tail)))
     file.write_bytes(whole)
-    tail.look()
+    tail.update()
     assert stages | {tuple(seen(tail))} == {(), (1, 2), (1, 2, 3, 4)}
 
 
@@ -93,7 +93,7 @@ def test_old_rows_are_dropped_but_their_peaks_kept(tmp_path: Path) -> None:
         append(rank, *range(first, first + 50), rss_bytes=100)
     rank.append(told(row(0, "val", 0, 1, 800, rss_bytes=300)))
     rank.close()
-    tail.look()
+    tail.update()
     kept = seen(tail)
     assert kept == list(range(kept[0], kept[-1] + 1))
     assert WINDOW <= len(kept) < WINDOW + 50
@@ -113,9 +113,9 @@ def test_rows_rewritten_as_segments_are_followed(storage: Storage, monkeypatch: 
             rank._files._rewrite_parts()  # type: ignore[union-attr]
         if first % 3 == 0:
             continue
-        tail.look()
+        tail.update()
         for one in (tail, anew := RankTail(storage, FOLDER)):
-            one.look()
+            one.update()
             assert (one.trained, one.newest["iteration"], one.peaks) == (first + 6, first + 6, {"rss_bytes": 999})
             assert (one.newest["rank"], one.newest["attempt"]) == (0, 0)
             assert seen(one)[-20:] == list(range(max(1, first - 13), first + 7))
@@ -128,13 +128,13 @@ def test_ranks_appear_once_they_write(tmp_path: Path) -> None:
     """Ranks that begin to write later are found by the next look."""
     storage = Storage(tmp_path)
     tail = AttemptTail(storage, "stats/attempt=0")
-    tail.look()
+    tail.update()
     assert (tail.ranks, len(tail.training_rows())) == ({}, 0)
     record(storage, [row(0, "train", 0, n, n, 1) for n in (1, 2)])
-    tail.look()
+    tail.update()
     assert list(tail.ranks) == [1]
     record(storage, [row(0, "train", 0, 1, 1, 0), row(0, "val", 0, 1, 1, 0, accuracy=0.5)])
-    tail.look()
+    tail.update()
     assert list(tail.ranks) == [0, 1]
     rows = tail.training_rows()
     assert rows[["rank", "phase", "iteration"]].to_numpy().tolist() == [
@@ -153,9 +153,9 @@ def test_compacted_run_shows_its_last_rows(tmp_path: Path) -> None:
         rank.close()
     compact(storage, [FRESH])
     tail = AttemptTail(storage, "stats/attempt=0")
-    tail.look()
+    tail.update()
     assert tail.ranks == {}
-    tail.take_joined([FRESH], iterations[-1])
+    tail.read_compacted([FRESH], iterations[-1])
     assert {rank: seen(one) for rank, one in tail.ranks.items()} == {
         rank: list(iterations[-WINDOW:]) for rank in (0, 1)
     }
@@ -164,10 +164,10 @@ def test_compacted_run_shows_its_last_rows(tmp_path: Path) -> None:
 
 def test_each_whole_line_is_read_once(storage: Storage) -> None:
     tail = LineTail(storage, "metrics.jsonl")
-    assert tail.look() == []
+    assert tail.read() == []
     text = "".join(json.dumps({"step": step}) + "\n" for step in (1, 2)) + '{"step": 3, "val/'
     found = []
     for written in (text[:5], text, text + 'loss": 0.5}\n', text + 'loss": 0.5}\n{"cut sh\n{"step": 4}\n'):
         storage.write("metrics.jsonl", written)
-        found.append(tail.look())
+        found.append(tail.read())
     assert found == [[], [{"step": 1}, {"step": 2}], [{"step": 3, "val/loss": 0.5}], [{"step": 4}]]

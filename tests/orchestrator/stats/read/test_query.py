@@ -47,7 +47,7 @@ NUMBERS = ["step_s", "loss", "lr", "grad norm", "of rank 0", "empty"]
 @pytest.mark.parametrize("seed", range(4))
 def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
     table = drawn(seed)
-    rows, asked = Rows.of(table), {name: queries.quote(name) for name in NUMBERS}
+    rows, asked = Rows.wrap(table), {name: queries.quote(name) for name in NUMBERS}
     assert rows.numbers == NUMBERS
     expected = table[table["rank"] > 0][NUMBERS].quantile([0.05, 0.5, 0.95])
     pd.testing.assert_frame_equal(rows.quantiles(asked, [0.05, 0.5, 0.95], "rank > 0"), expected, check_exact=True)
@@ -63,7 +63,7 @@ def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: py
     count = 100_000
     table = pd.DataFrame({"rank": 0, "epoch": 0, "iteration": range(count), "step_s": np.linspace(0, 1, count)})
     table.loc[:49, "rank"] = 1
-    rows = Rows.of(table)
+    rows = Rows.wrap(table)
     assert rows.quantiles({"s": "step_s"}, [0.5, 0.95])["s"].tolist() == pytest.approx([0.5, 0.95], abs=0.02)
     medians = rows.medians({"s": "step_s"}, "rank")["s"]
     assert medians[0] == pytest.approx(0.5, abs=0.03)
@@ -71,7 +71,7 @@ def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: py
 
 
 def test_query_errors_show_their_place() -> None:
-    data = Rows.of(drawn(1)).source
+    data = Rows.wrap(drawn(1)).source
     assert (
         query(data, 'select rank, max(step_s) as "most" from rows group by rank order by rank')["most"].tolist()
         == drawn(1).groupby("rank")["step_s"].max().tolist()
@@ -101,7 +101,7 @@ def test_query_cannot_read_or_write_files(sql: str, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("a,b\n1,2\n")
     try:
-        found: Any = query(Rows.of(drawn(0)).source, sql.format(file=file))
+        found: Any = query(Rows.wrap(drawn(0)).source, sql.format(file=file))
     except UsageError as error:
         found = str(error)
         assert found.startswith("query: ")
@@ -114,9 +114,9 @@ SPILL = """
 import os, sys
 import pandas as pd
 from orchestrator.stats.read import query
-query.MEMORY = "40MiB"
-rows = query.Rows.of(pd.DataFrame({"iteration": range(10)}))
-found = rows.ask("select count(*) as c from (select a.range, hash(a.range) as h from range(3000000) a order by h)")
+query.MEMORY_LIMIT = "40MiB"
+rows = query.Rows.wrap(pd.DataFrame({"iteration": range(10)}))
+found = rows.query("select count(*) as c from (select a.range, hash(a.range) as h from range(3000000) a order by h)")
 print(found["c"].iloc[0], *[name for name in os.listdir(sys.argv[1]) if str(os.getpid()) in name])
 """
 
@@ -167,10 +167,10 @@ ROWS = pa.table(
     ],
 )
 def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
-    source = Rows.of(ROWS).source
+    source = Rows.wrap(ROWS).source
     batches = queries.read_matching_rows(source, ["row"], where)
     assert sorted(row for batch in batches for row in batch["row"].to_pylist()) == rows
-    assert sorted(Rows(source, where).ask("select row from rows")["row"]) == rows
+    assert sorted(Rows(source, where).query("select row from rows")["row"]) == rows
     assert Rows(source, where).total == len(rows)
 
 
@@ -196,7 +196,7 @@ def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
 )
 def test_condition_errors_are_explained(where: str, says: str) -> None:
     with pytest.raises(UsageError) as raised:
-        list(queries.read_matching_rows(Rows.of(ROWS).source, ["row"], where))
+        list(queries.read_matching_rows(Rows.wrap(ROWS).source, ["row"], where))
     assert says in str(raised.value)
     with pytest.raises(UsageError):
-        Rows(Rows.of(ROWS).source, where).ask("select * from rows")
+        Rows(Rows.wrap(ROWS).source, where).query("select * from rows")

@@ -79,4 +79,4 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DamagedFile, match=r"stats\.parquet"):
         query(open_valid_rows(storage, attempts), "select * from rows")
     with pytest.raises(DamagedFile, match=r"stats\.parquet"):
-        Rows(open_valid_rows(storage, attempts)).ask("select * from rows")
+        Rows(open_valid_rows(storage, attempts)).query("select * from rows")

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import DamagedFile
 from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write.checksums import END, read_stream, schema_in
+from orchestrator.stats.write.checksums import END_OF_STREAM, read_stream, read_stream_schema
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.rank_files import RankFiles
 from orchestrator.storage import Storage
@@ -49,7 +49,7 @@ def test_schema_of_a_file_that_grows_while_it_is_read(data: bytes, tmp_path: Pat
         path.write_bytes(data[:length])
         with Storage(tmp_path).open("rank=0/rows-00000.arrow") as stream:
             path.write_bytes(data)
-            assert (schema := schema_in(stream, path.name)) is not None
+            assert (schema := read_stream_schema(stream, path.name)) is not None
             assert schema.names == ["rank", "loss", "word"]
 
 
@@ -95,7 +95,7 @@ def test_joined_tables_are_plain_parquet_with_or_without_checksum(joined: Path, 
 
 
 def test_stream_cut_short_by_a_kill_is_not_damaged(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    schema, _, second = (place for place in range(len(data) - 8) if data.startswith(END[:4], place))
+    schema, _, second = (place for place in range(len(data) - 8) if data.startswith(END_OF_STREAM[:4], place))
     assert schema == 0
     for length in range(len(data)):
         batches = losses(data[:length])
@@ -105,7 +105,7 @@ def test_stream_cut_short_by_a_kill_is_not_damaged(data: bytes, caplog: pytest.L
 
 
 def test_damaged_batch_ends_the_stream_and_is_reported(data: bytes) -> None:
-    _, first, second = (place for place in range(len(data) - 8) if data.startswith(END[:4], place))
+    _, first, second = (place for place in range(len(data) - 8) if data.startswith(END_OF_STREAM[:4], place))
     for place in (first, first + 4, first + 5, first + 7, first + 40, second, second + 4, data.rindex(b"\xf8\x3f")):
         begin = first if place < second else second
         damaged = data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]
