@@ -21,7 +21,7 @@ from benchmarks.growth.rows import write_run
 READ = """
 import re, sys
 from time import perf_counter, process_time
-from orchestrator.report.run import run_page
+from orchestrator.report.run import make_run_page
 from orchestrator.runs.result import compare_runs
 from orchestrator.runs.result import open_run
 from orchestrator.stats.insight import diagnose
@@ -35,7 +35,7 @@ print(seconds, work, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/stat
 CALLS = {
     "by rank": "run.summary('rank')",
     "doctor": "diagnose(run.rows(), run.hook_costs)",
-    "report": "run_page(run, 'now')",
+    "report": "make_run_page(run, 'now')",
     "compare": "compare_runs([run, run])",
 }
 

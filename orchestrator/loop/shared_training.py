@@ -41,6 +41,7 @@ class SharedState(State):
     """State of one run in a shared training run: its own fields override those of the training's state."""
 
     __slots__ = ("_own", "_training")
+    _own: frozenset[str]
 
     def __init__(self, training: State, own: Mapping[str, Any]) -> None:
         for name, value in {"_training": training, "_own": frozenset(own), **own}.items():

@@ -59,7 +59,7 @@ def test_compare_prints_a_table(runs: list[str]) -> None:
     lines = {line.split()[0]: line for line in printed.splitlines() if line}
     assert lines["optimizer.lr"].split()[1:] == ["0.1", "0.2", "0.1"]
     assert "(equal)" in lines["step_s"]
-    assert "(-50.0%, unknown)" in lines["val/loss"]
+    assert "(-50.0%, too few values to tell from noise)" in lines["val/loss"]
     assert "val/score best" not in printed
     assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
 
