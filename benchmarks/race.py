@@ -133,10 +133,10 @@ def race(curves: Curves, at_once: int) -> tuple[int, int]:
             value = None if number in stopped or number // curves.shape[1] in run.eliminated else next(curve, None)
             if value is None:
                 del under_way[number]
-                run.ended(number, {})
+                run.record_end(number, {})
                 continue
             steps += 1
-            if run.reported(number, {"m": value}):
+            if run.record_report(number, {"m": value}):
                 stopped.add(number)
     contenders = set(range(len(curves))) - run.eliminated.keys()
     return max(contenders, key=lambda configuration: curves[configuration].max(1).mean()), steps

@@ -22,7 +22,7 @@ EXPENSIVE_S = 5e-6
 
 @dataclass
 class Call:
-    """One hook's handler of one event, with its cost so far."""
+    """A hook's handler of an event, with its cost so far."""
 
     name: str
     event: str

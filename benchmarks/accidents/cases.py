@@ -51,7 +51,7 @@ EVENTS = ("on_phase_start", "on_batch", "on_loss", "on_step", "on_phase_end")
 
 @dataclass
 class Case:
-    """One random experiment with its accidents."""
+    """A random experiment with its accidents."""
 
     seed: int
     program: str

@@ -21,7 +21,7 @@ from orchestrator.testing.trees import copied
 
 @dataclass
 class Trained:
-    """What a training has reached."""
+    """Progress of a training."""
 
     model: dict[str, Any]
     optimizer: dict[str, Any]

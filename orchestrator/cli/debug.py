@@ -52,7 +52,7 @@ def replay(
         hooks["replay_hook"] = _make_hook(hook)
     try:
         with nullcontext() if pdb else stdout_to_stderr(), post_mortem(pdb):
-            done = repeat(open_run(run), iteration, rank, hooks)
+            result = repeat(open_run(run), iteration, rank, hooks)
     except RankFailed as error:
         if isinstance(find_root_cause_in_user_code(error), BdbQuit):  # the user left the debugger
             return None
@@ -60,30 +60,30 @@ def replay(
     if as_json:
         return print_json(
             {
-                "checkpoint": done.checkpoint,
-                "threads": done.threads,
-                "agrees": done.is_identical,
-                "row": done.row.reset_index().to_dict("records"),
+                "checkpoint": result.checkpoint,
+                "threads": result.threads,
+                "agrees": result.is_identical,
+                "row": result.row.reset_index().to_dict("records"),
             }
         )
     rows = [
         (name, str(values["stored"]), str(values["replayed"]), "yes" if values["same"] else "no")
-        for name, values in done.row.iterrows()
+        for name, values in result.row.iterrows()
     ]
     print_table(("column", "stored", "replayed", "same"), rows)
-    return echo(_describe_outcome(done))
+    return echo(_describe_outcome(result))
 
 
-def _describe_outcome(done: Replay) -> str:
-    threads = f"{done.threads} thread{'' if done.threads == 1 else 's'}"
-    start = f"Replayed from {done.checkpoint or 'the beginning'} with {threads}:"
-    if done.row["stored"].isna().all():
+def _describe_outcome(result: Replay) -> str:
+    threads = f"{result.threads} thread{'' if result.threads == 1 else 's'}"
+    start = f"Replayed from {result.checkpoint or 'the beginning'} with {threads}:"
+    if result.row["stored"].isna().all():
         start += " the run failed in this iteration, the replay did not;"
-    if not len(done.losses):
+    if not len(result.losses):
         return f"{start} no earlier losses to compare"
-    first, last = done.losses["iteration"].agg(["min", "max"])
-    result = "are" if done.is_identical else "are not"
-    return f"{start} the losses of iterations {first} to {last} {result} bit-for-bit equal"
+    first, last = result.losses["iteration"].agg(["min", "max"])
+    verb = "are" if result.is_identical else "are not"
+    return f"{start} the losses of iterations {first} to {last} {verb} bit-for-bit equal"
 
 
 def _make_hook(argument: str) -> Hook:

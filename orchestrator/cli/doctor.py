@@ -65,22 +65,22 @@ def _check_files(run: str, as_json: bool) -> None:
     if not folder.storage.names():
         RunFolder.open(run)
     checked = list(check_files(folder))
-    wrong = [file for file in checked if file.is_damaged_or_missing]
+    bad_files = [file for file in checked if file.is_damaged_or_missing]
     if as_json:
-        print_json({"path": str(folder), "intact": not wrong, "files": checked})
+        print_json({"path": str(folder), "intact": not bad_files, "files": checked})
     else:
         _print_files(escape_line(str(folder)), escape_data(checked))
-    if wrong:
+    if bad_files:
         raise typer.Exit(FAILED)
 
 
 def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
     """Print a line for each bad file, and the number of files by status."""
-    wrong = [file for file in checked if file.is_damaged_or_missing]
-    if wrong:
-        print_table(("file", "status", "details"), [(file.file, file.status, file.what) for file in wrong])
-    for advice in dict.fromkeys(file.advice for file in wrong):
-        names = [file.file for file in wrong if file.advice == advice]
+    bad_files = [file for file in checked if file.is_damaged_or_missing]
+    if bad_files:
+        print_table(("file", "status", "details"), [(file.file, file.status, file.what) for file in bad_files])
+    for advice in dict.fromkeys(file.advice for file in bad_files):
+        names = [file.file for file in bad_files if file.advice == advice]
         echo(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}")
     counts = Counter(str(file.status) for file in checked)
     echo(f"{path}: {'; '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}")
@@ -95,7 +95,7 @@ def _diagnose(run: str, as_json: bool) -> None:
     opened = open_run(run)
     diagnosis = _make_diagnosis(opened)
     if not as_json:
-        return _print(escape_line(opened.path), escape_data(diagnosis))
+        return _print_diagnosis(escape_line(opened.path), escape_data(diagnosis))
     return print_json(
         {
             "path": opened.path,
@@ -143,7 +143,7 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
     )
 
 
-def _print(path: str, diagnosis: Diagnosis) -> None:
+def _print_diagnosis(path: str, diagnosis: Diagnosis) -> None:
     if not diagnosis.findings:
         echo(f"{path}: {'no findings' if diagnosis.is_healthy else 'too few rows to tell'}. {diagnosis}")
         return

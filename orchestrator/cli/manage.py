@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.records.metadata import RunMetadata
     from orchestrator.records.run_folder import RunFolder
 
-_OPTIONAL = ("driver", "diverged", "tags", "notes")
+_OPTIONAL_COLUMNS = ("driver", "diverged", "tags", "notes")
 """Columns that are shown only if a run has a value there."""
 
 
@@ -54,27 +54,26 @@ def ls(
         raise UsageError(f"the folder {storage} does not exist; --storage names the folder that holds the runs")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}")
-    wanted = [
+    selected = [
         (folder, run)
         for folder, run in listed
         if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)
     ]
-    for _, run in wanted:
+    for _, run in selected:
         if isinstance(run, DamagedFile):
             echo(str(run), err=True)
-    rows = Storage(storage).each(_make_row, wanted)
+    rows = Storage(storage).each(_make_row, selected)
     rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
     if not rows:
         return echo(f"no matching runs in {storage}" if listed else f"no runs in {storage}", err=True)
     shown = [_format_row(row) for row in rows]
-    columns = [name for name in shown[0] if name not in _OPTIONAL or any(row[name] for row in shown)]
+    columns = [name for name in shown[0] if name not in _OPTIONAL_COLUMNS or any(row[name] for row in shown)]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
 
 
 def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
-
     folder, run = listed
     row: dict[str, Any] = {"name": folder.name, "path": str(folder), "best": None, "tags": []}
     row |= dict.fromkeys(("kind", "driver", "diverged", "notes", "started", "ended"), "")

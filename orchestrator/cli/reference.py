@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hooks import Hook, Interval
     from orchestrator.config.resolve import ResolvedExperiment
 
-_PLAIN = (bool, int, float, str, list, dict, NoneType)
+_PLAIN_TYPES = (bool, int, float, str, list, dict, NoneType)
 
 
 def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
@@ -127,7 +127,7 @@ def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
             "name": field.name,
             "type": _format_type(hints[field.name]),
             "required": field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-            "default": default if isinstance(default := defaults[field.name], _PLAIN) else str(default),
+            "default": default if isinstance(default := defaults[field.name], _PLAIN_TYPES) else str(default),
             "doc": " ".join(docs.get(field.name, "").split()),
         }
         for field in list_parameters(cls).values()

@@ -123,14 +123,14 @@ def show_brief(folder: RunFolder) -> None:
         echo(f"Best: {run['best']}")
     elif not run["evaluates"] and (metrics := sorted(name for name in run["metrics"] if name.startswith("val/"))):
         echo(explain_unknown_direction(metrics))
-    _show_use(run["use"])
+    _print_usage_hint(run["use"])
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _show_use(use: UsageHint | None) -> None:
+def _print_usage_hint(use: UsageHint | None) -> None:
     if use:
         label = "resume:         " if use.command.startswith("hookyard resume") else "train it longer:"
         echo(f"  use it:          {use.python}")
@@ -176,7 +176,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         _print_best_configuration(trials, metric, mode, sweep.aggregate)
     reached = summary["reached"] or f"{metric} {format_cell(metric, summary['value'])}"
     echo(f"Best: {summary['best'].rpartition('/')[2]}, {reached}")
-    return _show_use(summary["use"])
+    return _print_usage_hint(summary["use"])
 
 
 def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> None:

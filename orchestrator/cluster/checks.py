@@ -9,8 +9,8 @@ from typing import Literal
 from orchestrator.cluster.probe import Answers, Facts
 from orchestrator.engines.ray_environment import Resources, format_amount, with_unit
 
-DISK_BYTES = 5 * 2**30
-SHARED_MEMORY_BYTES = 2**30
+MIN_DISK_BYTES = 5 * 2**30
+MIN_SHARED_MEMORY_BYTES = 2**30
 """Free bytes below which a node gets a warning."""
 
 
@@ -55,7 +55,7 @@ def check_nodes(
             continue
         findings.extend(_check_versions(driver, node, node.answers.facts))
         findings.extend(_check_answers(node, node.answers, storage, required))
-        findings.extend(_check_room(node, node.answers.facts))
+        findings.extend(_check_disk_space(node, node.answers.facts))
     return sorted(findings, key=lambda finding: finding.level == "warning")
 
 
@@ -97,12 +97,12 @@ def _check_answers(node: Node, answers: Answers, storage: str, required: Resourc
         yield Finding("warning", node.name, what, "Start Ray there with --num-gpus, unless this is intended")
 
 
-def _check_room(node: Node, facts: Facts) -> Iterator[Finding]:
-    if facts.disk_free_bytes < DISK_BYTES:
+def _check_disk_space(node: Node, facts: Facts) -> Iterator[Finding]:
+    if facts.disk_free_bytes < MIN_DISK_BYTES:
         advice = "Ray and uploads need room for temporary files: free some, or set TMPDIR"
         yield Finding("warning", node.name, f"has {_format_gib(facts.disk_free_bytes)} of disk left", advice)
     shared = facts.shared_memory_free_bytes
-    if shared is not None and shared < SHARED_MEMORY_BYTES:
+    if shared is not None and shared < MIN_SHARED_MEMORY_BYTES:
         advice = "Data loaders and Ray use /dev/shm: give a container more (--shm-size, or a memory volume)"
         yield Finding("warning", node.name, f"has {_format_gib(shared)} of shared memory left", advice)
 

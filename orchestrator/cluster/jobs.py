@@ -98,15 +98,15 @@ class Jobs:
         if find_spec("aiohttp") is None:
             raise UsageError("jobs need Ray's dashboard client, which is missing: pip install 'hookyard[cluster]'")
         set_environment(self.address)
-        with self._explaining_connection_errors():
+        with self._explain_connection_errors():
             from ray.job_submission import JobSubmissionClient
 
             self._client: Any = JobSubmissionClient(self.address)
-        # Ray logs each upload and the end of each log.
+        # Ray would log each upload and the end of each log.
         logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
 
     @contextmanager
-    def _explaining_connection_errors(self) -> Iterator[None]:
+    def _explain_connection_errors(self) -> Iterator[None]:
         """Turn connection errors into one UsageError."""
         import requests
         from ray.exceptions import AuthenticationError
@@ -139,7 +139,7 @@ class Jobs:
             "metadata": {"hookyard": job.name},
         }
         try:
-            with self._explaining_connection_errors():
+            with self._explain_connection_errors():
                 return str(self._client.submit_job(**request))
         except RuntimeError as error:
             if "status code 413" in str(error):
@@ -157,19 +157,19 @@ class Jobs:
 
     def status(self, job: str) -> Status:
         """Return the status of a job; raises UsageError for an unknown one."""
-        with self._explaining_connection_errors(), self._explaining_unknown_jobs(job):
+        with self._explain_connection_errors(), self._explain_unknown_jobs(job):
             info = self._client.get_job_info(job)
             return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
 
     def log(self, job: str) -> str:
         """Return the log of a job so far."""
-        with self._explaining_connection_errors(), self._explaining_unknown_jobs(job):
+        with self._explain_connection_errors(), self._explain_unknown_jobs(job):
             log: str = self._client.get_job_logs(job)
             return log
 
     def stop(self, job: str) -> None:
         """Ask a job to save a checkpoint and end."""
-        with self._explaining_connection_errors(), self._explaining_unknown_jobs(job):
+        with self._explain_connection_errors(), self._explain_unknown_jobs(job):
             self._client.stop_job(job)
 
     def follow(self, job: str, show: Callable[[str], None]) -> Status:
@@ -190,7 +190,7 @@ class Jobs:
         return status
 
     @contextmanager
-    def _explaining_unknown_jobs(self, job: str) -> Iterator[None]:
+    def _explain_unknown_jobs(self, job: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:

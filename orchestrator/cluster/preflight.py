@@ -19,7 +19,7 @@ from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import print_line
 
-ANSWER_S = 120.0
+ANSWER_TIMEOUT_S = 120.0
 """Time limit for the answer of a node, which starts a process and imports the experiment."""
 
 
@@ -48,7 +48,7 @@ class Preflight:
 def check_this_machine(storage: str) -> Preflight:
     """Check this machine alone, without Ray."""
     start = time.monotonic()
-    with _driver_file(storage) as folder:
+    with _write_driver_file(storage) as folder:
         answers = probe_node(storage, folder, "here")
     node = Node("this machine", answers, offered_gpus=answers.facts.gpus)
     shown = str(Storage(storage))
@@ -57,14 +57,14 @@ def check_this_machine(storage: str) -> Preflight:
 
 
 def check_cluster(ray: Any, storage: str, experiment: Experiment | None = None) -> Preflight:
-    """Check the nodes of the cluster that Ray has joined, also for the needs of an experiment.
+    """Check the nodes of the cluster that Ray has joined, and the needs of an experiment if given.
 
     Raises UsageError if this machine itself cannot write the storage.
     """
     start, driver = time.monotonic(), collect_facts()
     required = Resources.required_by(experiment.workers) if experiment else Resources({})
-    # A relative folder is relative to the driver, in whatever folder a worker is.
-    with _driver_file(storage) as folder:
+    # A relative folder is relative to the driver, whatever a worker's current folder is.
+    with _write_driver_file(storage) as folder:
         nodes = _examine_nodes(ray, Storage(storage).location, folder, experiment, needs_gpus="GPU" in required.amounts)
     shown = str(Storage(storage))
     findings = check_nodes(driver, nodes, shown, required, Resources(ray.cluster_resources()))
@@ -92,7 +92,7 @@ def preflight(address: str | None, storage: str, experiment: Experiment, *, skip
 
 
 @contextmanager
-def _driver_file(location: str) -> Iterator[str]:
+def _write_driver_file(location: str) -> Iterator[str]:
     """Write a file that every node should see; yield its folder, which is removed at the end."""
     storage = Storage(location)
     storage.reach()
@@ -125,13 +125,13 @@ def _examine_nodes(
         ): node
         for node in alive
     }
-    ready, late = ray.wait([*pending], num_returns=len(pending), timeout=ANSWER_S)
+    ready, late = ray.wait([*pending], num_returns=len(pending), timeout=ANSWER_TIMEOUT_S)
     answers = {}
-    silence = {pending[answer]: f"no answer within {ANSWER_S:g} s" for answer in late}
+    silence = {pending[answer]: f"no answer within {ANSWER_TIMEOUT_S:g} s" for answer in late}
     for answer in ready:
         try:
             answers[pending[answer]] = ray.get(answer)
-        except Exception as error:  # of any kind; the node's own error is the last line of Ray's
+        except Exception as error:  # of any type; the node's own error is the last line of Ray's message
             silence[pending[answer]] = describe_error(error).strip().splitlines()[-1]
     for answer in late:
         ray.cancel(answer, force=True)

@@ -1,4 +1,4 @@
-"""Checks that one machine makes of itself: in the driver, and as a Ray task on each node. Imports no ray."""
+"""Checks of the current machine, for the driver and as a Ray task on each node. Does not import ray."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Answers:
 def probe_node(
     location: str, folder: str, node: str, source: ExperimentSource | None = None, needs_gpus: bool = False
 ) -> Answers:
-    """Check this machine: the storage at a location, and what an experiment needs. Any node."""
+    """Check this machine: the storage at a location, and what an experiment needs."""
     facts = collect_facts()
     return Answers(
         facts,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.checks.sweep_check import sweep_problems
-from orchestrator.config.checks.unreached import unreached_settings
+from orchestrator.config.checks.sweep_check import check_sweep
+from orchestrator.config.checks.unreached import find_unreached_settings
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
@@ -118,7 +118,7 @@ def to_yaml(experiment: Experiment) -> str:
 
 def _check_and_warn(source: ExperimentSource, document: Document) -> Experiment:
     experiment = _check(source, document)
-    for warning in unreached_settings(experiment):
+    for warning in find_unreached_settings(experiment):
         _log.warning("%s", warning)
     return experiment
 
@@ -126,7 +126,7 @@ def _check_and_warn(source: ExperimentSource, document: Document) -> Experiment:
 def _check(source: ExperimentSource, document: Document) -> Experiment:
     problems = list(document.problems)
     resolved = collect_problems(problems, resolve, source)
-    problems.extend(sweep_problems(source, problems))
+    problems.extend(check_sweep(source, problems))
     if problems or resolved is None:
         raise ConfigError(document.sort(problems))
     return resolved.experiment

@@ -12,7 +12,7 @@ from typing import Any
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
 from orchestrator.config.checks.conflicts import find_conflicts
-from orchestrator.config.checks.custom_training import list_default_hooks, train_defaults
+from orchestrator.config.checks.custom_training import list_default_hooks, list_train_defaults
 from orchestrator.config.checks.key_paths import suggest_path
 from orchestrator.config.checks.metrics import with_inferred_modes
 from orchestrator.config.components import BuiltHook, make_hooks, make_task
@@ -60,7 +60,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     problems: list[Problem] = []
     task_class = find_task(data.get("task"))
     is_custom = task_class is not None and has_custom_loop(task_class)
-    data = {**(train_defaults(task_class) if task_class and is_custom else {}), **without_nulls(data)}
+    data = {**(list_train_defaults(task_class) if task_class and is_custom else {}), **without_nulls(data)}
     _, experiment = validate_sections(with_inferred_modes(data), problems)
     if task_class and not is_custom:
         with_defaults = collect_problems(problems, fill_optimization_defaults, experiment, task_class)

@@ -1,4 +1,4 @@
-"""One rank of a gang, in a trial's process or in an actor."""
+"""A rank of a gang, in a trial's process or in an actor."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def check_local_resources(workers: Workers, what: str, address: str | None, *, l
 
 
 class Rank:
-    """One rank, which can train several runs in the same process, one after another."""
+    """A rank, which can train several runs in the same process, one after another."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers

@@ -15,7 +15,7 @@ from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.checks.custom_training import train_parameters
+from orchestrator.config.checks.custom_training import list_train_parameters
 from orchestrator.config.python.user_code import find_source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError
@@ -64,7 +64,7 @@ class CustomLoop(TrainingLoop):
             cursor=RunCursor(state, EpochProgress(state)),
             contents=self.parts,
         )
-        self._arguments = {name: self.state.config[name] for name in train_parameters(type(task))}
+        self._arguments = {name: self.state.config[name] for name in list_train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._checked_at = 0.0, perf_counter()
         self._calls_to_check, self._has_to_stop, self._has_warned, self._has_begun = 0, False, False, False

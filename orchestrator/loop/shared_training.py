@@ -188,7 +188,7 @@ class SharedTraining(Training):
 
 
 class SharedRun(HookedRun):
-    """One of the runs in a shared training run. Used in workers.
+    """A run in a shared training run. Used in workers.
 
     It has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of its experiment. The first
     run also provides the training's experiment, context and non-observing hooks.

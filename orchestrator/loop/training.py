@@ -105,12 +105,12 @@ class Training:
     def _make_timeline(self) -> Timeline:
         experiment = self.experiment
         steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
-        return Timeline.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
+        return Timeline.from_hooks(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
 
     def _make_schedules(self) -> dict[str, Schedule | None]:
         """Return the schedule of each optimizer over the whole run, or None."""
         return {
-            name: Schedule.of(optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path)
+            name: Schedule.make(optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path)
             if optimization.scheduler
             else None
             for name, optimization in self.experiment.optimizations.items()

@@ -16,7 +16,7 @@ from orchestrator.config.load import check_experiment, to_dict, to_yaml
 from orchestrator.config.python.objects import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
-from orchestrator.config.sections.sweep import Sweep as Settings
+from orchestrator.config.sections.sweep import Sweep as SweepSettings
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.ray_environment import (
     Ray,
@@ -179,7 +179,7 @@ def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
         sleep(0.5)
 
 
-def _summarize(settings: Settings) -> dict[str, Any]:
+def _summarize(settings: SweepSettings) -> dict[str, Any]:
     """Return the sweep settings to store in run.json."""
     return {
         "objectives": settings.objectives,
@@ -249,7 +249,7 @@ def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang
             launch(sweep, max_concurrent)
 
 
-def _conclude(folder: RunFolder, settings: Settings, interrupted: bool = False) -> Sweep:
+def _conclude(folder: RunFolder, settings: SweepSettings, interrupted: bool = False) -> Sweep:
     """Compact the rows of ended trials, and record the sweep's end."""
     folder.storage.delete(SCRATCH)
     index = TrialIndex(folder, settings.objectives)
@@ -282,7 +282,7 @@ def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
     return {"trial": trial.name, **asdict(trial.best), **group}
 
 
-def _check_requirements(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
+def _check_requirements(experiment: Experiment, settings: SweepSettings, local: bool, address: str | None) -> None:
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot run the scheduler."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
@@ -304,7 +304,7 @@ def _check_requirements(experiment: Experiment, settings: Settings, local: bool,
         print_line("sweep.max_concurrent: has no effect with --local, which runs one trial at a time")
 
 
-def _compute_concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[int, str]:
+def _compute_concurrency(ray: Any, experiment: Experiment, settings: SweepSettings) -> tuple[int, str]:
     """Return how many trials run at a time, and why. Raises UsageError if none fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers = experiment.workers

@@ -41,7 +41,7 @@ class SequentialTrials:
         try:
             trial = ActiveTrial.begin(sweep.folder.location, number, sweep.experiment.source, sweep.settings, values)
         except ConfigError as error:
-            sweep.failed(number, values, str(error), metric_missing=False)
+            sweep.record_failure(number, values, str(error), metric_missing=False)
             return None
         sweep.begin(number, values)
         if self._scheduler:
@@ -66,7 +66,7 @@ class SequentialTrials:
         if self._scheduler:
             self._scheduler.remove(trial.number, last, len(trial.reports))
         if trial.outcome:
-            self._sweep.ended(trial.number, trial.values, last)
+            self._sweep.record_end(trial.number, trial.values, last)
 
     def _train_until_one_fails(self, trials: Sequence[ActiveTrial]) -> None:
         group = TrialGroup(self._engine, trials, self._sweep.settings)
@@ -88,12 +88,12 @@ class SequentialTrials:
                     ) from failure
                 group.shut_down()
                 missing = isinstance(failure, MetricMissing)
-                self._sweep.failed(trial.number, trial.values, str(failure), metric_missing=missing)
+                self._sweep.record_failure(trial.number, trial.values, str(failure), metric_missing=missing)
 
     def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
         report, name, rules, count = trial.last, trial.folder.name, self._rules, len(trial.reports)
         assert report is not None
-        self._sweep.reported(trial.number, report.metrics)
+        self._sweep.record_report(trial.number, report.metrics)
         by_rule = rules.should_stop(name, {**report.metrics, "training_iteration": count}, trial.seconds)
         if report.is_final and not report.interrupted:
             return None

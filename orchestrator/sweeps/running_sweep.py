@@ -76,24 +76,24 @@ class RunningSweep:
             self._active.add(number)
             self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
 
-    def reported(self, number: int, metrics: Mapping[str, Any]) -> None:
+    def record_report(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Record a report, and show the progress."""
         self._keep_best(number, metrics)
         self._show_progress()
 
-    def recovers(self, number: int, error: str) -> None:
+    def show_recovery(self, number: int, error: str) -> None:
         """Show that a trial lost a process and restarts."""
         action = "resumes from its newest checkpoint" if number in self._active else "begins"
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
 
-    def ended(self, number: int, values: Mapping[str, Any], last: Mapping[str, Any] | None) -> None:
+    def record_end(self, number: int, values: Mapping[str, Any], last: Mapping[str, Any] | None) -> None:
         """Record the end of a trial, and its last report if it has one."""
-        self.search.ended(number, last)
+        self.search.record_end(number, last)
         self._end(number, values, f"{self._metric} {self._best.get(number, math.nan):.4g}")
 
-    def failed(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool) -> None:
+    def record_failure(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool) -> None:
         """Record the failure of a trial, which may be that its reports lack the sweep's metric."""
-        self.search.ended(number, None)
+        self.search.record_end(number, None)
         self.rules.trial_failed(trial_name(number), error if metric_missing else None)
         self._end(number, values, f"failed: {error}")
 

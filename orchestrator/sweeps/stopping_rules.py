@@ -69,7 +69,7 @@ class StoppingRules:
         progress = self._trials[trial]
         self._count_report(progress, metrics)
         # The search gets every report, even if another rule stops the trial.
-        by_search = self._search.reported(trial_number(trial), metrics) if self._search else None
+        by_search = self._search.record_report(trial_number(trial), metrics) if self._search else None
         if reason := self._find_reason(progress, metrics[self._metric], seconds) or by_search:
             self.reasons[trial] = reason
         return reason is not None

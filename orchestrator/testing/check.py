@@ -1,4 +1,4 @@
-"""`check_hook`: for hooks what scikit-learn's check_estimator is for estimators."""
+"""`check_hook`, the counterpart of scikit-learn's check_estimator for hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.task import Task
 from orchestrator.testing.checked_runs import GIVE_FIELDS, CheckedRun, CheckedRuns, Situation, Snapshot
 from orchestrator.testing.ranks import RanksFailed, on_two_ranks
 from orchestrator.testing.training import SmallTask
-from orchestrator.testing.trees import difference
+from orchestrator.testing.trees import find_difference
 from orchestrator.testing.watching import CheckFailure, HookCheckFailed
 
 SITUATIONS = (Situation(), Situation(ranks=2, accumulate=2), Situation(ranks=2, strategy="fsdp"))
@@ -73,7 +73,7 @@ def check_hook(
     with torch_threads(1):
         for situation in SITUATIONS:
             case = dataclasses.replace(case, situation=situation)
-            if failure := _failure(case):
+            if failure := _run_checks(case):
                 raise HookCheckFailed(failure.text(cls.__qualname__, str(case), str(situation)))
 
 
@@ -118,8 +118,8 @@ def _check_class(cls: type[Hook]) -> None:
 # Checks in a loop
 
 
-def _failure(case: Case) -> CheckFailure | None:
-    """Run the checks of a case; return the first that fails."""
+def _run_checks(case: Case) -> CheckFailure | None:
+    """Run the checks of a case, and return the first failure."""
     strategy: Any = case.situation.strategy
     try:
         if case.make().unsuitable(Setup(strategy)):
@@ -143,9 +143,9 @@ def _failure(case: Case) -> CheckFailure | None:
 
 
 def check_on_rank(world: World, case: Case, folder: str) -> CheckFailure | None:
-    """Run the checks of a case on one rank; return the first that fails."""
+    """Run the checks of a case on one rank, and return the first failure."""
     runs = CheckedRuns(case.task, case.situation, world, Path(folder))
-    compare = partial(difference, varies=case.varies)
+    compare = partial(find_difference, varies=case.varies)
     try:
         whole = runs.train(case.make())
         if case.situation.ranks == 1 and case.cls.observes:
@@ -197,7 +197,7 @@ def _check_observes(whole: CheckedRun, without: CheckedRun, compare: _Compare) -
 def _check_mutable(runs: CheckedRuns, case: Case, compare: _Compare) -> None:
     """Compare a change of mutable fields during a run with a resumed run that has the new values."""
     hook = case.make()
-    changes = {name: _changed(getattr(hook, name)) for name in sorted(case.cls.mutable)}
+    changes = {name: _change_value(getattr(hook, name)) for name in sorted(case.cls.mutable)}
     try:
         changed = case.make(**changes)
     except ConfigError:  # out of bounds
@@ -232,8 +232,8 @@ def _expect_equal(
             fail(f"the row of {row['phase']} iteration {row['iteration']}: {text}")
 
 
-def _changed(value: Any) -> Any:
-    """Return another value of a field, close to this one; the same if it is neither a number nor an interval."""
+def _change_value(value: Any) -> Any:
+    """Return a value close to a field's value, or the same one if it is neither a number nor an interval."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, Interval):

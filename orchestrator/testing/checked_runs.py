@@ -22,7 +22,7 @@ from orchestrator.randomness import random_state
 from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
 from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
-from orchestrator.testing.trees import copied, difference
+from orchestrator.testing.trees import copy_tree, find_difference
 from orchestrator.testing.watching import CheckFailure, watch_calls
 
 NAME = "checked"
@@ -102,11 +102,11 @@ class CheckedRuns:
         torch.manual_seed(self._count)  # the process may have drawn numbers before
         folder = self._folder / str(self._count)
         run, recorder = CheckedRun(), KeepingRecorder()
-        loop = self._loop(hook, folder, recorder)
+        loop = self._make_loop(hook, folder, recorder)
         reports = loop.run()
-        with self._errors_as_failures():
+        with self._convert_errors():
             while (report := next(reports, None)) is not None:
-                run.snapshots.append(self._snapshot(hook, report.metrics, loop))
+                run.snapshots.append(self._take_snapshot(hook, report.metrics, loop))
                 path = loop.save()
                 number = len(run.snapshots)
                 if number == 1:
@@ -117,18 +117,18 @@ class CheckedRuns:
                     continue
                 reports.close()
                 # The recorder stays, as recent rows are not part of a checkpoint.
-                hook, loop = next_hook, self._loop(next_hook, folder, recorder)
+                hook, loop = next_hook, self._make_loop(next_hook, folder, recorder)
                 loop.restore(path.rpartition("/")[2])
                 reports = loop.run()
-        run.rows, run.end = recorder.rows, _trained(loop)
+        run.rows, run.end = recorder.rows, _copy_training_state(loop)
         return run
 
-    def _loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> Loop:
+    def _make_loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> Loop:
         folder.mkdir(parents=True, exist_ok=True)
         loop, _ = make_loop(
             self._task,
             {NAME: hook},
-            {**_optimization(self._task), **self._situation.settings},
+            {**_make_optimization(self._task), **self._situation.settings},
             recorder,
             world=self._world,
             store=CheckpointStore(Storage(folder / "checkpoints"), NAME, is_master=self._world.is_master),
@@ -143,7 +143,7 @@ class CheckedRuns:
         return loop
 
     @contextmanager
-    def _errors_as_failures(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         try:
             yield
         except HookError as error:
@@ -158,27 +158,27 @@ class CheckedRuns:
             to_do = "leave alone what training needs; if the task is the cause, give task= with one that trains"
             raise CheckFailure("runs", f"a run with it fails: {describe_error(error)}", to_do) from error
 
-    def _snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> Snapshot:
+    def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> Snapshot:
         runs_here = NAME in loop.plan.hooks
         return Snapshot(
             dict(metrics),
             random_state(),
-            **_trained(loop),
+            **_copy_training_state(loop),
             state_dict=_read_back("state_dict", hook.state_dict()) if runs_here else {},
             rank_state_dict=_read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},
         )
 
 
-def _trained(loop: Loop) -> dict[str, Any]:
+def _copy_training_state(loop: Loop) -> dict[str, Any]:
     state = loop.state
     return {
-        "parameters": copied(dict(state.module.named_parameters())),
-        "buffers": copied(dict(state.module.named_buffers())),
-        "optimizer": copied({name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}),
+        "parameters": copy_tree(dict(state.module.named_parameters())),
+        "buffers": copy_tree(dict(state.module.named_buffers())),
+        "optimizer": copy_tree({name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}),
     }
 
 
-def _optimization(task: Task) -> dict[str, Any]:
+def _make_optimization(task: Task) -> dict[str, Any]:
     """Return an optimizer and a scheduler that have state to save, unless the task has its own."""
     entries: dict[str, Any] = {
         "optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9},
@@ -192,7 +192,7 @@ def _optimization(task: Task) -> dict[str, Any]:
 
 def _read_back(method: str, state: Any) -> Any:
     """Return a hook's state as a checkpoint returns it; raise CheckFailure if that differs."""
-    tree = copied(state)
+    tree = copy_tree(state)
     file = BytesIO()
     to_do = (
         f"return tensors, numbers, text, and lists and dicts of them from {method}(): checkpoints are loaded with"
@@ -205,6 +205,6 @@ def _read_back(method: str, state: Any) -> Any:
         reason = str(error).strip().partition("\n")[0]
         what = f"{method}() returns what a checkpoint cannot hold: {type(error).__name__}: {reason}"
         raise CheckFailure("state", what, to_do) from error
-    if text := difference(loaded, tree):
+    if text := find_difference(loaded, tree):
         raise CheckFailure("state", f"the result of {method}() comes back from a checkpoint changed: {text}", to_do)
     return loaded

@@ -1,4 +1,4 @@
-"""Two gloo ranks in processes of their own, which stay for the checks of a whole test session."""
+"""Two gloo ranks in separate processes, which persist for a whole test session."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from orchestrator.loop.world import World
 
 SIZE = 2
 TIMEOUT_S = 120.0
-"""Time after which the ranks count as waiting for each other."""
-GRACE_S = 2.0
-"""Time for the other rank once one has a result, because it may wait for that rank."""
+"""Time after which the ranks are considered deadlocked."""
+GRACE_PERIOD_S = 2.0
+"""Time for the second rank to finish after the first: it may be waiting for the first."""
 _pools: list[Pool] = []
 """One process for each rank."""
 
@@ -36,7 +36,7 @@ class RanksFailed(RuntimeError):
 def on_two_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Return `function(world, *arguments)` of each rank, in rank order.
 
-    Omits a rank that still waits for another one, which has returned a result. Raises RanksFailed.
+    Omits a rank that is waiting for a rank which has already returned. Raises RanksFailed.
     """
     try:
         call = pickle.dumps((function, arguments))
@@ -80,7 +80,7 @@ def _wait(pending: Sequence[AsyncResult[Any]]) -> dict[int, tuple[Any, str | Non
             if rank not in answers and result.ready():
                 answers[rank] = result.get()
                 if answers[rank] != (None, None):
-                    deadline = monotonic() + GRACE_S
+                    deadline = monotonic() + GRACE_PERIOD_S
     return answers
 
 

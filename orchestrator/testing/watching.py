@@ -16,7 +16,7 @@ from hooks.plan import Call, Plan
 from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.state import State
 from orchestrator.randomness import random_state
-from orchestrator.testing.trees import copied, difference
+from orchestrator.testing.trees import copy_tree, find_difference
 
 READS = frozenset(
     "item tolist numpy cpu __bool__ __float__ __int__ __index__ __array__ is_nonzero equal allclose nonzero argwhere"
@@ -48,8 +48,7 @@ class CheckFailure(BaseException):
 
 
 class DeviceReads(TorchFunctionMode):
-    """Calls `report` with a function's name when a value is read that would be on a device, though all runs on the
-    CPU."""
+    """Mode that calls `report` with a function's name if it reads a value that would be on a device outside tests."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()
@@ -84,7 +83,7 @@ def _has_mask(index: Any) -> bool:
 
 
 class Collectives(TorchDispatchMode):
-    """Calls `report` with the name of each collective before it starts."""
+    """Mode that calls `report` with the name of each collective before it starts."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no types
@@ -98,13 +97,13 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def shared_state(state: State) -> dict[str, Any]:
+def copy_shared_state(state: State) -> dict[str, Any]:
     """Return a copy of what training and all hooks share, which a hook that observes must not change."""
     return {
         "random numbers of ": random_state(),
-        "state.batch": copied(state.batch),
-        "state.output": copied(state.output),
-        "state.loss": copied(state.loss),
+        "state.batch": copy_tree(state.batch),
+        "state.output": copy_tree(state.output),
+        "state.loss": copy_tree(state.loss),
         "requires_grad of parameter ": {name: leaf.requires_grad for name, leaf in state.module.named_parameters()},
         "training of module ": {name: module.training for name, module in state.module.named_modules()},
     }
@@ -118,10 +117,10 @@ def watch_calls(hook: Hook, plan: Plan, *, collectives: bool, observes: bool) ->
     for calls in plan.calls.values():
         for call in calls:
             if plan.hooks.get(call.name) is hook:
-                call.run = _watched(hook, call, call.run, collectives=collectives, observes=observes)
+                call.run = _wrap_call(hook, call, call.run, collectives=collectives, observes=observes)
 
 
-def _watched(
+def _wrap_call(
     hook: Hook, call: Call, run: Callable[..., None], *, collectives: bool, observes: bool
 ) -> Callable[..., None]:
     is_within_iteration = call.event in WITHIN_ITERATION
@@ -129,15 +128,15 @@ def _watched(
 
     def watched(state: State, *arguments: Any) -> None:
         columns = dict(state.row)
-        shared = shared_state(state) if observes else {}
+        shared = copy_shared_state(state) if observes else {}
         with ExitStack() as stack:
             if not (collectives or hook.collective):
                 stack.enter_context(Collectives(partial(_fail_collective, call.event)))
             if is_within_iteration and not may_wait:
                 stack.enter_context(DeviceReads(partial(_fail_read, call.event)))
             run(state, *arguments)
-        now = shared_state(state) if observes else {}
-        if change := next(filter(None, (difference(now[name], shared[name], name) for name in shared)), ""):
+        now = copy_shared_state(state) if observes else {}
+        if change := next(filter(None, (find_difference(now[name], shared[name], name) for name in shared)), ""):
             to_do = "leave it unchanged (torch.random.fork_rng(), a copy of a tensor), or remove `observes`"
             raise CheckFailure("observes", f"{call.event} changes what training and other hooks share: {change}", to_do)
         if is_within_iteration:

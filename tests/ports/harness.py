@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hooks import Hook, State
 from orchestrator import Experiment, Run
-from orchestrator.testing.trees import difference
+from orchestrator.testing.trees import find_difference
 
 SEED = 0
 Model = TypeVar("Model", bound=nn.Module)
@@ -97,18 +97,18 @@ def check(run: Run, expected: Trained, rank: int = 0) -> None:
     for _, counted in [("train", rows[is_train]), *rows[~is_train].groupby(["phase", "epoch"], observed=True)]:
         assert counted["iteration"].tolist() == list(range(1, len(counted) + 1))
     rows = rows[is_train]
-    assert not difference({name: rows[name].tolist() for name in expected.rows}, expected.rows)
+    assert not find_difference({name: rows[name].tolist() for name in expected.rows}, expected.rows)
     if rank:
         return  # reports and checkpoints are the master's
     reports = [
         {name: report.get(name) for name in wanted}
         for report, wanted in zip(run.reports(), expected.reports, strict=True)
     ]
-    assert not difference(reports, expected.reports)
+    assert not find_difference(reports, expected.reports)
     weights = {name: tensor for name, tensor in run.weights("last").items() if name in expected.model}
-    assert not difference(weights, dict(expected.model))
+    assert not find_difference(weights, dict(expected.model))
     saved = torch.load(Path(run.checkpoint("last")) / "optimizer.pt", weights_only=True)
-    assert not difference(saved["optimizer"], expected.optimizer)
+    assert not find_difference(saved["optimizer"], expected.optimizer)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Conflicts between the sections of an experiment, each of which is valid by itself."""
+"""Conflicts between the sections of an experiment, each of which is valid on its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from hooks import Hook
 from hooks.hook import Setup
-from orchestrator.config.checks.custom_training import train_problems
+from orchestrator.config.checks.custom_training import check_train_method
 from orchestrator.config.checks.metrics import check_metrics, find_contradicting_modes
 from orchestrator.config.optim.changes import check_changes
 from orchestrator.config.optim.optimization import check_optimization
@@ -24,17 +24,17 @@ def find_conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]
     data = experiment.model_dump(mode="json")
     yield from find_contradicting_modes(data)
     if has_custom_loop(cls):
-        yield from train_problems(experiment, cls)
+        yield from check_train_method(experiment, cls)
     else:
         yield from check_needs(experiment, experiment)
         yield from _check_distribution(experiment, cls)
         yield from check_optimization(experiment, cls, hooks)
         yield from check_changes(experiment, cls)
     yield from check_metrics(data, task, hooks)
-    yield from _check_hooks(_setup(experiment, cls, hooks))
+    yield from _check_hooks(_make_setup(experiment, cls, hooks))
 
 
-def _setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Setup:
+def _make_setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Setup:
     workers, kind = experiment.workers, experiment.optimizer.type
     return Setup(
         strategy="fsdp" if workers.strategy == "fsdp" and workers.count != 1 else "ddp",

@@ -1,4 +1,4 @@
-"""A task with a training loop of its own: the keys that it reads, and errors for those that have no effect."""
+"""Checks of a task with a custom training loop: the keys that it reads, and errors for keys without effect."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _ALWAYS_READ = frozenset(
     " notes hooks sweep".split()
 )
 _DECLARABLE = Experiment.model_fields.keys() - _ALWAYS_READ
-_READ_OF_WORKERS = frozenset(["count", "gpu", "cpus", "memory", "accelerator", "resources", "spares"])
+_READ_WORKER_KEYS = frozenset(["count", "gpu", "cpus", "memory", "accelerator", "resources", "spares"])
 
 
-def train_parameters(task: type[Task]) -> dict[str, inspect.Parameter]:
-    """Return what `train` declares after `session`: keys of the experiment, by name."""
+def list_train_parameters(task: type[Task]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of `train` after `session`, by name: keys of the experiment."""
     parameters = list(inspect.signature(task.train).parameters.values())[2:]
     return {parameter.name: parameter for parameter in parameters}
 
 
-def train_defaults(task: type[Task]) -> dict[str, Any]:
-    declared = train_parameters(task).items()
+def list_train_defaults(task: type[Task]) -> dict[str, Any]:
+    declared = list_train_parameters(task).items()
     return {name: value.default for name, value in declared if name in _DECLARABLE and value.default is not value.empty}
 
 
@@ -41,9 +41,9 @@ def list_default_hooks() -> list[str]:
     return [name for name in DEFAULT_HOOKS if not setup.find_reason_against(HOOKS[name]())]
 
 
-def train_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+def check_train_method(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
     """Yield the problems of `train` itself, and of keys that it does not read."""
-    name, location, declared = task.__name__, find_source_location(task.train), train_parameters(task)
+    name, location, declared = task.__name__, find_source_location(task.train), list_train_parameters(task)
     if not inspect.isgeneratorfunction(inspect.unwrap(task.train)):
         yield Problem("task", f"{name}.train() has no `yield`, so it reports nothing{location}")
     for key in declared.keys() - _DECLARABLE:
@@ -58,5 +58,5 @@ def train_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem
                 yield Problem(key, message, suggestion=f"remove it, or write def train(self, session, {key})")
     for key, field in Workers.model_fields.items():
         is_changed = any(find_changed_keys(getattr(experiment.workers, key), field.default, key))
-        if key not in _READ_OF_WORKERS and is_changed:
+        if key not in _READ_WORKER_KEYS and is_changed:
             yield Problem(f"workers.{key}", f"has no effect: {name}.train(), which trains, distributes its own model")

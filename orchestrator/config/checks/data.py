@@ -17,7 +17,7 @@ from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, has_custom_loop
 
 PHASES_OF_DATA = "a mapping of train, and optionally val and test, to their datasets"
-_NOTHING = object()
+_MISSING = object()
 
 
 def is_indexed(dataset: Any) -> bool:
@@ -48,7 +48,7 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
 
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
-    """Raise ConfigError if there is no training data, or a phase is wrong."""
+    """Raise ConfigError if there is no training data, or a phase is invalid."""
     misspelled = [] if "train" in datasets else get_close_matches("train", map(str, datasets), n=1)
     errors = (_make_phase_error(phase, dataset) for phase, dataset in datasets.items() if phase not in misspelled)
     messages = list(filter(None, errors))
@@ -86,7 +86,7 @@ def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
         if is_indexed(dataset):
             if (type(task).sampler, type(task).loader) == (Task.sampler, Task.loader):
                 dataset[0]
-        elif hasattr(dataset, "__iter__") and next(iter(dataset), _NOTHING) is _NOTHING:
+        elif hasattr(dataset, "__iter__") and next(iter(dataset), _MISSING) is _MISSING:
             raise ConfigError.at("task", _make_empty_error(phase, dataset, "it yields no sample"))
 
 

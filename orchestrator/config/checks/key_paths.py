@@ -1,4 +1,4 @@
-"""The path that an unknown key probably means."""
+"""Suggestions for unknown keys that exist elsewhere in an experiment."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
     task_arguments = [f"task_args.{name}" for name in (list_parameters(task) if task else ())]
     deeper = [path for path in (*task_arguments, *_list_key_paths()) if path.startswith(f"{parent}{dot}")]
     same_name = (path for path in deeper if path.endswith(f".{key}") and path != problem.path)
-    meant = sorted(same_name, key=lambda path: path.count("."))
-    if not meant:
+    candidates = sorted(same_name, key=lambda path: path.count("."))
+    if not candidates:
         return problem
-    return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, meant[:_MAX_SUGGESTIONS]))}?")
+    return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, candidates[:_MAX_SUGGESTIONS]))}?")
 
 
 @cache
 def _list_key_paths() -> tuple[str, ...]:
-    """Return the dotted paths of the experiment's keys, of torch's optimizers' and schedulers', and of our hooks'."""
+    """Return the dotted paths of an experiment's keys, torch's optimizers and schedulers, and our hooks."""
     classes: dict[str, Mapping[str, Any]] = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS}
     paths = ["optimizer.groups", *_list_model_paths(Experiment)]
     for path, table in classes.items():

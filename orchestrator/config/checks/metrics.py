@@ -23,7 +23,7 @@ _REPORTED_ENDINGS = ("_s", "_bytes")
 def infer_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
     """Return the modes that the sweep, a checkpoint or early stopping takes over from other parts, by path.
 
-    `sweep` is the sweep that the experiment is a trial of.
+    `sweep` is the sweep if the experiment is one of its trials.
     """
     if sweep is not None:
         data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
@@ -32,7 +32,7 @@ def infer_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str
         if monitored.entry.get("mode") is not None:
             continue
         modes = [direction(metric, declared) for metric in monitored.metrics]
-        takes_over = _kind(monitored) in ("sweep", "checkpoint", "early_stopping")
+        takes_over = _get_kind(monitored) in ("sweep", "checkpoint", "early_stopping")
         if takes_over and declared.keys() & {*monitored.metrics} and all(modes):
             inferred[f"{monitored.path}.mode"] = modes if len(modes) > 1 else modes[0]
     return inferred
@@ -55,7 +55,7 @@ def find_contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(monitored.path, message)
 
 
-def _kind(monitored: MonitoredMetrics) -> str:
+def _get_kind(monitored: MonitoredMetrics) -> str:
     return str(monitored.entry.get("type", monitored.path.removeprefix("hooks.")))
 
 
@@ -71,7 +71,7 @@ class _Monitored(NamedTuple):
         """`train`, `val` or `test`; empty for a metric without a phase."""
         return "val" if (self.kind, self.metric) == ("checkpoint", "auto") else phase_of(self.metric)
 
-    def problem(self, message: str, known: Iterable[str] = ()) -> Problem:
+    def make_problem(self, message: str, known: Iterable[str] = ()) -> Problem:
         near = nearest(self.metric, known)
         return Problem(self.path, f"{self.metric} {message}", suggestion=f"did you mean '{near}'?" if near else None)
 
@@ -93,13 +93,13 @@ def check_metrics(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]
         is_sweep, stops_training = monitored.kind == "sweep", monitored.kind in ("early_stopping", "param_scheduler")
         names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
         if stops_training and monitored.phase == "test":
-            yield monitored.problem("is measured after training; use a metric of train or val")
+            yield monitored.make_problem("is measured after training; use a metric of train or val")
         elif not monitored.phase and not (is_sweep and "/" in monitored.metric) and (stops_training or not is_open):
-            yield _find_without_phase(monitored, known)
+            yield _make_missing_phase_problem(monitored, known)
         elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
-            yield monitored.problem("is never measured with validate_every: 0")
+            yield monitored.make_problem("is never measured with validate_every: 0")
         elif names and monitored.metric != "auto" and not _is_known(monitored, known[monitored.phase]):
-            yield monitored.problem(f"is no metric of this task; available: {', '.join(names)}", names)
+            yield monitored.make_problem(f"is no metric of this task; available: {', '.join(names)}", names)
 
 
 def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
@@ -108,16 +108,16 @@ def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) ->
     for monitored in _list_monitored(data):
         is_auto, phase = monitored.metric == "auto", monitored.phase
         if phase and not (phases_of("val", phases) if is_auto else phase_of(monitored.metric, phases)):
-            # The metric's name in each phase of its kind.
+            # The metric's name in each phase of the same kind
             near = [f"{other}/{monitored.metric.rpartition('/')[2]}" for other in phases_of(phase, phases)]
             message = f"is never measured: data() of the task returns {', '.join(phases)} and no {phase}"
-            problems.append(monitored.problem(message, near))
+            problems.append(monitored.make_problem(message, near))
     return problems
 
 
 def _list_monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
     for part in find_monitored_metrics(data):
-        kind = _kind(part)
+        kind = _get_kind(part)
         if kind in ("checkpoint", "early_stopping", "param_scheduler") or (
             kind == "sweep" and not any(map(_decides_metrics, part.entry.get("space") or ()))
         ):
@@ -130,15 +130,17 @@ def _decides_metrics(path: str) -> bool:
     return is_hook or path.startswith(("task", "validate_every")) or path.endswith(".type")
 
 
-def _find_without_phase(monitored: _Monitored, known: Mapping[str, Collection[str]]) -> Problem:
+def _make_missing_phase_problem(monitored: _Monitored, known: Mapping[str, Collection[str]]) -> Problem:
     name = monitored.metric.rpartition("/")[2]
     names = [f"{phase}/{metric}" for phase in PHASES for metric in known.get(phase, (name,))]
-    return monitored.problem(f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names)
+    return monitored.make_problem(
+        f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names
+    )
 
 
 def _list_metric_names(task: Task) -> dict[str, list[str]]:
     """Return the names of a task's metrics by phase; empty if they are unknown before the first batch."""
-    # Any other annotation than a tensor's may mean parts of the loss, which are metrics too.
+    # Any annotation except a tensor may mean that the loss has parts, which are metrics too.
     annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
     if type(task).metrics is not Task.metrics or annotation != "Tensor":
         return {}

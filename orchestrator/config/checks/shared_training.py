@@ -9,7 +9,7 @@ from typing import Any
 
 from hooks import EVENTS, HOOKS, Hook, ParamScheduler
 from hooks.metrics.names import phase_of
-from orchestrator.config.checks.space import context
+from orchestrator.config.checks.space import choose_context
 from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.sweep import Fifo, HyperBand, Population, Race, Sweep
@@ -28,10 +28,10 @@ class SharedPaths:
 
     paths: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Path to the reason; the empty path holds for all."""
+    """Reason by path; the empty path stands for all."""
 
     def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
-        """Group trials, given by number and values, that share one training run; the leader comes first."""
+        """Group trials, given as number and values, by shared training run. Each group starts with its leader."""
         groups: dict[str, list[int]] = {}
         for number, values in trials:
             rest = {path: value for path, value in values.items() if path not in self.paths}
@@ -40,14 +40,14 @@ class SharedPaths:
 
 
 def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
-    """Return the paths of a sweep that can share a training run; imports the task and the hooks.
+    """Return the paths of a sweep that can share a training run. Imports the task and the hooks.
 
-    `source` is the sweep's, or that of the experiment below it.
+    `source` is the source of the sweep or of its experiment.
     """
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
         return SharedPaths()
-    if reason := _sweep_reason(sweep):
+    if reason := _explain_sweep(sweep):
         return SharedPaths((), {"": reason})
     resolved = {path: list(_resolve_each(source.without_sweep(), sweep, path)) for path in swept}
     fan_out_only = _explain_fan_out_only(sweep)
@@ -80,12 +80,12 @@ def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
                 or shared.reasons.get(path)
                 or "it changes the training, and only parameters of hooks that observe can"
             )
-            instead = "choice" if sweep.search == "optuna" else "grid"
-            message = f"cannot be shared by one training run, because {reason}; use {instead}"
+            alternative = "choice" if sweep.search == "optuna" else "grid"
+            message = f"cannot be shared by one training run, because {reason}; use {alternative}"
             yield Problem(join("sweep.space", f"{path}.fan_out"), message)
 
 
-def _sweep_reason(sweep: Sweep) -> str:
+def _explain_sweep(sweep: Sweep) -> str:
     """Return why no trials of a sweep can share a training run; empty if some can."""
     reasons = {
         "share_training is false": not sweep.share_training,
@@ -110,10 +110,10 @@ def _explain_fan_out_only(sweep: Sweep) -> str:
 
 def _resolve_each(source: ExperimentSource, sweep: Sweep, path: str) -> Iterator[ResolvedExperiment]:
     """Yield the experiment with each value of a path; a value that does not fit fails when its trial begins."""
-    around = context(path, sweep.space)
+    values_around = choose_context(path, sweep.space)
     for value in sweep.space[path].candidates():
         try:
-            yield resolve(source.with_values({**around, path: value}))
+            yield resolve(source.with_values({**values_around, path: value}))
         except ConfigError:
             continue
 

@@ -60,7 +60,7 @@ def leaves_open(inner: str, value: Any) -> bool:
     return False
 
 
-def context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
+def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
     """Return a value for each swept path that decides what `name` means: the choice around it, its `type`, the task."""
     values: dict[str, Any] = {}
     for other in sort_outer_first(space):
@@ -110,7 +110,7 @@ def _make_grid(sweep: Sweep) -> dict[str, list[Any]]:
 
 
 def _multiply(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of the paths that are drawn; lazily, as there may be more than fit in memory."""
+    """Yield all combinations of values lazily, because there may be more than fit in memory."""
     points: Iterator[dict[str, Any]] = iter([{}])
     for name in sort_outer_first(values):
         points = _extend(points, name, values[name], space)
@@ -131,7 +131,7 @@ def _extend(
 
 
 def count_trials(sweep: Sweep) -> int:
-    """Return the number of trials, as far as the budget allows; by default those of one round."""
+    """Return the number of trials within the budget; by default the length of one round."""
     trials = sweep.trials or compute_round_length(sweep)
     return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
 
@@ -141,17 +141,17 @@ def compute_round_length(sweep: Sweep) -> int:
     return count_points(sweep) * sweep.repeats
 
 
-def count_trainings(sweep: Sweep, begun: int = 0) -> int:
-    """Return the number of trainings that the trials from number `begun` on take, if all `fan_out` values share one."""
+def count_trainings(sweep: Sweep, first: int = 0) -> int:
+    """Return the number of trainings that the trials from number `first` on need if all `fan_out` values share one."""
     trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeats
-    return len({(number // trials_per_draw, number % sweep.repeats) for number in range(begun, count_trials(sweep))})
+    return len({(number // trials_per_draw, number % sweep.repeats) for number in range(first, count_trials(sweep))})
 
 
 def count_concurrent_trials(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
     """Return the number of trials that fit side by side on nodes with these resources.
 
-    With a range of ranks, trials count with the most of them, as they would take each other's places; a single trial
-    makes do with fewer.
+    With a range of ranks, each trial takes the maximum, so that trials do not compete for slots. A single trial runs
+    with fewer.
     """
     slots = sum(_count_slots(workers.bundle(), node) for node in nodes)
     fitting = max(slots // workers.max_count, min(1, slots // workers.min_count))
@@ -159,7 +159,7 @@ def count_concurrent_trials(sweep: Sweep, trials: int, workers: Workers, nodes: 
 
 
 def _count_slots(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
-    """Return the number of ranks that fit on a node, in Ray's own unit, so that 0.6 holds 0.2 three times."""
+    """Return the number of ranks that fit on a node, in Ray's own unit, in which 0.6 holds 0.2 three times."""
     return min(
         _count_units(node.get(resource, 0)) // max(1, _count_units(amount)) for resource, amount in bundle.items()
     )

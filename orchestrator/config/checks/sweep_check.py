@@ -10,13 +10,13 @@ from typing import Any
 
 from hooks.metrics.direction import directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
-from orchestrator.config.checks.custom_training import train_parameters
+from orchestrator.config.checks.custom_training import list_train_parameters
 from orchestrator.config.checks.metrics import with_inferred_modes
 from orchestrator.config.checks.shared_training import find_unshareable_paths
 from orchestrator.config.checks.space import (
     can_mutate,
+    choose_context,
     compute_round_length,
-    context,
     count_points,
     count_trials,
     find_enclosing_path,
@@ -38,8 +38,8 @@ MAX_CHECKED_VALUES = 5_000
 """Values of a space to check before the first trial."""
 
 
-def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
-    """Return the problems of a sweep beyond its fields; `known` are those that `resolve` reports."""
+def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
+    """Return the problems of a sweep beyond its fields; `known` are the problems that `resolve` reports."""
     data, _ = source.merged()
     data, experiment = validate_sections(with_inferred_modes(without_nulls(data)), [])
     sweep = experiment.sweep
@@ -51,7 +51,7 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     problems += _check_settings(sweep, experiment)
     if not problems:
         base = {key: value for key, value in data.items() if key != "sweep"}
-        with suppress(ValueError):  # if its mode is unknown, that is a problem of its own
+        with suppress(ValueError):  # an unknown mode is a separate problem
             base |= {"sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
         problems.extend(_check_values(sweep.space, base))
     if not problems and not known:
@@ -69,10 +69,10 @@ def _check_settings(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
         yield Problem("workers.count", message, suggestion="write sweep.engine: train for a range")
     if experiment.workers.spares:
         yield Problem("workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it")
-    spatial = [*_find_unsearchable(sweep), *_find_overlaps(sweep)]
-    yield from spatial or [*_count_problems(sweep), *_check_mutation(sweep, experiment)]
+    space_problems = [*_find_unsearchable(sweep), *_find_overlaps(sweep)]
+    yield from space_problems or [*_check_trial_count(sweep), *_check_mutation(sweep, experiment)]
     for index, point in enumerate(sweep.points):
-        yield from _point_problems(point, f"sweep.points.{index}", sweep)
+        yield from _check_point(point, f"sweep.points.{index}", sweep)
 
 
 def _find_contradictions(sweep: Sweep) -> Iterator[Problem]:
@@ -141,7 +141,7 @@ def _find_overlaps(sweep: Sweep) -> Iterator[Problem]:
             yield Problem(join("sweep.space", inner), message)
 
 
-def _count_problems(sweep: Sweep) -> Iterator[Problem]:
+def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
     points, per_round = count_points(sweep), compute_round_length(sweep)
     trials = sweep.trials or per_round
     factors = f"{points} points of the grid" if points > 1 else "1 point"
@@ -173,7 +173,7 @@ def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     if not isinstance(scheduler, Population):
         return
     task = find_task(experiment.task)
-    restartable = ("task_args", *train_parameters(task)) if task and has_custom_loop(task) else ()
+    restartable = ("task_args", *list_train_parameters(task)) if task and has_custom_loop(task) else ()
     for index, name in enumerate(scheduler.mutate or []):
         path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:
@@ -195,7 +195,7 @@ def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
             yield Problem(join("sweep.space", name), message)
 
 
-def _point_problems(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[Problem]:
+def _check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[Problem]:
     for name, value in point.items():
         domain = sweep.space.get(name)
         if domain is None:
@@ -219,16 +219,16 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
         return
     existing: dict[str, Sequence[Problem]] = {}
     for name, domain in space.items():
-        around = context(name, space)
-        key = json.dumps(around)
+        values_around = choose_context(name, space)
+        key = json.dumps(values_around)
         if key not in existing:
-            existing[key] = _check_with(around, data)
+            existing[key] = _check_experiment_with(values_around, data)
         problems: dict[str, Problem] = {}
         for value in domain.candidates():
-            values = {**around, name: value}
+            values = {**values_around, name: value}
             others = [other for other in space if other not in values]
-            for problem in _check_with(values, data):
-                if problem not in existing[key] and not any(_find_overlap(problem.path, other) for other in others):
+            for problem in _check_experiment_with(values, data):
+                if problem not in existing[key] and not any(_is_overlapping(problem.path, other) for other in others):
                     message = make_relative_message(name, problem)
                     is_unbounded = domain.kind == "normal" and len(domain.values) == 2
                     hint = "write normal: [mean, sd, low, high]" if is_unbounded else problem.suggestion
@@ -237,7 +237,7 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
         yield from problems.values()
 
 
-def _check_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
+def _check_experiment_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
     try:
         for name, value in values.items():
             data = with_value(data, name, value)
@@ -247,5 +247,5 @@ def _check_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[
     return ()
 
 
-def _find_overlap(path: str, other: str) -> bool:
+def _is_overlapping(path: str, other: str) -> bool:
     return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")

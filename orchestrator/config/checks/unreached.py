@@ -1,4 +1,4 @@
-"""Settings of hooks that a run ends before reaching: no errors, as a trial run is often shorter."""
+"""Settings of hooks that a run never reaches. They are not errors, because a trial run is often shorter."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hooks.metrics.names import phase_of
 from orchestrator.config.sections.experiment import Experiment
 
 
-def unreached_settings(experiment: Experiment) -> Iterator[str]:
+def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
     """Yield a warning for each `begin` of a hook and `patience` of early stopping that a resolved run never reaches."""
     length = Interval(experiment.epochs or 0) if experiment.steps is None else Interval(experiment.steps, "steps")
     if experiment.sweep and {"epochs", "steps"} & experiment.sweep.space.keys():
         return
     for name, entry in experiment.hooks.items():
-        for key, wait in _waits(entry or {}, experiment.validate_every):
+        for key, wait in _list_waits(entry or {}, experiment.validate_every):
             if wait.unit == length.unit and wait.count >= length.count:
                 yield f"hooks.{name}.{key}: {entry[key]} is never reached, because the run ends after {length}"
 
 
-def _waits(entry: Mapping[str, Any], validate_every: Interval) -> Iterator[tuple[str, Interval]]:
-    """Yield each key that makes a hook wait, and how long it waits at least."""
+def _list_waits(entry: Mapping[str, Any], validate_every: Interval) -> Iterator[tuple[str, Interval]]:
+    """Yield each key that makes a hook wait, and its minimum length."""
     begin, every = entry.get("begin"), entry.get("every")
     with suppress(ValueError):  # another hook's parameter of this name
         if isinstance(begin, str):

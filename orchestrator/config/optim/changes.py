@@ -72,5 +72,5 @@ def with_number(optimization: Optimization, key: str, value: float) -> Optimizat
 def make_relative_message(name: str, problem: Problem) -> str:
     """Return a problem's message for the path `name`, with the rest of the problem's path if it is below or beside."""
     is_above = not problem.path or name == problem.path or name.startswith(f"{problem.path}.")
-    place = "" if is_above else problem.path.removeprefix(f"{name}.")
-    return f"{place}: {problem.message}" if place else problem.message
+    relative_path = "" if is_above else problem.path.removeprefix(f"{name}.")
+    return f"{relative_path}: {problem.message}" if relative_path else problem.message

@@ -23,9 +23,9 @@ from orchestrator.config.optim.schedule import (
     SCHEDULERS,
     Schedule,
     Timeline,
+    compute_list_interval,
     fill_scheduler_defaults,
     find_stepping_hook,
-    list_interval,
     needs_metric,
 )
 from orchestrator.config.python.parameters import make_signature_model
@@ -36,7 +36,7 @@ from orchestrator.task import Task, has_turns
 
 
 def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
-    """Return the experiment with its optimizer and scheduler filled in, the task's own where none is written.
+    """Return the experiment with its optimizer and scheduler filled in, from the task if the file sets none.
 
     Raises ConfigError.
     """
@@ -60,8 +60,8 @@ def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Expe
 
 
 def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experiment:
-    """Return the experiment with the interval at which the hook steps a list of schedulers, unless it is written."""
-    every = collect_problems([], list_interval, list(experiment.optimizations.values()), task)
+    """Return the experiment with the interval at which the hook steps a list of schedulers, unless the file sets it."""
+    every = collect_problems([], compute_list_interval, list(experiment.optimizations.values()), task)
     entry = experiment.hooks.get("param_scheduler", True)
     if every is None or not (entry is True or (isinstance(entry, dict) and not {"every", "type"} & entry.keys())):
         return experiment
@@ -73,12 +73,12 @@ def check_optimizations(
     experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]
 ) -> None:
     """Check classes and arguments of optimizers and schedulers, and add the problems."""
-    timeline = Timeline.of(hooks, experiment.epochs, experiment.steps)
+    timeline = Timeline.from_hooks(hooks, experiment.epochs, experiment.steps)
     for optimization in experiment.optimizations.values():
         collect_problems(problems, check_optimizer, optimization, task)
         if optimization.scheduler and _is_stepped(hooks):
             schedule = collect_problems(
-                problems, Schedule.of, optimization.scheduler, task, timeline, optimization.scheduler_path
+                problems, Schedule.make, optimization.scheduler, task, timeline, optimization.scheduler_path
             )
             if schedule:
                 collect_problems(problems, schedule.check, task)
@@ -103,7 +103,7 @@ def check_optimization(experiment: Experiment, task: type[Task], hooks: Mapping[
         if message and "lr" in optimizer.arguments:
             yield Problem(f"{path}.lr", message, suggestion=f"{path}.lr=null removes it")
         yield from _check_momentum(optimization)
-    # A scheduler that is written as null may be a sweep's other value.
+    # A null scheduler may be one of a sweep's values.
     if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
         yield from _check_stepping(experiment, hooks, task)
 
@@ -155,7 +155,7 @@ def _check_stepping(experiment: Experiment, hooks: Mapping[str, Hook], task: typ
         return
     for optimization in scheduled:
         yield from _check_monitor(optimization, hook, path, experiment)
-    every = collect_problems([], list_interval, optimizations, task)
+    every = collect_problems([], compute_list_interval, optimizations, task)
     if every not in (None, hook.every):
         message = f"must be {every} for a list of schedulers, which have their own `every`; got {hook.every}"
         yield Problem(f"{path}.every", message, suggestion="remove it")
@@ -164,7 +164,7 @@ def _check_stepping(experiment: Experiment, hooks: Mapping[str, Hook], task: typ
 def _check_monitor(
     optimization: Optimization, hook: ParamScheduler, path: str, experiment: Experiment
 ) -> Iterator[Problem]:
-    """Yield the problems of one of torch's schedulers with its metric: none, one without effect, or another mode."""
+    """Yield the problems of one of torch's schedulers with its metric: missing, unused, or in the wrong mode."""
     scheduler, entry_path = optimization.scheduler, optimization.scheduler_path
     if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
         return

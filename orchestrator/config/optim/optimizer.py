@@ -31,7 +31,7 @@ C = TypeVar("C", bound=Component)
 FROM_TASK = "task"
 """The `type` of an optimizer or scheduler that the task's own method creates."""
 
-_PLAIN = (int, float, str, list, tuple, dict, type(None))
+_PLAIN_TYPES = (int, float, str, list, tuple, dict, type(None))
 
 
 def find_subclasses(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
@@ -67,7 +67,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         raise ConfigError.at(f"{path}.type", "is missing")
     arguments, groups = _split_groups(optimizer, path)
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
-    # Arguments of the optimizer, then of each group over them; with the keys allowed beside them.
+    # Path, arguments and further keys of the optimizer, then of each group, which overrides the optimizer's arguments
     extra_keys = ("params", "scheduler", "groups") if optimization.name else ("groups",)
     settings: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [(path, arguments, extra_keys)]
     problems: list[Problem] = []
@@ -95,7 +95,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
 
 
 def needs_closure(cls: type[Optimizer]) -> bool:
-    """Return whether a step calls a closure that computes the loss again, as that of LBFGS does."""
+    """Return whether a step calls a closure that computes the loss again, as in LBFGS."""
     closure = inspect.signature(cls.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
@@ -103,7 +103,7 @@ def needs_closure(cls: type[Optimizer]) -> bool:
 def check_closure(
     cls: type[Optimizer], experiment: Experiment, hooks: Mapping[str, Hook] | None = None
 ) -> list[Problem]:
-    """Return what an optimizer that needs a closure cannot be combined with."""
+    """Return the problems of settings that exclude an optimizer which needs a closure."""
     if not needs_closure(cls):
         return []
     setup = Setup(closure=True, hooks=hooks or {})
@@ -121,7 +121,7 @@ def check_closure(
 
 
 def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, model: nn.Module) -> dict[str, Optimizer]:
-    """Build the optimizers by name; raise ConfigError, also if one of several leaves parameters untrained."""
+    """Build the optimizers by name; raise ConfigError, for example if several leave parameters untrained."""
     optimizers = {name: build_optimizer(optimization, task, model) for name, optimization in optimizations.items()}
     if "" in optimizers:
         return optimizers
@@ -197,7 +197,7 @@ def _split_groups(optimizer: Component, path: str) -> tuple[dict[str, Any], list
     return arguments, [] if groups is None else read_groups(groups, path)
 
 
-# What optimizers and schedulers have in common
+# Shared by optimizers and schedulers
 
 
 def has_own_method(task: type[Task], method: str) -> bool:
@@ -206,7 +206,7 @@ def has_own_method(task: type[Task], method: str) -> bool:
 
 
 def without_nulls(component: C, base: type[T], table: Mapping[str, type[T]]) -> C:
-    """Return the component without the nulls that its class refuses, which mean the default; raise ConfigError."""
+    """Return the component without nulls that its class rejects: they mean the default; raise ConfigError."""
     arguments = component.arguments
     if None not in arguments.values() or not component.type:
         return component
@@ -229,7 +229,7 @@ def fill_method_defaults(component: Component, task: type[Task], method: str, pa
         raise ConfigError([_explain_undeclared(problem, task, method) for problem in error.problems]) from None
     values = checked.model_dump(mode="json", warnings=False, fallback=str)
     # The method keeps a default that YAML cannot hold.
-    plain = {name for name in values if name in arguments or isinstance(getattr(checked, name), _PLAIN)}
+    plain = {name for name in values if name in arguments or isinstance(getattr(checked, name), _PLAIN_TYPES)}
     return Component.model_validate({"type": FROM_TASK, **{name: values[name] for name in values if name in plain}})
 
 

@@ -1,4 +1,4 @@
-"""Parameter groups: other arguments of an optimizer for parameters selected by name. Checked in the driver, built in
+"""Parameter groups: separate optimizer arguments for parameters selected by name. Checked in the driver, built in
 each worker."""
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Group(Model):
         return dict(self.model_extra or {})
 
     @property
-    def scales(self) -> bool:
+    def has_scale(self) -> bool:
         """True if the group scales the optimizer's learning rate."""
         return bool(self.model_fields_set & {"lr_scale", "layer_decay"})
 
-    def scale(self, names: Sequence[str]) -> list[float]:
+    def compute_scales(self, names: Sequence[str]) -> list[float]:
         """Return the factor of each parameter's rate; raise ValueError for a name without a layer number."""
         if self.layer_decay == 1:
             return [self.lr_scale] * len(names)
@@ -72,10 +72,10 @@ def read_groups(entries: Any, path: str) -> list[Group | None]:
     problems = []
     for index, group in enumerate(groups):
         group_path = join(path, f"groups.{index}")
-        if group and not group.settings and not group.scales:
+        if group and not group.settings and not group.has_scale:
             hint = "write lr_scale, or an argument of the optimizer such as weight_decay"
             problems.append(Problem(group_path, "has no effect: it sets nothing for these parameters", suggestion=hint))
-        if group and "lr" in group.settings and group.scales:
+        if group and "lr" in group.settings and group.has_scale:
             problems.append(Problem(join(group_path, "lr"), "cannot be combined with lr_scale or layer_decay"))
     if problems:
         raise ConfigError(problems)
@@ -105,12 +105,12 @@ def make_parameter_groups(
     for index, group in enumerate(groups):
         try:
             names = matched(group.match, named) if group else list(_find_norms_and_biases(named))
-            scales = group.scale(names) if group else [1.0] * len(names)
+            scales = group.compute_scales(names) if group else [1.0] * len(names)
         except ValueError as error:
             problems.append(Problem(join(path, f"groups.{index}.match"), str(error)))
             continue
         for parameter, scale in {named[name]: scale for name, scale in zip(names, scales, strict=True)}.items():
-            rate = {"lr": scale * _rate(cls, arguments, path)} if group and group.scales else {}
+            rate = {"lr": scale * _get_rate(cls, arguments, path)} if group and group.has_scale else {}
             settings[parameter] |= group_settings(group) | rate
             kinds[parameter] += ((index, scale),)
     if problems:
@@ -137,7 +137,7 @@ def _find_layer(name: str, patterns: Sequence[str]) -> int:
     raise ValueError(f"matches '{name}', which has no layer number, as in blocks.3.weight, for layer_decay")
 
 
-def _rate(cls: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> float:
+def _get_rate(cls: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> float:
     argument = inspect.signature(cls).parameters.get("lr")
     rate = arguments.get("lr", argument.default if argument else None)
     if isinstance(rate, int | float):

@@ -102,7 +102,7 @@ class Timeline:
     """Optimizer steps in an epoch; None before there is data."""
 
     @classmethod
-    def of(
+    def from_hooks(
         cls, hooks: Mapping[str, Hook], epochs: int | None, steps: int | None, steps_per_epoch: int | None = None
     ) -> Self:
         hook = find_stepping_hook(hooks)
@@ -124,7 +124,7 @@ class Timeline:
         """Return the number of optimizer steps before a position, once there is data."""
         return at.count * (self.steps_per_epoch or 1) if at.unit == "epochs" else at.count
 
-    def ticks(self, step: int, epoch: int, default: int) -> int:
+    def count_ticks(self, step: int, epoch: int, default: int) -> int:
         """Return how often schedulers have stepped at a position: never by a metric, `default` times by a custom
         hook."""
         if self.monitor:
@@ -142,7 +142,7 @@ class Schedule:
     timeline: Timeline
 
     @classmethod
-    def of(cls, scheduler: LRSchedulers, task: type[Task], timeline: Timeline, path: str = "scheduler") -> Self:
+    def make(cls, scheduler: LRSchedulers, task: type[Task], timeline: Timeline, path: str = "scheduler") -> Self:
         """Return the schedule of an experiment's scheduler, with its lengths as far as they are known.
 
         Raises ConfigError. Lengths stay as written where a custom hook steps it.
@@ -172,7 +172,7 @@ class Schedule:
 
 
 def _make_single(scheduler: Component, task: type[Task], timeline: Timeline, path: str) -> tuple[LRPhase, ...]:
-    """Return the phases of one scheduler for the whole run: it, after a warm-up where there is one."""
+    """Return the phases of a single scheduler: a warm-up if there is one, then the scheduler."""
     kind = scheduler.type
     arguments, extra_keys = _split(scheduler, task, WarmUp, path)
     warm = check(WarmUp, extra_keys, path)
@@ -197,8 +197,8 @@ def _make_single(scheduler: Component, task: type[Task], timeline: Timeline, pat
     arguments = with_length(kind, arguments, task, total or begin + 1, path)
     if not begin:
         return (LRPhase(path, kind, arguments),)
-    rising = LRPhase(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, end=begin)
-    return rising, LRPhase(path, kind, _count_from(begin, arguments, path), begin)
+    warmup_phase = LRPhase(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, end=begin)
+    return warmup_phase, LRPhase(path, kind, _count_from(begin, arguments, path), begin)
 
 
 def _make_several(
@@ -213,7 +213,7 @@ def _make_several(
         arguments, _ = _split(scheduler, task, PhaseBounds, entry_path)
         begin, end = timeline.count(bounds.begin or Interval(0)), timeline.count(bounds.end or timeline.length)
         every = timeline.count(bounds.interval())
-        if begin is None or end is None or every is None:  # before there is data any length will do to check the rest
+        if begin is None or end is None or every is None:  # without data, any length serves to check the rest
             yield LRPhase(entry_path, kind, with_length(kind, arguments, task, 1, entry_path))
             continue
         if total is not None and begin >= total:
@@ -246,14 +246,14 @@ def _collect_bounds(schedulers: Sequence[Component], task: type[Task], path: str
             raise ConfigError.at(entry_path, "needs a begin, as the scheduler before it has no end", hint)
         all_bounds.append(bounds.model_copy(update={"begin": begin}))
         begin = bounds.end
-    later: Interval | None = None  # where the next one begins that does not begin with the run
+    later: Interval | None = None  # start of the next one that does not begin with the run
     for index, bounds in reversed(list(enumerate(all_bounds))):
         all_bounds[index] = bounds.model_copy(update={"end": bounds.end or later})
         later = bounds.begin if bounds.begin and bounds.begin.count else later
     return all_bounds
 
 
-def list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> Interval | None:
+def compute_list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> Interval | None:
     """Return the interval at which the hook steps a list of schedulers; None without a list. Raises ConfigError."""
     all_bounds = [
         bounds
@@ -392,7 +392,7 @@ def needs_metric(scheduler: Component, path: str) -> bool:
 
 
 class PhasedLR(LRScheduler):
-    """Schedulers that begin together, or each where another ends; in a worker process.
+    """Schedulers that begin together, or each where another ends; used in workers.
 
     Gives the numbers of torch's ChainedScheduler and SequentialLR, with an interval for each scheduler. Schedulers that
     begin together multiply. One that begins later starts from the optimizer's own rate. Between two the rate stays.
@@ -400,7 +400,7 @@ class PhasedLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, phases: Sequence[LRPhase], build: Callable[[LRPhase], Any]) -> None:
         rates = [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in optimizer.param_groups]
-        # A scheduler sets the rate when it is created, which only the first ones may.
+        # Creating a scheduler sets the rate, which only the first ones may do: create them last.
         schedulers = {index: build(phase) for index, phase in enumerate(phases) if phase.begin}
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if isinstance(rate, Tensor):
@@ -414,17 +414,17 @@ class PhasedLR(LRScheduler):
         self._last_lr = [group["lr"] for group in optimizer.param_groups]
 
     def step(self, epoch: int | None = None) -> None:
-        """Step the schedulers whose phase it is."""
+        """Step the schedulers that are in their phase."""
         self.last_epoch += 1
         for scheduler, phase in zip(self._schedulers, self._phases, strict=True):
             since = self.last_epoch - phase.begin
-            is_over = phase.end is not None and self.last_epoch + (phase.end in self._begins) > phase.end
+            has_ended = phase.end is not None and self.last_epoch + (phase.end in self._begins) > phase.end
             if phase.begin and since == 0:
                 with warnings.catch_warnings():
-                    # torch's own SequentialLR begins so, with what is deprecated for others
+                    # torch's SequentialLR does this too; the argument is deprecated for other callers
                     warnings.simplefilter("ignore")
                     scheduler.step(0)
-            elif since > 0 and not is_over and since % phase.every == 0:
+            elif since > 0 and not has_ended and since % phase.every == 0:
                 scheduler.step()
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 

@@ -16,7 +16,7 @@ from orchestrator.errors import ConfigError, did_you_mean
 T = TypeVar("T")
 
 _MAX_NAMES = 20
-"""Names of a table in a message; only the table of hooks has more."""
+"""Maximum number of a table's names in a message; only the table of hooks has more."""
 
 MAIN = "__main__"
 """The module of a script and of a notebook, which other processes cannot import."""
@@ -53,14 +53,14 @@ def find_class(
 
 
 def _load_entry_point(name: str, path: str, group: str) -> Any:
-    for point in _installed(group).select(name=name):
+    for point in _list_entry_points(group).select(name=name):
         with catch_user_errors(path, f"entry point '{name}' ({point.value}) cannot be loaded"):
             return point.load()
     return None
 
 
 @cache
-def _installed(group: str) -> EntryPoints:
+def _list_entry_points(group: str) -> EntryPoints:
     return entry_points(group=group)  # reads the metadata of all packages
 
 

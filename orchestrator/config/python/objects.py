@@ -1,4 +1,4 @@
-"""Classes and objects in an experiment made in Python, converted to what a file would say. Runs in the driver."""
+"""Classes and objects in an experiment made in Python, converted to the data of a file. Used in the driver."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.task import Task
 
 _OPTIM = (torch.optim, torch.optim.lr_scheduler, torch.optim.swa_utils)
-_IN_A_DOMAIN = re.compile(r"(\.(choice|grid|\d+))+$")
+_DOMAIN_SUFFIX = re.compile(r"(\.(choice|grid|\d+))+$")
 """End of the path of a value in a sweep's domain."""
 
 
 def to_config(value: Any, path: str = "") -> Any:
-    """Convert classes, hooks and parts of an experiment, also within mappings and lists, to plain data.
+    """Convert classes, hooks and parts of an experiment, even in mappings and lists, to plain data.
 
     Raises ConfigError with the path of each value that a file cannot hold.
     """
     match value:
         case type():
             name = get_class_path(value, path)
-            key = _IN_A_DOMAIN.sub("", path).rpartition(".")[2]
+            key = _DOMAIN_SUFFIX.sub("", path).rpartition(".")[2]
             return name if key in ("task", "type") else {"type": name}
         case Hook():
             priority: dict[str, Any] = {"priority": int(value.priority)} if "priority" in vars(value) else {}
             # A field that a domain's value leaves at its default may be swept by a path of its own.
-            fields = convert_fields(value, path, defaults=not _IN_A_DOMAIN.search(path))
+            fields = convert_fields(value, path, defaults=not _DOMAIN_SUFFIX.search(path))
             return {"type": get_class_path(type(value), path), **fields, **priority}
         case BaseModel():
             tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def get_class_path(cls: type, path: str) -> str:
     return f"{module}:{name}"
 
 
-def import_folders(config: Any) -> list[Path]:
+def list_import_folders(config: Any) -> list[Path]:
     """Return the folders to import the named classes from, without those of installed packages."""
     modules = [sys.modules.get(module) for module, _ in _find_class_names(config)]
     folders = dict.fromkeys(_import_folder(module) for module in modules if module)

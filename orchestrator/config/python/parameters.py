@@ -45,7 +45,7 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
     """Validate values strictly: a number in quotes is a string, `true` is not a number; raise ConfigError.
 
-    Null means the default where it is no value of its own.
+    Null means the default unless the field allows null.
     """
     plain = to_plain_data(values, path)
     try:
@@ -57,7 +57,7 @@ def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
 
 
 def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterator[Problem]:
-    """Yield a problem for each field with another value than its default and an unmet need."""
+    """Yield a problem for each field that differs from its default and has an unmet need."""
     for name, field in type(model).model_fields.items():
         value, field_path = getattr(model, name), join(path, name)
         unmet = next((item for item in field.metadata if isinstance(item, Needs) and not item.is_met(settings)), None)
@@ -155,8 +155,8 @@ def make_signature_model(cls: Callable[..., Any], skip: int = 1, extra_keys: tup
             default = ... if argument.default is argument.empty else argument.default
             default_type = type(default) if type(default) in (int, float) else Any
             fields[argument.name] = (_evaluate_hint(hints.get(argument.name, default_type)), default)
-    takes_more = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
-    return _create_model(cls, fields, "allow" if takes_more else "forbid")
+    has_var_keyword = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
+    return _create_model(cls, fields, "allow" if has_var_keyword else "forbid")
 
 
 def _get_type_hints(function: Callable[..., Any]) -> dict[str, Any]:

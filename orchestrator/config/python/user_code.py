@@ -20,7 +20,7 @@ _OUR_FILES = ("importlib", "contextlib.py", "import_path.py", str(Path(hook.__fi
 
 @contextmanager
 def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
-    """Raise ConfigError at `path` for any exception within, also an exit; Ctrl-C passes through.
+    """Raise ConfigError at `path` for any exception in the block, even SystemExit; Ctrl-C passes through.
 
     The message begins with `failure`. Without one, a ValueError is reported by its own message alone.
     """

@@ -1,4 +1,4 @@
-"""Pydantic's errors in our words: one problem for each location."""
+"""Conversion of pydantic's errors to problems, one for each location."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ _MESSAGES = {
     "needs_python_object": "must be an object that YAML cannot hold",
     "wrong_value": "{message}",
 }
-"""Messages for pydantic's error types; of others pydantic's own, with "must" for "Input should"."""
+"""Messages by pydantic error type. Other errors keep pydantic's message, with "must" for "Input should"."""
 
 _MAX_PROBLEMS = 50
-"""Problems reported for one mapping: to look for near names takes time."""
+"""Maximum number of problems reported for one mapping, because finding near names takes time."""
 _MAX_NAMES = 20
-"""Names of keys in a message."""
+"""Maximum number of keys in a message."""
 
 _BRANCHES = ("one", "list", "word", "group")
 """Tags of unions whose branch depends on the kind of value alone."""
 
 
-def describe_wrong_value(key: str, message: str) -> PydanticCustomError:
+def make_value_error(key: str, message: str) -> PydanticCustomError:
     """Return an error about a key of a model, or about all of it, to raise where the model is checked as a whole."""
     return PydanticCustomError("wrong_value", "{message}", {"key": key, "message": message})
 
 
 @cache
 def load_other_systems() -> Mapping[str, Mapping[str, str]]:
-    """Return what other systems call options, in lower case, and what to write instead.
+    """Return the lower-case names of options in other systems, and what to write instead.
 
     The keys are the names of hooks, and `experiment`.
     """
@@ -90,10 +90,10 @@ def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, 
     rest = list(errors)[_MAX_PROBLEMS:]
     if rest:
         problems.append(Problem(reduce(join, rest[0], path), f"and {len(rest):,} more problems like this"))
-    return _without_consequences(problems)
+    return _drop_consequences(problems)
 
 
-def _without_consequences(problems: list[Problem]) -> list[Problem]:
+def _drop_consequences(problems: list[Problem]) -> list[Problem]:
     """Drop a missing key that an unknown key beside it probably is."""
     meant = {
         join(problem.path.rpartition(".")[0], name)
@@ -109,15 +109,15 @@ def without_refused_nulls(error: ValidationError, values: Any) -> Any:
     for detail in error.errors(include_url=False):
         location = locate_error(detail, values)
         if location and detail["input"] is None and detail["type"] != "extra_forbidden":
-            values = _without(values, location)
+            values = _remove_key(values, location)
     return values
 
 
-def _without(values: Any, location: Sequence[Any]) -> Any:
+def _remove_key(values: Any, location: Sequence[Any]) -> Any:
     key, *below = location
     if isinstance(values, list):
-        return [_without(value, below) if below and index == key else value for index, value in enumerate(values)]
-    changed = {key: _without(values[key], below)} if below else {}
+        return [_remove_key(value, below) if below and index == key else value for index, value in enumerate(values)]
+    changed = {key: _remove_key(values[key], below)} if below else {}
     return {name: value for name, value in values.items() if name != key} | changed
 
 
@@ -151,7 +151,7 @@ def _convert(
         return Problem(dotted, UNKNOWN_KEY, suggestion=_suggest_key(location, model, values))
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
-    messages = list(dict.fromkeys(map(_format_message, _relevant(errors))))
+    messages = list(dict.fromkeys(map(_format_message, _select_relevant(errors))))
     if len(messages) > 1 and (noun := re.fullmatch(r"must be an? (\w+)", messages[0])):
         messages = [f"must be a list of {noun[1]}s" if other == _NO_LIST else other for other in messages]
     message = " or ".join([messages[0], *(other.removeprefix("must be ") for other in messages[1:])])
@@ -163,15 +163,15 @@ def _convert(
         suggestion = _suggest_mapping(first["input"], _list_known_keys(model, location, values))
     else:
         suggestion = _suggest_value(first)
-    return Problem(dotted, f"{message}, got {_show(first['input'])}", suggestion=suggestion)
+    return Problem(dotted, f"{message}, got {_format_value(first['input'])}", suggestion=suggestion)
 
 
-def _relevant(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _select_relevant(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the errors of the branches of a union that the value may have been meant for."""
     kinds = {error["type"] for error in errors}
     if lengths := kinds & {"too_short", "too_long"}:  # it is a list, so not a wrong string
         return [error for error in errors if error["type"] in lengths]
-    # A value out of a branch's range is no wrong list.
+    # A value outside a branch's range was not meant to be a list.
     has_branch = any(not kind.endswith(("_type", "_from_float")) for kind in kinds - {"needs_python_object"})
     others = ("needs_python_object", *(_LIST_TYPES if has_branch else ()))
     return [error for error in errors if error["type"] not in others] or errors
@@ -220,7 +220,7 @@ def _format_message(error: Mapping[str, Any]) -> str:
     return template.format(**limits)
 
 
-def _show(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return shorten(json.dumps(value) if value is None or isinstance(value, bool) else repr(value))
 
 
@@ -245,7 +245,7 @@ def map_fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def find_models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that an annotation names, in its branches too."""
+    """Yield the models that an annotation names, including its branches."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

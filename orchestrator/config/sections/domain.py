@@ -52,7 +52,7 @@ class Domain(Model):
     """A number from a normal distribution: [mean, sd], or [mean, sd, low, high] to clip it."""
 
     @model_validator(mode="after")
-    def _is_valid(self) -> Self:
+    def _check_values(self) -> Self:
         if len(self.model_fields_set) != 1:
             raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
         if self.is_list:
@@ -99,8 +99,8 @@ class Domain(Model):
         return self.kind in ("loguniform", "qloguniform", "lograndint")
 
     @property
-    def is_whole(self) -> bool:
-        """True if the numbers of a range are whole."""
+    def is_integer(self) -> bool:
+        """True if the numbers of a range are integers."""
         return all(isinstance(value, int) for value in self.values)
 
     @property
@@ -121,7 +121,7 @@ class Domain(Model):
             return self.values
         largest = sys.float_info.max
         low, high = (min(max(end, -largest), largest) for end in self.ends)
-        return [low, high] if self.is_whole else [float(low), float(high)]
+        return [low, high] if self.is_integer else [float(low), float(high)]
 
     def __contains__(self, value: Any) -> bool:
         if self.is_list:
@@ -135,7 +135,7 @@ class Domain(Model):
         if self.kind in _QUANTIZED:
             step = self.values[2]
             steps = math.floor((high - low) / step + 1e-9)
-            # Without the noise of adding up steps such as 0.01.
+            # Remove the rounding errors of steps such as 0.01.
             number = float(f"{low + min(max(round((number - low) / step), 0), steps) * step:.12g}")
         number = min(max(number, low), high)
-        return round(number) if self.is_whole else float(number)
+        return round(number) if self.is_integer else float(number)

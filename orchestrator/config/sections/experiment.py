@@ -26,9 +26,9 @@ from hooks.duration import Duration
 from hooks.interval import Interval
 from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
-from orchestrator.config.python.objects import convert_task, import_folders, to_config
+from orchestrator.config.python.objects import convert_task, list_import_folders, to_config
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.wording import convert_errors, describe_wrong_value, locate_error, without_refused_nulls
+from orchestrator.config.python.wording import convert_errors, locate_error, make_value_error, without_refused_nulls
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
@@ -314,7 +314,7 @@ class Experiment(Model):
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
         if problem := _length_problem(self.epochs, self.steps):
-            raise describe_wrong_value(problem.path, problem.message)
+            raise make_value_error(problem.path, problem.message)
         return self
 
     @property
@@ -344,7 +344,7 @@ class Experiment(Model):
         data = _convert(values)
         data = {"name": _snake_case(data.get("task", "experiment").rpartition(":")[2]), **data}
         experiment = check(cls, without_nulls(data), "")
-        experiment._source = ExperimentSource.from_data(data, [Path.cwd(), *import_folders(data)])
+        experiment._source = ExperimentSource.from_data(data, [Path.cwd(), *list_import_folders(data)])
         return experiment
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -353,7 +353,7 @@ class Experiment(Model):
             return super().model_copy(update=update, deep=deep)
         data = _convert(update)
         copy = check(type(self), without_nulls({**self.model_dump(mode="json"), **data}), "")
-        folders = [*self._source.import_paths, *map(str, import_folders(data))]
+        folders = [*self._source.import_paths, *map(str, list_import_folders(data))]
         copy._source = replace(self._source.with_values(data), import_paths=tuple(dict.fromkeys(folders)))
         return copy
 

@@ -1,4 +1,4 @@
-"""Initial weights: which weights of another run or of a file a model starts from. Runs in the driver and in workers."""
+"""Initial weights of a model, from another run or a file. Used in the driver and in workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from hooks.parameter_names import Patterns, compiled, list_patterns, matched
-from orchestrator.config.python.wording import describe_wrong_value
+from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.storage.location import secrets_in
@@ -18,7 +18,7 @@ from orchestrator.storage.location import secrets_in
 class Init(Model):
     """Source of a model's initial weights, and which of them to load. Patterns match whole names, with * and ?."""
 
-    # `from` and `except` are keywords of Python.
+    # `from` and `except` are Python keywords.
     model_config = ConfigDict(serialize_by_alias=True)
 
     source: Annotated[str, Field(alias="from", min_length=1)]
@@ -42,59 +42,59 @@ class Init(Model):
         return list_patterns(self.except_ or ())
 
     @model_validator(mode="after")
-    def _is_usable(self) -> Self:
+    def _check_source_and_rename(self) -> Self:
         if secrets_in(self.source):
-            raise describe_wrong_value(
+            raise make_value_error(
                 "from", "contains credentials, which the run would save; set them in the environment"
             )
         for old, new in self.rename.items():
             if old.count("*") != new.count("*"):
                 counts = f"{old.count('*')} in '{old}' and {new.count('*')} in '{new}'"
-                raise describe_wrong_value("rename", f"needs as many * on both sides, got {counts}")
+                raise make_value_error("rename", f"needs as many * on both sides, got {counts}")
         return self
 
     def renamed(self, names: Iterable[str]) -> dict[str, str]:
         """Return the new name of each tensor to load, mapped to its name in the file.
 
-        The first rename that matches a name counts. Raises ConfigError for a pattern that matches nothing, and for two
+        The first rename that matches a name applies. Raises ConfigError for a pattern that matches nothing, and for two
         tensors with one new name.
         """
         names, problems = list(names), list[Problem]()
         new_names: dict[str, str] = {}
         for old, new in self.rename.items():
-            problems.extend(_unmatched("init.rename", [old], names))
+            problems.extend(_check_matches("init.rename", [old], names))
             pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
             for match in filter(None, map(pattern.fullmatch, names)):
                 pairs = zip(new.split("*"), (*match.groups(), ""), strict=True)
                 new_names.setdefault(match[0], "".join(part for pair in pairs for part in pair))
-        here: dict[str, str] = {}
+        old_names: dict[str, str] = {}
         for name in names:
             new = new_names.get(name, name)
-            if new in here:
-                problems.append(Problem("init.rename", f"gives {here[new]} and {name} the same name, {new}"))
+            if new in old_names:
+                problems.append(Problem("init.rename", f"gives {old_names[new]} and {name} the same name, {new}"))
                 break
-            here[new] = name
-        problems.extend(_unmatched("init.only", list_patterns(self.only or ()), here))
+            old_names[new] = name
+        problems.extend(_check_matches("init.only", list_patterns(self.only or ()), old_names))
         if problems:
             raise ConfigError(problems)
-        return {new: here[new] for new in self.select(here)}
+        return {new: old_names[new] for new in self.select(old_names)}
 
     def select(self, names: Collection[str]) -> list[str]:
-        """Return those of the model's names that `only` and `except` leave."""
-        selected = _matching(list_patterns(self.only or "*"), names)
-        return [name for name in names if name in selected - _matching(self.excluded, names)]
+        """Return the model's names that `only` and `except` select."""
+        selected = _find_matches(list_patterns(self.only or "*"), names)
+        return [name for name in names if name in selected - _find_matches(self.excluded, names)]
 
     def check_excluded(self, names: Collection[str]) -> None:
         """Raise ConfigError for a pattern of `except` that matches none of these names."""
-        if problems := _unmatched("init.except", self.excluded, names):
+        if problems := _check_matches("init.except", self.excluded, names):
             raise ConfigError(problems)
 
 
-def _matching(patterns: Iterable[str], names: Collection[str]) -> set[str]:
+def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
     return {name for pattern in patterns for name in names if compiled(pattern).fullmatch(name)}
 
 
-def _unmatched(path: str, patterns: Iterable[str], names: Collection[str]) -> list[Problem]:
+def _check_matches(path: str, patterns: Iterable[str], names: Collection[str]) -> list[Problem]:
     problems = []
     for pattern in patterns:
         try:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from hooks.duration import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
-from orchestrator.config.python.wording import describe_wrong_value
+from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.domain import MAX_VALUES, Domain
 
@@ -45,9 +45,9 @@ class Asha(Model):
     """Number of brackets to assign trials to, each with a later first rung."""
 
     @model_validator(mode="after")
-    def _has_a_rung(self) -> Self:
+    def _check_max_t(self) -> Self:
         if self.max_t is not None and self.max_t < self.grace_period:
-            raise describe_wrong_value("max_t", f"must be at least grace_period: {self.grace_period}, got {self.max_t}")
+            raise make_value_error("max_t", f"must be at least grace_period: {self.grace_period}, got {self.max_t}")
         return self
 
 
@@ -117,7 +117,7 @@ TrialScheduler = Annotated[Fifo | Asha | HyperBand | Median | Race | PBT | PB2, 
 SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt", "pb2"]
 
 
-def _typed(value: Any) -> Any:
+def _expand_name(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
 
@@ -190,7 +190,7 @@ class Sweep(Model):
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)
     """Values to try first, by path; missing values are drawn. Points count among the configurations."""
     scheduler: Annotated[
-        TrialScheduler, BeforeValidator(_typed, json_schema_input_type=SchedulerName | TrialScheduler)
+        TrialScheduler, BeforeValidator(_expand_name, json_schema_input_type=SchedulerName | TrialScheduler)
     ] = Fifo()
     """Scheduler that decides which trials continue: a name, or `type` and its parameters."""
     stop: Stop | None = None

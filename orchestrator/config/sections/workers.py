@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import BeforeValidator, Field, model_validator
 
 from hooks.needs import Needs
-from orchestrator.config.python.wording import describe_wrong_value
+from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B")
@@ -74,17 +74,15 @@ class Workers(Model):
     def _is_consistent(self) -> Self:
         count, gpu, accelerator = self.count, self.gpu, self.accelerator
         if isinstance(count, list) and count[0] >= count[1]:
-            raise describe_wrong_value(
-                "count", f"must be one number, or [fewest, most] in ascending order, got {count}"
-            )
+            raise make_value_error("count", f"must be one number, or [fewest, most] in ascending order, got {count}")
         if isinstance(gpu, float) and self.max_count > 1:
             message = "a share needs count: 1, as NCCL uses one rank per GPU"
-            raise describe_wrong_value("gpu", f"{message}; got gpu: {gpu:g} and count: {count}")
+            raise make_value_error("gpu", f"{message}; got gpu: {gpu:g} and count: {count}")
         if accelerator and not gpu:
-            raise describe_wrong_value("accelerator", "has no effect without `gpu: true`")
+            raise make_value_error("accelerator", "has no effect without `gpu: true`")
         if reserved := {"CPU", "GPU", "memory"}.intersection(self.resources):
             names = " and ".join(sorted(reserved))
-            raise describe_wrong_value("resources", f"cannot hold {names}; use the keys cpus, gpu and memory")
+            raise make_value_error("resources", f"cannot hold {names}; use the keys cpus, gpu and memory")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""One process's share of an iterable dataset, by rank and loader process, and the position in it."""
+"""A process's share of an iterable dataset, by rank and loader process, and the position in it."""
 
 from __future__ import annotations
 

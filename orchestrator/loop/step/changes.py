@@ -73,7 +73,7 @@ class Changes:
         A scheduler that steps on a metric starts over. A scheduler that a user's hook steps takes `default` steps.
         """
         scheduler = self._state.schedulers[name]
-        ticks = self._timeline.ticks(position.step, position.epoch, default) if scheduler else 0
+        ticks = self._timeline.count_ticks(position.step, position.epoch, default) if scheduler else 0
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             for _ in range(ticks):

@@ -83,11 +83,11 @@ class Race(Search):
     def is_finished(self) -> bool:
         return not self._list_running()
 
-    def reported(self, number: int, report: Mapping[str, Any]) -> str | None:
+    def record_report(self, number: int, report: Mapping[str, Any]) -> str | None:
         self._keep_best(number, report)
         return self.eliminated.get(number // self._repeats)
 
-    def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
+    def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
         self._end(number, failed=last is None)
         self._eliminate()
 

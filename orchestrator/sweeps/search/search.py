@@ -42,11 +42,11 @@ class Search:
         """True once no other trial will start."""
         return not self._queue
 
-    def reported(self, number: int, report: Mapping[str, Any]) -> str | None:
+    def record_report(self, number: int, report: Mapping[str, Any]) -> str | None:
         """Learn from a report of a trial; return the reason to stop the trial, or None."""
         return None
 
-    def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
+    def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
         """Learn from the last report of a trial that has ended; None if the trial failed."""
 
     def _enqueue(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
@@ -109,7 +109,7 @@ class OptunaTrials(Search):
         for number, values in self._make_next_trials():
             trial = previous.get(number)
             if trial and trial.has_ended:
-                self.ended(number, trial.reports[-1] if trial.reports and not trial.has_failed else None)
+                self.record_end(number, trial.reports[-1] if trial.reports and not trial.has_failed else None)
             elif trial or number < count_trials(self._settings):
                 unfinished[number] = trial.values if trial else values
         self._enqueue(unfinished)
@@ -135,7 +135,7 @@ class OptunaTrials(Search):
     def is_finished(self) -> bool:
         return not self._queue and len(self._suggestions) * self._size >= count_trials(self._settings)
 
-    def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
+    def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
         suggestion = number // self._size
         results = self._results[suggestion]
         results[number] = last

@@ -192,7 +192,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
         number = result.get(REPORTED, trial.config[TRIAL]["number"])
         if number is not None:
             self._last[number] = result
-            self._sweep.reported(number, result)
+            self._sweep.record_report(number, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
@@ -202,17 +202,17 @@ class _TrialEvents(_Unsaved, tune.Callback):
                 self._failed(number, values, folder)
                 continue
             end_trial(folder, *self._sweep.rules.ending(folder.name))
-            self._sweep.ended(number, values, self._last.pop(number, None))
+            self._sweep.record_end(number, values, self._last.pop(number, None))
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, _, folder in self._trials(trial):
             if not _would_fail_again(folder):
-                self._sweep.recovers(number, _read_error(folder))
+                self._sweep.show_recovery(number, _read_error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
             if folder.exists() and folder.read_metadata().status in COMPLETE:
-                self._sweep.ended(number, values, self._last.pop(number, None))
+                self._sweep.record_end(number, values, self._last.pop(number, None))
             else:
                 self._failed(number, values, folder)
 
@@ -226,7 +226,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
         if folder.read_metadata().status == "running":
             folder.end("failed", error=error)
         remove_placement_group_of(folder)
-        sweep.failed(number, values, error, metric_missing=folder.read_metadata().metric_missing)
+        sweep.record_failure(number, values, error, metric_missing=folder.read_metadata().metric_missing)
 
 
 def _read_error(trial: RunFolder) -> str:

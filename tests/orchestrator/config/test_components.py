@@ -94,7 +94,7 @@ def test_hook_type_must_be_a_dataclass_and_a_hook() -> None:
 
 def test_entry_points_provide_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {"hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])}
-    monkeypatch.setattr(imports, "_installed", points.__getitem__)
+    monkeypatch.setattr(imports, "_list_entry_points", points.__getitem__)
     assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
         "shadow": Shadow(),
         "offered": Shadow(keep=9),

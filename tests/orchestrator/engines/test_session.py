@@ -18,7 +18,7 @@ from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
-from orchestrator.testing.trees import difference
+from orchestrator.testing.trees import find_difference
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
 
@@ -122,4 +122,4 @@ def test_engines_use_the_threads_of_the_experiment(tmp_path: Path, cpus: float, 
         assert [host.threads for host in run.folder.read_attempts()[-1].hosts] == [threads]
         weights.append(run.weights("last"))
     torch.set_num_threads(before)
-    assert not difference(*weights)
+    assert not find_difference(*weights)

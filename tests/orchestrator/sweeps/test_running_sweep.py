@@ -26,13 +26,13 @@ def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureF
     sweep = running(tmp_path)
     sweep.begin(0, {"optimizer.lr": 0.123456})
     assert [folder.name for folder in sweep.active_trials()] == ["trial-0000"]
-    sweep.reported(0, {"val/accuracy": 0.9})
-    sweep.reported(0, {"val/accuracy": 0.8})
-    sweep.recovers(0, "rank 1: its process died")
+    sweep.record_report(0, {"val/accuracy": 0.9})
+    sweep.record_report(0, {"val/accuracy": 0.8})
+    sweep.show_recovery(0, "rank 1: its process died")
     sweep.begin(0, {"optimizer.lr": 0.123456})
-    sweep.ended(0, {"optimizer.lr": 0.123456}, {"val/accuracy": 0.8})
-    sweep.recovers(1, "the trial's process died")
-    sweep.failed(1, {"optimizer.lr": 0.5}, "rank 0: broken", metric_missing=True)
+    sweep.record_end(0, {"optimizer.lr": 0.123456}, {"val/accuracy": 0.8})
+    sweep.show_recovery(1, "the trial's process died")
+    sweep.record_failure(1, {"optimizer.lr": 0.5}, "rank 0: broken", metric_missing=True)
     assert capsys.readouterr().err.splitlines() == [
         "trial-0000 begins: optimizer.lr=0.1235",
         "trial-0000: rank 1: its process died; it resumes from its newest checkpoint on new processes",

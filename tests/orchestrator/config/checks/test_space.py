@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.checks.space import (
-    context,
+    choose_context,
     count_concurrent_trials,
     count_points,
     count_trials,
@@ -44,9 +44,9 @@ def test_context_has_the_first_values_that_a_path_depends_on() -> None:
             "task": {"choice": ["a:A", "b:B"]},
         }
     ).space
-    assert context("hooks.ema.decay", space) == {"task": "a:A", "hooks.ema": {}}
-    assert context("optimizer.lr", space) == {"task": "a:A", "optimizer.type": "Adam"}
-    assert context("task", space) == {}
+    assert choose_context("hooks.ema.decay", space) == {"task": "a:A", "hooks.ema": {}}
+    assert choose_context("optimizer.lr", space) == {"task": "a:A", "optimizer.type": "Adam"}
+    assert choose_context("task", space) == {}
 
 
 def test_grid_has_no_points_inside_a_hook_that_is_off() -> None:

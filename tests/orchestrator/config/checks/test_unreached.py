@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.checks.unreached import unreached_settings
+from orchestrator.config.checks.unreached import find_unreached_settings
 from orchestrator.config.load import make_experiment
 from tests.orchestrator.config.samples import HERE
 
@@ -15,7 +15,9 @@ STOPPING = {"monitor": "val/loss", "patience": 3}
 
 def warnings(hooks: dict[str, Any], **more: Any) -> list[str]:
     data = {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "hooks": hooks}
-    return [warning.partition(" is never reached")[0] for warning in unreached_settings(make_experiment(data | more))]
+    return [
+        warning.partition(" is never reached")[0] for warning in find_unreached_settings(make_experiment(data | more))
+    ]
 
 
 STEPS = {"epochs": None, "steps": 20}

@@ -45,7 +45,9 @@ def test_names_and_import_paths() -> None:
 
 
 def test_broken_entry_point_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)]))
+    monkeypatch.setattr(
+        imports, "_list_entry_points", lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)])
+    )
     assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused("x", group="g")
 
 

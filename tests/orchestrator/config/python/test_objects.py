@@ -17,7 +17,7 @@ from torch import nn
 from hooks import EMA, HOOKS, Checkpoint, Hook, Interval
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.config.load import check_experiment, make_experiment, to_dict
-from orchestrator.config.python.objects import convert_fields, import_folders
+from orchestrator.config.python.objects import convert_fields, list_import_folders
 from orchestrator.config.python.parameters import construct
 from orchestrator.config.sections.experiment import Change
 from orchestrator.config.sections.sweep import Sweep
@@ -233,6 +233,6 @@ def test_import_folders_are_those_of_the_named_classes(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(str(tmp_path))
     import pack.inner  # type: ignore[import-not-found]  # noqa: F401
 
-    assert import_folders({"a": ["pack.inner:Thing", "pack:Thing"], "b": "torch.nn:ReLU", "c": "not.there:Thing"}) == [
-        tmp_path
-    ]
+    assert list_import_folders(
+        {"a": ["pack.inner:Thing", "pack:Thing"], "b": "torch.nn:ReLU", "c": "not.there:Thing"}
+    ) == [tmp_path]

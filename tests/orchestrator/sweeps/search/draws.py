@@ -29,4 +29,4 @@ class Draws:
 
     def over(self, number: int, last: Mapping[str, Any] | None) -> None:
         """Tell the search how a trial ended: its last report, or None if it failed."""
-        self.search.ended(number, last)
+        self.search.record_end(number, last)

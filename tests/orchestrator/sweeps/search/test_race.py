@@ -35,8 +35,8 @@ def begin(race: Race) -> int | None:
 
 def end(race: Race, number: int, loss: float) -> None:
     report = {"val/loss": loss}
-    race.reported(number, report)
-    race.ended(number, report)
+    race.record_report(number, report)
+    race.record_end(number, report)
 
 
 def run(race: Race, losses: np.ndarray, max_concurrent: int = 1) -> list[list[int]]:
@@ -84,14 +84,14 @@ def test_concurrent_trials_fill_the_cluster_once_the_best_configuration_is_known
 def test_a_configuration_with_more_failed_trials_cannot_win() -> None:
     race = race_of(3)
     assert [begin(race) for _ in range(4)] == [0, 5, 10, None]
-    race.ended(0, None)
-    race.reported(5, {"val/loss": float("nan")})
-    race.ended(5, {"val/loss": float("nan")})
-    race.reported(10, {"val/loss": 0.5})
-    race.reported(10, {"val/loss": float("nan")})
-    race.ended(10, {"val/loss": float("nan")})
+    race.record_end(0, None)
+    race.record_report(5, {"val/loss": float("nan")})
+    race.record_end(5, {"val/loss": float("nan")})
+    race.record_report(10, {"val/loss": 0.5})
+    race.record_report(10, {"val/loss": float("nan")})
+    race.record_end(10, {"val/loss": float("nan")})
     assert begin(race) == 11
-    race.ended(11, None)
+    race.record_end(11, None)
     assert [begin(race), begin(race)] == [12, 13], "the only one with a result"
 
 
@@ -101,9 +101,9 @@ def test_a_report_at_which_a_rule_stops_the_trial_counts() -> None:
     rules = StoppingRules(chosen, search=race)
     assert begin(race) == 0
     assert rules.should_stop("trial-0000", {"val/loss": 0.5}, 0)
-    race.ended(0, {"val/loss": 0.5})
+    race.record_end(0, {"val/loss": 0.5})
     assert begin(race) == 5
-    race.ended(5, {"val/loss": 0.5})
+    race.record_end(5, {"val/loss": 0.5})
     assert begin(race) == 1, "configuration 0 has not failed"
 
 
@@ -160,9 +160,9 @@ def test_a_running_trial_stops_once_another_s_end_eliminates_its_configuration()
     assert [begin(race) for _ in range(4)] == [1, 2, 4, 7]
     end(race, 1, 0.47)
     end(race, 2, 0.53)
-    assert race.reported(7, {"val/loss": 0.9}) is None
+    assert race.record_report(7, {"val/loss": 0.9}) is None
     end(race, 4, 0.55)
-    assert str(race.reported(7, {"val/loss": 0.8})).startswith(
+    assert str(race.record_report(7, {"val/loss": 0.8})).startswith(
         "configuration 2 eliminated: 0.07 behind configuration 0"
     )
 

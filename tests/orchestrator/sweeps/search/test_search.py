@@ -155,8 +155,8 @@ def test_repeats_may_end_out_of_order() -> None:
     search = Draws(sweep(search="optuna", trials=4, repeats=2), 0).search
     numbers = [search.suggest()["number"] for _ in range(4)]
     for number, score in ((3, 4.0), (0, 1.0), (2, 2.0)):
-        search.ended(number, {"val/score": score})
-    search.ended(1, None)
+        search.record_end(number, {"val/score": score})
+    search.record_end(1, None)
     assert numbers == [0, 1, 2, 3]
     assert [trial.value for trial in search._study.trials] == [1.0, 3.0]
 
