@@ -18,7 +18,7 @@ from benchmarks.accidents.nodes import Nodes
 from benchmarks.accidents.outcome import Outcome
 from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED
 from orchestrator import Experiment, Run, open_run, resume, run
-from orchestrator.testing.trees import difference
+from orchestrator.testing.trees import find_difference
 
 KEY = ["rank", "phase", "epoch", "iteration"]
 ACCIDENTS = (
@@ -74,7 +74,7 @@ def check(seed: int, root: Path, nodes: Nodes) -> Outcome:
         disturbed, expected = (_contents(open_run(folder / name / "case")) for name in ("disturbed", "undisturbed"))
         if drawn.ranks > 2:  # DDP rebuilds its buckets after a restart, and sums gradients in another order
             disturbed = tree_map(_ignore_rounding, disturbed, expected)
-        outcome.problem = difference(disturbed, expected)
+        outcome.problem = find_difference(disturbed, expected)
     outcome.accidents = processes.accidents(folder / "disturbed")
     if not outcome.problem:
         shutil.rmtree(folder)

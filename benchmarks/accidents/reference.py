@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks.accidents.cases import OPTIMIZERS, SCHEDULERS, Case
 from benchmarks.accidents.programs import MODELS, datasets, loss
-from orchestrator.testing.trees import copied
+from orchestrator.testing.trees import copy_tree
 
 
 @dataclass
@@ -144,7 +144,7 @@ class _Training:
             total += self._loss(batch).double().item() * len(batch[0])
         self.trained.val_losses.append(total / self.case.val)
         if self.trained.val_losses[-1] < min(self.trained.val_losses[:-1], default=math.inf):
-            self.trained.best = copied(dict(self.model.state_dict()))
+            self.trained.best = copy_tree(dict(self.model.state_dict()))
         self.model.train()
         self._put(trained)
 

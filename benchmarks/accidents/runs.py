@@ -20,7 +20,7 @@ from benchmarks.accidents.programs import MODELS
 from benchmarks.accidents.reference import Trained, train
 from orchestrator import Run, open_run, resume, run
 from orchestrator.runs.continuation import open_checkpoints
-from orchestrator.testing.trees import difference
+from orchestrator.testing.trees import find_difference
 
 DISK = ("fill", "hide", "blink", "read-only")
 GONE = "the file does not exist", "is missing", "was removed, or the claim of its driver", "No such file or directory"
@@ -174,4 +174,4 @@ def compare(actual: dict[str, Any], expected: dict[str, Any], lost: Set[str] = f
     """Return the first difference. Rows and reports that were in damaged files may be missing."""
     for part in lost & {"rows", "reports"}:
         expected[part] = [value for value in expected[part] if value in actual[part]]
-    return difference(actual, expected, varies=["best"] if lost else [])
+    return find_difference(actual, expected, varies=["best"] if lost else [])

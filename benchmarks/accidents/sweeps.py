@@ -15,7 +15,7 @@ from benchmarks.accidents.nodes import Nodes
 from benchmarks.accidents.outcome import Outcome
 from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED
 from orchestrator import Experiment, Sweep, open_sweep, resume_sweep, sweep
-from orchestrator.testing.trees import difference
+from orchestrator.testing.trees import find_difference
 
 ACCIDENTS = ("kill", "kill", "interrupt", "terminate", "clock")
 ON_RAY = ("kill", "kill", "kill-raylet", "kill-head", "kill-driver", "interrupt-driver", "terminate-driver")
@@ -117,7 +117,7 @@ def _difference(disturbed: Sweep, undisturbed: Sweep) -> str:
     rows = disturbed.stats
     if rows.duplicated(KEY).any():
         return f"{int(rows.duplicated(KEY).sum())} rows exist twice"
-    return difference(_contents(disturbed), _contents(undisturbed))
+    return find_difference(_contents(disturbed), _contents(undisturbed))
 
 
 def _contents(result: Sweep) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.testing import check_hook
-from orchestrator.testing.trees import difference
+from orchestrator.testing.trees import find_difference
 from tests.hooks.training.averages import (
     Reference,
     Trail,
@@ -336,7 +336,7 @@ def test_resume_continues_bit_for_bit(cut: int, fields: dict[str, Any], dtype: t
     state.optimizer.load_state_dict(optimizer)
     train(state, {"ema": hook}, data[cut:])
     assert hook.state_dict() == straight.state_dict()
-    assert not difference(checkpoint_of(hook, state)["ema"], checkpoint_of(straight, whole)["ema"])
+    assert not find_difference(checkpoint_of(hook, state)["ema"], checkpoint_of(straight, whole)["ema"])
 
 
 def test_average_added_at_a_resume_starts_from_the_restored_weights() -> None:
