@@ -7,7 +7,7 @@ import re
 LONGEST = 2_000
 """Maximum length of an error's text, in characters."""
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colors, which Ray puts around the names of tasks."""
 
 
@@ -40,12 +40,12 @@ class TrainingFailed(ArithmeticError):
 
 
 def error_text(error: BaseException, longest: int = LONGEST) -> str:
-    """Return the text of an error, shortened and without colours."""
+    """Return the text of an error, shortened and without colors."""
     try:
         text = str(error)
     except Exception as failure:  # a __str__ of the user's own may raise anything
         return f"which has no message: its __str__ raises {type(failure).__name__}"
-    text = _COLOURS.sub("", text)
+    text = _COLORS.sub("", text)
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 

@@ -47,16 +47,16 @@ class Export(Hook):
     """
 
     format: Format = "pt2"
-    """pt2 is torch.export; trace and script are TorchScript, which torch deprecates."""
+    """Format: `pt2` is torch.export; `trace` and `script` are TorchScript, which torch deprecates."""
     every: Interval = Interval(0)
-    """Interval between two exports; the end of training adds one."""
+    """Interval between exports; the end of training adds one."""
     weights: str = "evaluated"
-    """`evaluated`: those of the validation, so the averages of `ema` if it evaluates; `raw`: those in training, written
-    as `raw_model`; or the name of a hook that validates with averages, such as `ema`."""
+    """Weights to export. `evaluated`: the validated ones, so the averages of `ema` if it evaluates; `raw`: the training
+    weights, written as `raw_model`; or the name of a hook that validates with averages, such as `ema`."""
     dynamic_batch: Annotated[bool, Needs("format: pt2")] = True
-    """Dynamic batch size: the first dimension of the arguments. TorchScript always has it."""
+    """Dynamic batch size, the first dimension of the arguments; TorchScript always has it."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
-    """Maximum absolute and relative difference of an output."""
+    """Maximum absolute and relative difference between the outputs of model and export."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -148,20 +148,20 @@ class _Call:
 
 
 def _call(state: State) -> _Call:
-    """Run the forward pass on a batch and catch the model's arguments; double a batch of one, because torch would fix
+    """Run the forward pass on a batch and capture the model's arguments; double a batch of one, because torch would fix
     its size."""
-    caught: list[_Call] = []
+    calls: list[_Call] = []
 
     def catch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        caught.append(_Call(module, arguments, named))
+        calls.append(_Call(module, arguments, named))
 
     with state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True):
         state.forward(state.module, first_batch(state))
-    if not caught:
+    if not calls:
         raise ValueError(
             "the task's forward pass calls parts of the model instead of the model, so it cannot be exported"
         )
-    call = caught[0]
+    call = calls[0]
     if not call.tensors():
         raise ValueError("the model is called without a tensor, so it cannot be exported")
     if len(call.tensors()[0]) != 1:

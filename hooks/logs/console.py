@@ -24,7 +24,7 @@ _MOST_RATES = 4
 
 @dataclass
 class Console(WindowLogger, Hook):
-    """Progress lines: one at an interval, and one with the metrics at the end of each phase.
+    """Progress lines at an interval, and a line of metrics at the end of each phase.
 
         console: {every: 100 iterations, window: 50}
 

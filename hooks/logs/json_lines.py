@@ -21,18 +21,18 @@ FILE = "scalars.jsonl"
 
 @dataclass
 class JsonLines(Cleanup, WindowLogger, Hook):
-    """Training numbers and each phase's metrics in `scalars.jsonl`, one JSON object a line.
+    """Training numbers and each phase's metrics in `scalars.jsonl`, one JSON object per line.
 
         json_lines: {every: 10 iterations}
 
     A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all ranks), `lr`, the
     means of `loss`, times and gradient norms since the last line, and the newest value of each other numeric column. At
     the end of a phase a line has the `metrics`. NaN and infinity are null. A resumed run continues after the last line
-    that its checkpoint knew. Runs on the master. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
+    before its checkpoint. Runs on the master. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """
 
     every: LookBack = Interval(10, "iterations")
-    """Training iterations between two lines."""
+    """Training iterations between lines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

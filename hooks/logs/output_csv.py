@@ -27,7 +27,7 @@ class OutputCSV(Hook):
         output_csv: {id_key: id, target_key: label, scores: true}
 
     `<artifacts>/<hook's name>/val/step-00000100.csv` has `id`, `predicted`, `target` and, with `scores`, the outputs as
-    `score_0`, `score_1`, ... Averaged weights that are also validated have a folder of their own, such as `val/ema`.
+    `score_0`, `score_1`, ... Averaged weights that are also validated have their own folder, such as `val/ema`.
     Outputs are scores of shape (B, C); targets are classes (B,), or one-hot or soft (B, C). Each rank keeps its samples
     in memory until the phase ends; the master then gathers and writes them in the order of the dataset. Source:
     ClassyVision OutputCSVHook.
@@ -36,9 +36,9 @@ class OutputCSV(Hook):
     id_key: int | str | None = None
     """Index or key of the samples' ids in a batch; by default their indices in the dataset."""
     target_key: int | str | None = 1
-    """Index or key of the targets in a batch; null writes none."""
+    """Index or key of the targets in a batch; null for no targets."""
     scores: bool = False
-    """Output columns: `score_0`, `score_1`, and so on."""
+    """Scores of all classes, as columns `score_0`, `score_1` and so on."""
     phases: tuple[Literal["val", "test"], ...] = ("val", "test")
     """Kinds of phases to write."""
 

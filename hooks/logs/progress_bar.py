@@ -12,14 +12,14 @@ from hooks.state import State
 
 @dataclass
 class ProgressBar(Hook):
-    """Progress bars on the terminal, one each for train, val and test.
+    """Progress bars on the terminal for train, val and test.
 
     Runs on the master; no effect without `state.display`. Reads no tensors, so it never synchronizes. Source:
     ClassyVision ProgressBarHook.
     """
 
     every: Iterations = Interval(10, "iterations")
-    """Iterations between two updates of the bar."""
+    """Iterations between updates of the bar."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.LOW

@@ -53,17 +53,17 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
     """
 
     every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(50, "iterations")
-    """Iterations between two points; the end of a phase adds one."""
+    """Iterations between points; the end of a phase adds one."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
-    """Horizontal axis: optimizer steps, iterations, completed epochs (with a point an epoch), or samples of all
+    """Horizontal axis: optimizer steps, iterations, completed epochs (one point per epoch), or samples of all
     ranks."""
     histograms: StepsOrNever = Interval(0, "steps")
-    """Optimizer steps between two histograms of parameters (after the step) and gradients (as the optimizer gets them);
+    """Optimizer steps between histograms of parameters (after the step) and gradients (as the optimizer gets them);
     0 means never."""
     graph: bool = False
     """Graph of the model, traced with a training batch at the start; a failure is only a warning."""
     flush: Duration = 120.0
-    """Maximum time until a point is written; the end of a phase also writes all points."""
+    """Maximum seconds until a point is written; the end of a phase also writes all points."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,7 @@ def keep_no_activations(part: nn.Module) -> None:
     BatchNorm's statistics change once.
     """
     cls: Any = type(part)
-    part.__class__ = _keeping_none(cls)
+    part.__class__ = _make_checkpointed_class(cls)
 
 
 def keep_activations(module: M) -> M:
@@ -33,7 +33,7 @@ def keep_activations(module: M) -> M:
 
 
 @cache
-def _keeping_none(cls: Any) -> Any:
+def _make_checkpointed_class(cls: Any) -> Any:
     def forward(self: nn.Module, *inputs: Any, **named: Any) -> Any:
         run = partial(cls.forward, self, **named)
         if not torch.is_grad_enabled():
@@ -48,11 +48,11 @@ def _keeping_none(cls: Any) -> Any:
 
 
 def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of the forward pass and of its repetition."""
-    return nullcontext(), _AsBefore(part)
+    """Return the contexts of the forward pass and of its recomputation."""
+    return nullcontext(), _RestoredState(part)
 
 
-class _AsBefore(AbstractContextManager[None]):
+class _RestoredState(AbstractContextManager[None]):
     """Snapshot of a module's buffers, and of the RNG states that torch's checkpoint ignores."""
 
     def __init__(self, part: nn.Module) -> None:
@@ -61,21 +61,21 @@ class _AsBefore(AbstractContextManager[None]):
             for owner in part.modules()
             for name, buffer in owner.named_buffers(recurse=False)
         ]
-        self._draws = random.getstate(), np.random.get_state()
+        self._rng_states = random.getstate(), np.random.get_state()
 
     def __enter__(self) -> None:
-        self._present = (
+        self._current = (
             [(owner, name, getattr(owner, name)) for owner, name, _ in self._buffers],
             (random.getstate(), np.random.get_state()),
         )
-        _put_back([(owner, name, before.clone()) for owner, name, before in self._buffers], self._draws)
+        _restore([(owner, name, before.clone()) for owner, name, before in self._buffers], self._rng_states)
 
     def __exit__(self, *error: object) -> None:
-        _put_back(*self._present)
+        _restore(*self._current)
 
 
-def _put_back(buffers: list[tuple[nn.Module, str, Tensor]], draws: tuple[Any, Any]) -> None:
+def _restore(buffers: list[tuple[nn.Module, str, Tensor]], rng_states: tuple[Any, Any]) -> None:
     for owner, name, buffer in buffers:
         setattr(owner, name, buffer)
-    random.setstate(draws[0])
-    np.random.set_state(draws[1])
+    random.setstate(rng_states[0])
+    np.random.set_state(rng_states[1])

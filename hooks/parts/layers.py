@@ -38,7 +38,7 @@ class LayerMonitor(Cleanup):
     """
 
     every: StepsOrNever = Interval(100, "steps")
-    """Optimizer steps between two measurements; each micro-batch of such a step is measured."""
+    """Optimizer steps between measurements; each micro-batch of such a step is measured."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     folder: ClassVar[str]

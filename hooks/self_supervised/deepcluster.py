@@ -28,7 +28,7 @@ class ClusteredViews:
     embeddings: list[Tensor]
     """Unit-length embeddings of each view, (B, D), with gradients."""
     centroids: list[Tensor]
-    """Unit-length centroids of each head, (K, D), which are not trained."""
+    """Unit-length centroids of each head, (K, D), without gradients."""
     assignments: Tensor
     """Cluster of each sample in each head, (heads, B) int64, or UNASSIGNED."""
 
@@ -41,19 +41,19 @@ class DeepCluster(Hook):
 
     The task's forward pass returns a list of embeddings, (B, D) for each view, and a batch is `(views, indices)` with
     the samples' indices in the training data. The hook replaces the output by `ClusteredViews`. It keeps the newest
-    embedding of each sample for each assigned view, and clusters them when an epoch begins, by spherical k-means over
-    all ranks; head h clusters view h modulo their number. One pass over the training data fills the memory, also after
-    a restart with another number of ranks. In val and test, samples are assigned to the nearest centroid. Each
-    iteration gathers the batch's embeddings. Source: "Unsupervised Learning of Visual Features by Contrasting Cluster
-    Assignments" (Caron et al., 2020), VISSL InitMemoryHook and ClusterMemoryHook.
+    embedding of each sample for each assigned view, and clusters them when an epoch begins, by spherical k-means across
+    all ranks; head h clusters assigned view h modulo their number. One pass over the training data fills the memory,
+    and again after a restart with another number of ranks. In val and test, samples are assigned to the nearest
+    centroid. Each iteration gathers the batch's embeddings. Source: "Unsupervised Learning of Visual Features by
+    Contrasting Cluster Assignments" (Caron et al., 2020), VISSL InitMemoryHook and ClusterMemoryHook.
     """
 
     clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(default_factory=lambda: [3000, 3000, 3000])
     """Number of clusters of each head."""
     assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
-    """Indices of the views to remember: the large crops."""
+    """Indices of the views whose embeddings are stored: the large crops."""
     iterations: Annotated[int, Ge(1)] = 10
-    """Iterations of k-means."""
+    """Number of k-means iterations per clustering."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
@@ -61,7 +61,7 @@ class DeepCluster(Hook):
     """Only in a phase's last iteration, because batch sizes may differ."""
 
     def __post_init__(self) -> None:
-        # Both have an additional slot for samples that other ranks keep, as selecting them would wait for the device.
+        # Both have an additional slot for samples that other ranks keep, because selecting them would synchronize.
         self._memory = torch.zeros(0, 1, 0)
         self._remembered = torch.zeros(1, dtype=torch.bool)
         self._ranks = 0
@@ -85,15 +85,15 @@ class DeepCluster(Hook):
 
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
-        embeddings = _unit_length(state.output, len(views))
+        embeddings = _normalize_views(state.output, len(views))
         remembered = torch.stack([embeddings[view] for view in self.assigned_views]).detach()
         if state.phase == "train":
             assignments = self._assignments[:, indices]
             sizes = batch_sizes(state)
-            embeddings_of_ranks = gather(remembered.transpose(0, 1), sizes).transpose(0, 1)
-            self._remember(embeddings_of_ranks, gather(indices, sizes), state)
+            all_embeddings = gather(remembered.transpose(0, 1), sizes).transpose(0, 1)
+            self._remember(all_embeddings, gather(indices, sizes), state)
         else:
-            assignments = self._nearest(remembered)
+            assignments = self._assign_nearest(remembered)
         state.output = ClusteredViews(embeddings, self._centroids, assignments)
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class DeepCluster(Hook):
 
     def _fill(self, state: State) -> None:
         """Fill the memory by one pass over this rank's share of the training data."""
-        size = _samples(state)
+        size = _count_samples(state)
         count = len(range(state.rank, size, state.world_size))
         self._remembered = torch.zeros(count + 1, dtype=torch.bool, device=state.device)
         self._memory = torch.zeros(len(self.assigned_views), len(self._remembered), 0, device=state.device)
@@ -132,11 +132,11 @@ class DeepCluster(Hook):
                         f"a batch has the index {int(indices.max())}, but the training data has {size} samples"
                     )
                 output = state.forward(state.module, ([views[view] for view in self.assigned_views], indices))
-                self._remember(torch.stack(_unit_length(output, len(self.assigned_views))), indices, state)
+                self._remember(torch.stack(_normalize_views(output, len(self.assigned_views))), indices, state)
         self._ranks = state.world_size
 
     def _remember(self, embeddings: Tensor, indices: Tensor, state: State) -> None:
-        """Keep the embeddings (V, B, D) of the samples that are this rank's to keep."""
+        """Keep the embeddings (V, B, D) of the samples that this rank stores."""
         if not self._memory.shape[2]:
             self._memory = embeddings.new_zeros(*self._memory.shape[:2], embeddings.shape[2])
         is_local = indices % state.world_size == state.rank
@@ -147,12 +147,12 @@ class DeepCluster(Hook):
     # The clusters
 
     def _cluster(self, state: State) -> None:
-        size, device = _samples(state), state.device
+        size, device = _count_samples(state), state.device
         remembered = self._remembered[:-1]
         local_indices = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
         known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, local_indices, 1)
         coalesced.total([known])
-        starts = self._draw(known.nonzero().squeeze(1), state)
+        starts = self._draw_starts(known.nonzero().squeeze(1), state)
         self._centroids = self._look_up(starts, state)
         assignments = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=device)
         for head, centroids in enumerate(self._centroids):
@@ -162,7 +162,7 @@ class DeepCluster(Hook):
         coalesced.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 
-    def _draw(self, known: Tensor, state: State) -> list[Tensor]:
+    def _draw_starts(self, known: Tensor, state: State) -> list[Tensor]:
         """Return the indices of each head's first centroids: equal on all ranks, different in each epoch."""
         if max(self.clusters) > len(known):
             raise SettingError(
@@ -174,7 +174,7 @@ class DeepCluster(Hook):
         ]
 
     def _look_up(self, starts: list[Tensor], state: State) -> list[Tensor]:
-        """Return the embeddings of samples of any rank, as each head sees them."""
+        """Return the embeddings of samples of any rank, of the view of each head."""
         embeddings = [self._memory.new_zeros(len(indices), self._memory.shape[2]) for indices in starts]
         for head, indices in enumerate(starts):
             own = indices % state.world_size == state.rank
@@ -182,7 +182,7 @@ class DeepCluster(Hook):
         coalesced.total(embeddings)
         return embeddings
 
-    def _nearest(self, embeddings: Tensor) -> Tensor:
+    def _assign_nearest(self, embeddings: Tensor) -> Tensor:
         if not self._centroids:
             raise RuntimeError(
                 "there are no clusters yet: DeepCluster makes them when training begins; train before validating"
@@ -193,7 +193,7 @@ class DeepCluster(Hook):
         return head % len(self.assigned_views)
 
 
-def _samples(state: State) -> int:
+def _count_samples(state: State) -> int:
     dataset = state.loaders["train"].dataset
     if not hasattr(dataset, "__len__"):
         raise TypeError(
@@ -203,7 +203,7 @@ def _samples(state: State) -> int:
     return len(dataset)
 
 
-def _unit_length(output: Any, count: int) -> list[Tensor]:
+def _normalize_views(output: Any, count: int) -> list[Tensor]:
     """Return the embeddings of each view at unit length; raises TypeError for other outputs."""
     if (
         not isinstance(output, list | tuple)
@@ -223,7 +223,7 @@ _CHUNK = 16384
 
 @torch.no_grad()
 def cluster(samples: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Return unit-length centroids (K, D) after k-means, and the nearest one of each own sample, (N,) int64.
+    """Return unit-length centroids (K, D) after k-means, and the nearest centroid of each local sample, (N,) int64.
 
     `samples` (N, D) are this rank's, of unit length and any number. The centroid of an empty cluster stays, as in
     VISSL. Sums are added across ranks, so all ranks get the same bits. Source: "Concept Decompositions for Large Sparse

@@ -1,4 +1,4 @@
-"""DINO: self-distillation with a centred and sharpened momentum teacher."""
+"""DINO: self-distillation with a centered and sharpened momentum teacher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.teacher import CentredTeacher, check_outputs, warm_up
+from hooks.parts.self_supervised.teacher import CenteredTeacher, check_outputs, warm_up
 from hooks.state import State
 
 
@@ -23,20 +23,20 @@ class DINOOutput:
     centre: Tensor
     """Running mean of the teacher's outputs across all ranks, (1, K), without this batch."""
     teacher_temperature: float
-    """Divisor of the teacher's centred outputs."""
+    """Divisor of the teacher's centered outputs."""
 
 
 @dataclass
-class DINO(CentredTeacher, Hook):
-    """Teacher outputs of DINO for the loss, with their centre and temperature.
+class DINO(CenteredTeacher, Hook):
+    """Teacher outputs of DINO for the loss, with their center and temperature.
 
         dino: {global_views: 2, temperature: 0.07, warmup_epochs: 30}
 
     The task's forward pass returns a list with the student's output (B, K) for each view, global views first; the hook
     replaces it by `DINOOutput`. The teacher sees the global views, and follows after each optimizer step with a
     momentum that rises to 1 by a cosine. The temperature rises by epoch during the warm-up. Records `teacher_momentum`
-    and `teacher_temperature`. In val and test nothing moves. Source: "Emerging Properties in Self-Supervised Vision
-    Transformers" (Caron et al., 2021), VISSL DINOHook.
+    and `teacher_temperature`. In val and test, center and teacher do not change. Source: "Emerging Properties in
+    Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
     """
 
     def on_forward(self, state: State) -> None:
@@ -44,7 +44,7 @@ class DINO(CentredTeacher, Hook):
         check_outputs(student, views, "DINO")
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         temperature = warm_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
-        state.output = DINOOutput(student, teacher, self._centre.like(teacher[0]), temperature)
+        state.output = DINOOutput(student, teacher, self._center.like(teacher[0]), temperature)
         if state.phase == "train":
-            self._centre.follow(torch.cat(teacher), state.world_size)
+            self._center.follow(torch.cat(teacher), state.world_size)
             state.record(teacher_temperature=temperature)

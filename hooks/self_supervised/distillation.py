@@ -32,10 +32,10 @@ class Distillation(Hook):
 
         distillation: {teacher: "study.models:large", checkpoint: runs/large/model.pt}
 
-    The teacher is what `teacher` builds, otherwise a copy of the model, with the weights in `checkpoint`. It runs in
-    eval mode through the task's forward pass, in all phases; the hook replaces the output by `DistillationOutput`. A
-    run's checkpoints do not contain it. Source: "Distilling the Knowledge in a Neural Network" (Hinton et al., 2015),
-    VISSL DistillationHook.
+    `teacher` builds the teacher; without it, it is a copy of the model. `checkpoint` has its weights. It runs in eval
+    mode through the task's forward pass, in all phases; the hook replaces the output by `DistillationOutput`.
+    Checkpoints do not contain the teacher. Source: "Distilling the Knowledge in a Neural Network" (Hinton et al.,
+    2015), VISSL DistillationHook.
     """
 
     teacher: str | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hooks.hook import Hook
 from hooks.needs import Needs
-from hooks.parts.self_supervised.teacher import Centre, CentredTeacher, warm_up
+from hooks.parts.self_supervised.teacher import Center, CenteredTeacher, warm_up
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
@@ -29,16 +29,16 @@ class IBOTOutput:
     centre: Tensor
     """Running mean of the teacher's outputs for whole views across all ranks, (1, K), without this batch."""
     patch_centre: Tensor
-    """The same for patches, (1, P)."""
+    """Running mean of the teacher's outputs for patches, (1, P)."""
     temperature: float
-    """Divisor of the teacher's centred outputs for whole views."""
+    """Divisor of the teacher's centered outputs for whole views."""
     patch_temperature: float
-    """The same for patches."""
+    """Divisor of the teacher's centered outputs for patches."""
 
 
 @dataclass
-class IBOT(CentredTeacher, Hook):
-    """Teacher outputs of iBOT for views and patches, with their centres and temperatures, for the loss.
+class IBOT(CenteredTeacher, Hook):
+    """Teacher outputs of iBOT for the loss: for views and patches, with centers and temperatures.
 
         ibot: {global_views: 2, temperature: 0.04, patch_temperature: 0.07}
 
@@ -51,17 +51,17 @@ class IBOT(CentredTeacher, Hook):
     """
 
     patch_centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
-    """Share of the centre of patches that stays at each batch."""
+    """Momentum of the patches' center: the weight of its old value at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.04
-    """The teacher's temperature for whole views after the warm-up."""
+    """Teacher's temperature for whole views after the warm-up."""
     patch_temperature: Annotated[float, Gt(0)] = 0.07
-    """The teacher's temperature for patches after the warm-up."""
+    """Teacher's temperature for patches after the warm-up."""
     warmup_patch_temperature: Annotated[float, Gt(0), Needs("warmup_epochs")] = 0.04
     """Teacher's temperature for patches in the first epoch of the warm-up."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._patch_centre = Centre(self.patch_centre_momentum)
+        self._patch_center = Center(self.patch_centre_momentum)
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
@@ -79,16 +79,16 @@ class IBOT(CentredTeacher, Hook):
         patch_temperature = warm_up(
             state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature
         )
-        centre, patch_centre = self._centre.like(whole), self._patch_centre.like(patches)
+        centre, patch_centre = self._center.like(whole), self._patch_center.like(patches)
         state.output = IBOTOutput(student, teacher, centre, patch_centre, temperature, patch_temperature)
         if state.phase == "train":
-            self._centre.follow(whole, state.world_size)
-            self._patch_centre.follow(patches, state.world_size)
+            self._center.follow(whole, state.world_size)
+            self._patch_center.follow(patches, state.world_size)
             state.record(teacher_temperature=temperature, teacher_patch_temperature=patch_temperature)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **self._patch_centre.state_dict("patch_centre")}
+        return {**super().state_dict(), **self._patch_center.state_dict("patch_centre")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._patch_centre.value = state.get("patch_centre")
+        self._patch_center.value = state.get("patch_centre")

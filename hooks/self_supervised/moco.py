@@ -20,7 +20,7 @@ from hooks.state import State
 
 @dataclass(frozen=True)
 class MoCoOutput:
-    """Input of MoCo's loss; all rows have length 1."""
+    """Input of MoCo's loss; all rows have unit length."""
 
     query: Tensor
     """Embeddings of the first view, (B, D), with gradients."""
@@ -39,12 +39,12 @@ class MoCo(MomentumTeacher, Hook):
     The task's forward pass returns the embeddings of the first view (B, D), or a list that begins with them; the hook
     replaces it by `MoCoOutput`. The momentum encoder follows after each optimizer step. If it has BatchNorm layers that
     are not synchronized, images are shuffled across ranks before it. The keys of all ranks enter the queue after the
-    backward pass, so all ranks hold the same queue. In val and test the queue stays. Source: "Momentum Contrast for
-    Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
+    backward pass, so all ranks hold the same queue. In val and test the queue does not change. Source: "Momentum
+    Contrast for Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
     """
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.999
-    """Share of the momentum encoder that stays at each step."""
+    """Momentum of the encoder: the weight of its old parameters at each step."""
     queue_length: Annotated[int, Gt(0)] = 65536
     """Number of keys in the queue; it begins with random directions."""
 
@@ -65,29 +65,29 @@ class MoCo(MomentumTeacher, Hook):
 
     def on_forward(self, state: State) -> None:
         output, view = state.output, state.batch[0][1]
-        query = _unit(output if isinstance(output, Tensor) else output[0])
+        query = _normalize(output if isinstance(output, Tensor) else output[0])
         training = state.phase == "train"
-        key = self._all_keys(view, state) if training else _unit(self._teacher(view))
-        queue = self._ready_queue(query)
+        key = self._compute_keys(view, state) if training else _normalize(self._teacher(view))
+        queue = self._prepare_queue(query)
         state.output = MoCoOutput(query, key, queue)
 
-    def _all_keys(self, view: Tensor, state: State) -> Tensor:
-        """Return this rank's keys, and keep those of all ranks for the queue."""
+    def _compute_keys(self, view: Tensor, state: State) -> Tensor:
+        """Return this rank's keys, and store the keys of all ranks for the queue."""
         sizes = batch_sizes(state)
         if self._shuffles:
             order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(state.iteration))
             local_indices = torch.split(order, sizes)[state.rank]
-            shuffled = gather(_unit(self._teacher(gather(view, sizes)[local_indices.to(view.device)])), sizes)
+            shuffled = gather(_normalize(self._teacher(gather(view, sizes)[local_indices.to(view.device)])), sizes)
             self._keys = torch.empty_like(shuffled)
             self._keys[order.to(view.device)] = shuffled
         else:
-            self._keys = gather(_unit(self._teacher(view)), sizes)
+            self._keys = gather(_normalize(self._teacher(view)), sizes)
         return torch.split(self._keys, sizes)[state.rank]
 
-    def _ready_queue(self, like: Tensor) -> Tensor:
+    def _prepare_queue(self, like: Tensor) -> Tensor:
         if self._queue is None:
             directions = torch.randn(self.queue_length, like.shape[1], generator=torch.Generator().manual_seed(0))
-            self._queue = _unit(directions)
+            self._queue = _normalize(directions)
         if self._queue.device != like.device:
             self._queue = self._queue.to(like.device)
         return self._queue
@@ -119,10 +119,10 @@ class MoCo(MomentumTeacher, Hook):
             self._queue, self._next = state["queue"], state["next"]
 
 
-def _unit(rows: Tensor) -> Tensor:
+def _normalize(rows: Tensor) -> Tensor:
     return functional.normalize(rows.float(), dim=1)
 
 
 def _mixes_samples(layer: nn.Module) -> bool:
-    """Return whether a layer's output for a sample depends on others in the rank's batch."""
+    """Return whether a layer's output for a sample depends on other samples in the rank's batch."""
     return isinstance(layer, BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)

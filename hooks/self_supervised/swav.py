@@ -21,9 +21,9 @@ class SwAV(SwappedPrediction, Hook):
     The task's forward pass returns `(embeddings, scores)`, each a list with a tensor per view: unit-length embeddings
     (B, D) and similarities to the prototypes (B, K). The hook replaces it by `SwappedViews`: all scores, and codes by
     Sinkhorn-Knopp for the assigned views, over the samples of all ranks and the queue. In val and test, codes come from
-    the rank's own batch, without queue. The queue survives a restart with as many ranks. Source: "Unsupervised Learning
-    of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL SwAVUpdateQueueScoresHook and
-    NormalizePrototypesHook.
+    the rank's own batch, without the queue. A restart with the same number of ranks keeps the queue. Source:
+    "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
+    SwAVUpdateQueueScoresHook and NormalizePrototypesHook.
     """
 
     def __post_init__(self) -> None:

@@ -20,13 +20,13 @@ from hooks.state import State
 class SwAVMomentum(SwappedPrediction, Hook):
     """Codes of SwAV by a momentum encoder, and prototypes of both on the unit sphere.
 
-    As `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each step its parameters
-    move towards the model's, and its buffers become the model's. VISSL does so at the start of the next iteration.
+    Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each step its parameters
+    move toward the model's, and its buffers become the model's. VISSL does so at the start of the next iteration.
     Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
     """
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99
-    """Share of the encoder that stays at each step."""
+    """Momentum of the encoder: the weight of its old parameters at each step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,9 +28,9 @@ class ActivationStats(LayerMonitor, Hook):
     """
 
     ignored: tuple[str, ...] = ("ReLU",)
-    """Types of modules to skip, as `ReLU` or `torch.nn.modules.activation.ReLU`."""
+    """Module types to skip, such as `ReLU` or `torch.nn.modules.activation.ReLU`."""
     sample_feature_map: bool = False
-    """Measures only the center pixel of feature maps of shape (N, C, H, W), which is cheaper."""
+    """Only the center pixel of feature maps of shape (N, C, H, W), which is cheaper."""
 
     folder: ClassVar[str] = "activations"
 

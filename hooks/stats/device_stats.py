@@ -36,7 +36,7 @@ class DeviceStats(Hook):
     """
 
     every: Iterations = Interval(50, "iterations")
-    """Iterations between two readings."""
+    """Iterations between readings."""
 
     def __post_init__(self) -> None:
         self._process = psutil.Process()

@@ -36,9 +36,9 @@ class MemorySnapshot(Cleanup, Hook):
     """
 
     steps: tuple[Annotated[int, Ge(1)], ...] = ()
-    """Optimizer steps after which to write."""
+    """Optimizer steps after which a snapshot is written."""
     max_entries: Annotated[int, Ge(1)] = 100_000
-    """Allocations in the GPU's history, which limits the size of a snapshot."""
+    """Maximum number of allocations in the GPU's history, which limits the size of a snapshot."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
     best_effort: ClassVar[bool] = True

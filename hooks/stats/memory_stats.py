@@ -36,7 +36,7 @@ class MemoryStats(Cleanup, Hook):
     """
 
     every: Iterations = Interval(10, "iterations")
-    """Iterations between two readings; the start of a phase adds one, in its first row."""
+    """Iterations between readings; the first row of a phase has one too."""
 
     def __post_init__(self) -> None:
         self._statm: int | None = None

@@ -28,7 +28,7 @@ class OptimizerStats(Hook):
     """
 
     every: StepsOrNever = Interval(100, "steps")
-    """Optimizer steps between two measurements."""
+    """Optimizer steps between measurements."""
 
     priority: ClassVar[Priority] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER

@@ -37,11 +37,11 @@ class Profiler(Cleanup, Hook):
     skip_first: Annotated[int, Ge(0)] = 10
     """Iterations before the first window."""
     wait: Annotated[int, Ge(0)] = 0
-    """Iterations at the start of a window without profiler."""
+    """Iterations without the profiler at the start of a window."""
     warmup: Annotated[int, Ge(0)] = 1
     """Iterations with the profiler but no trace, because the first ones are slow."""
     active: Annotated[int, Ge(1)] = 3
-    """Iterations in the trace."""
+    """Iterations in each trace."""
     repeat: Annotated[int, Ge(0)] = 1
     """Number of windows; 0 means no limit."""
     profiled_ranks: tuple[int, ...] = (0,)
@@ -57,7 +57,7 @@ class Profiler(Cleanup, Hook):
     with_flops: bool = False
     """Estimate of the FLOPs of matrix products and convolutions."""
     stop_after: Annotated[bool, Needs("repeat")] = False
-    """End of the run after the last window."""
+    """Stop of the run after the last window."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
 

@@ -68,7 +68,7 @@ class RowStats(Hook):
     """
 
     report: list[str] = field(default_factory=list)
-    """Statistics, as COLUMN/STATISTIC."""
+    """Statistics to report, as COLUMN/STATISTIC."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH

@@ -33,7 +33,7 @@ PEAKS: dict[tuple[str, ...], dict[str, float]] = {
     ("H200",): {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12},
     ("B200",): {"bf16": 2250e12, "fp16": 2250e12, "tf32": 1100e12, "fp32": 75e12},
 }
-"""Dense FLOPs a second with fp32 accumulation, by words of the device's name. Unknown values are missing.
+"""Dense FLOPs per second with fp32 accumulation, by words in the device's name. Unknown values are missing.
 
 Source: NVIDIA's data sheets, for the 3090 and 4090 the GA102 and Ada whitepapers, appendix A; halved where the document
 counts sparsity (L4, H100, H200, B200).
@@ -57,11 +57,11 @@ class Throughput(Hook):
     """
 
     every: Iterations = Interval(50, "iterations")
-    """Training iterations between two measurements."""
+    """Training iterations between measurements."""
     window: Annotated[int, Ge(1), Le(RECENT)] = 100
-    """Training iterations of a measurement."""
+    """Number of training iterations in a measurement."""
     peak_flops: Annotated[float, Gt(0)] | None = None
-    """Peak FLOPs a second of the device; by default NVIDIA's figure for the GPU and the precision, if known."""
+    """Peak FLOPs per second of the device; by default NVIDIA's figure for the GPU and the precision, if known."""
 
     def __post_init__(self) -> None:
         self._peak: float | None = self.peak_flops

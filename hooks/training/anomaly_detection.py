@@ -23,7 +23,7 @@ class AnomalyDetection(Cleanup, Hook):
     """
 
     check_nan: bool = True
-    """Fails at a NaN; if false, only explains a backward pass that fails anyway."""
+    """Failure at the first NaN; if false, only an explanation when a backward pass fails for another reason."""
 
     priority: ClassVar[Priority] = Priority.HIGHEST
 

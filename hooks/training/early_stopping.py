@@ -33,15 +33,15 @@ class EarlyStopping(Hook):
     mode: Mode | None = None
     """`max` if more is better, `min` if less; by default from the metric's name."""
     min_delta: Annotated[float, Ge(0)] = 0.0
-    """Least difference to the best that counts as an improvement."""
+    """Minimum difference from the best value that counts as an improvement."""
     patience: Annotated[int, Gt(0)] = 5
-    """Number of values in a row without improvement after which the run ends."""
+    """Number of consecutive values without improvement after which the run ends."""
     check_finite: bool = True
-    """Ends the run at NaN or infinity; if false, they count as no improvement."""
+    """End of the run at NaN or infinity; if false, they count as no improvement."""
     stopping_threshold: float | None = None
     """Value at which the run ends at once."""
     strict: bool = True
-    """Fails if a phase lacks the metric; if false, a warning is logged."""
+    """Failure if a phase lacks the metric; if false, a warning is logged."""
 
     observes: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False

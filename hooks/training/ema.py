@@ -114,15 +114,15 @@ class EMA(Hook):
     # Events
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        record, hook_state = checkpoint.get(self._label), self._loaded_state
-        if record is None:
+        entry, hook_state = checkpoint.get(self._label), self._loaded_state
+        if entry is None:
             return
         if hook_state["updates"]:
             self._init_averages(state.module)
-            self._restore({**record["model"], **record["exact"], **self._rank_buffers})
+            self._restore({**entry["model"], **entry["exact"], **self._rank_buffers})
             self._updates, self._last_steps = Counter(hook_state["updates"]), dict(hook_state["steps"])
         if self._stds:
-            self._restore_power(record)
+            self._restore_power(entry)
             self._snapshots.restore(state, self._label, hook_state["snapshots"], checkpoint.get("name", ""))
 
     def on_start(self, state: State) -> None:
@@ -172,7 +172,7 @@ class EMA(Hook):
         checkpoint[self._label] = {
             "model": model,
             "exact": self._full_precision_averages(model),
-            **(self._power_record(state.module) if self._stds else {"decay": self.decay}),
+            **(self._make_power_entry(state.module) if self._stds else {"decay": self.decay}),
         }
 
     def _full_precision_averages(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -181,7 +181,7 @@ class EMA(Hook):
         averages = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
         return {name: average for name, average in averages.items() if average.dtype != model[name].dtype}
 
-    def _power_record(self, module: nn.Module) -> dict[str, Any]:
+    def _make_power_entry(self, module: nn.Module) -> dict[str, Any]:
         """Return the averages of all stds but the first, and for each state-dict key the name of its average.
 
         Key and name differ for tied parameters.
@@ -193,7 +193,7 @@ class EMA(Hook):
         others = zip(self._stds[1:], self._averages[1:], strict=False)
         return {"averaged": averaged, "further": {str(std): average.by_name() for std, average in others}}
 
-    def _restore_power(self, record: Mapping[str, Any]) -> None:
+    def _restore_power(self, entry: Mapping[str, Any]) -> None:
         saved_stds = self._loaded_state["std"]
         if saved_stds != self._stds:
             raise SettingError(
@@ -202,7 +202,7 @@ class EMA(Hook):
                 " compute any other std from its snapshots. To start new averages, rename this hook"
             )
         for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
-            average.restore(record["further"][str(std)])
+            average.restore(entry["further"][str(std)])
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -24,11 +24,11 @@ class EmptyCache(Hook):
     """
 
     before_epoch: bool = False
-    """Releases memory when a phase begins."""
+    """Release at the start of each phase."""
     after_epoch: bool = True
-    """Releases memory when a phase ends."""
+    """Release at the end of each phase."""
     after_iter: bool = False
-    """Releases memory after iterations."""
+    """Release after iterations."""
     every: Annotated[Iterations, Needs("after_iter: true")] = Interval(1, "iterations")
     """Iterations between two releases, with `after_iter`."""
 

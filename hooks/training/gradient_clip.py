@@ -19,20 +19,20 @@ _EPSILON = 1e-6
 
 @dataclass
 class GradientClip(Hook):
-    """Gradient clipping by the global norm or by element; records the norm before it as `grad_norm`.
+    """Gradient clipping by the global norm or by element; records the norm before clipping as `grad_norm`.
 
         gradient_clip: {max_norm: 1.0}
 
-    Acts once per optimizer step, on accumulated and unscaled gradients. Nothing waits for the device, and the only
+    Acts once per optimizer step, on accumulated and unscaled gradients. It does not synchronize, and the only
     communication is one number with `strategy: fsdp`. Source: MMEngine OptimWrapper, VISSL GradClipHook.
     """
 
     max_norm: Annotated[float, Gt(0), Needs("max_value: null")] = 1.0
-    """Largest norm over all parameters."""
+    """Maximum norm of the gradients of all parameters."""
     norm_type: Annotated[float, Gt(0)] = 2.0
-    """Order of the norm; infinity takes the largest absolute element."""
+    """Order of the norm; infinity means the largest absolute value."""
     max_value: Annotated[float, Gt(0)] | None = None
-    """Largest absolute value of an element; clips elements instead of the norm."""
+    """Maximum absolute value of an element; if set, elements are clipped instead of the norm."""
 
     priority: ClassVar[Priority] = Priority.HIGH
     mutable: ClassVar[frozenset[str]] = frozenset({"max_norm", "max_value"})

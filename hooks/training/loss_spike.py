@@ -24,7 +24,7 @@ class LossSpike(Hook):
 
     The loss of a step is the mean over its micro-batches and ranks. It is a spike if it lies more than `threshold`
     standard deviations above the mean of the last `window` losses without spikes. All ranks skip the step together, at
-    the cost of one all-reduce of a number and a wait for the device in each step. A `nan_guard` beside it needs
+    the cost of an all-reduce of one number and a synchronization in each step. A `nan_guard` in the same run needs
     `action: skip`. Records `loss_spike` = 1.
 
     `hookyard samples` lists the samples of such an iteration. Source: OLMo-core SkipStepOptimizer, Lightning
@@ -32,13 +32,13 @@ class LossSpike(Hook):
     """
 
     threshold: Annotated[float, Gt(0)] = 6.0
-    """Standard deviations above the mean from which a loss is a spike."""
+    """Number of standard deviations above the mean at which a loss is a spike."""
     window: Annotated[int, Ge(2)] = 128
-    """Number of losses for mean and deviation."""
+    """Number of recent losses from which mean and standard deviation are computed."""
     warmup: Annotated[int, Ge(2)] = 64
     """Number of losses before a finite loss can be a spike, at most `window`."""
     patience: Annotated[int, Ge(0)] = 10
-    """Number of spikes in a row that are skipped; the next one is an error."""
+    """Maximum number of consecutive spikes that are skipped; the next one is an error."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
@@ -78,13 +78,13 @@ class LossSpike(Hook):
             return True
         if len(self._losses) < self.warmup:
             return False
-        mean, deviation = self._mean_and_deviation()
+        mean, deviation = self._compute_statistics()
         return loss - mean > self.threshold * deviation
 
     def _skip(self, state: State, loss: float) -> None:
         self._spikes_in_a_row += 1
         state.record(loss_spike=1)
-        mean, deviation = self._mean_and_deviation()
+        mean, deviation = self._compute_statistics()
         reason = (
             f"loss {loss:.6g} at step {state.step + 1}, and the recent mean is {mean:.6g} with a standard deviation of"
             f" {deviation:.3g}"
@@ -93,7 +93,7 @@ class LossSpike(Hook):
             raise ArithmeticError(f"{reason}: spike {self._spikes_in_a_row} in a row, and patience is {self.patience}")
         state.skip_update(reason)
 
-    def _mean_and_deviation(self) -> tuple[float, float]:
+    def _compute_statistics(self) -> tuple[float, float]:
         """Return mean and unbiased standard deviation of the recent losses; NaN for fewer than two."""
         if len(self._losses) < 2:
             return math.nan, math.nan

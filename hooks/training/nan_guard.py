@@ -24,20 +24,20 @@ class NanGuard(Hook):
 
         nan_guard: {action: skip, patience: 10}
 
-    The gradient norm is the same on all ranks, so they agree without communication; the loss is each rank's own. At a
-    hit the hook records `nonfinite` = 1 and writes the last micro-batch, its output, the values and the rank's weights
-    to `nonfinite/step-<step>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the scaler skips the step), so
-    only the loss counts. Each check waits for the device. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook.
+    The gradient norm is the same on all ranks, so ranks agree without communication; each rank has its own loss. If a
+    check fails, the hook records `nonfinite` = 1 and writes the last micro-batch, its output, the values and the rank's
+    weights to `nonfinite/step-<step>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the scaler skips the
+    step), so only the loss counts. Each check synchronizes. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
-    """`raise` fails the run, `skip` skips the step, `stop` ends the run in order; none updates the weights."""
+    """Response, without an update: `raise` fails the run, `skip` skips the step, `stop` ends the run normally."""
     patience: Annotated[int, Ge(0), Needs("action: skip")] = 10
-    """Hits in a row that `skip` allows; the next one fails the run."""
+    """Maximum number of consecutive failed checks that `skip` tolerates; the next one fails the run."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between checks; a check covers all steps since the last one."""
     dumps: Annotated[int, Ge(0)] = 1
-    """Most hits that each rank writes."""
+    """Maximum number of failed checks for which each rank writes a dump."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
@@ -46,7 +46,7 @@ class NanGuard(Hook):
     def __post_init__(self) -> None:
         if self.action == "skip" and self.every.count > 1:
             raise ValueError(f"action: skip needs every: 1 step, got every: {self.every}")
-        self._sum: Tensor | float = 0.0  # not finite as soon as one of its terms is not
+        self._sum: Tensor | float = 0.0  # not finite once any term is not
         self._hits_in_a_row = 0
         self._dumped = 0
 
@@ -88,7 +88,7 @@ class NanGuard(Hook):
         self._dumped += 1
         folder = state.artifacts / "nonfinite"
         folder.mkdir(parents=True, exist_ok=True)
-        evidence = {
+        contents = {
             "step": state.step + 1,
             "iteration": state.iteration + 1,
             "epoch": state.epoch,
@@ -98,7 +98,7 @@ class NanGuard(Hook):
             "output": state.output,
             "model": {name: shards.local(tensor) for name, tensor in state.module.state_dict().items()},
         }
-        torch.save(evidence, folder / f"step-{state.step + 1}-rank-{state.rank}.pt")
+        torch.save(contents, folder / f"step-{state.step + 1}-rank-{state.rank}.pt")
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"sum": self._sum, "hits_in_a_row": self._hits_in_a_row, "dumped": self._dumped}

@@ -1,4 +1,4 @@
-"""Mask for classes that the evaluation data lack."""
+"""Mask for classes that the evaluation data lacks."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class OutputMask(Hook):
 
     def on_forward(self, state: State) -> None:
         if state.phase != "train":
-            state.output = _masked(state.output, self._occurs[state.phase])
+            state.output = _mask(state.output, self._occurs[state.phase])
 
     def _find_classes(self, state: State) -> Tensor:
         """Return for each class number whether it occurs on any rank."""
         counts = torch.zeros(0, dtype=torch.long, device=state.device)
         for batch in state.fresh_batches(state.phase):
-            more = torch.bincount(self._labels(batch), minlength=len(counts))
+            more = torch.bincount(self._get_labels(batch), minlength=len(counts))
             counts = more + functional.pad(counts, (0, len(more) - len(counts)))
         if state.world_size > 1:
             length = torch.tensor([len(counts)], device=state.device)
@@ -60,7 +60,7 @@ class OutputMask(Hook):
             coalesced.total([counts])
         return counts > 0
 
-    def _labels(self, batch: Any) -> Tensor:
+    def _get_labels(self, batch: Any) -> Tensor:
         labels = batch[self.target]
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
             kind = _describe(labels)
@@ -68,13 +68,13 @@ class OutputMask(Hook):
         return labels[labels >= 0].long()
 
 
-def _masked(output: Any, occurs: Tensor) -> Any:
+def _mask(output: Any, occurs: Tensor) -> Any:
     if type(output) in (list, tuple):
-        return type(output)(_masked(part, occurs) for part in output)
+        return type(output)(_mask(part, occurs) for part in output)
     if not isinstance(output, Tensor) or output.ndim < 2 or not output.is_floating_point():
         raise TypeError(f"the output must be logits of shape (B, C, ...), or a list of such, got {_describe(output)}")
     classes = output.shape[1]
-    absent = ~functional.pad(occurs, (0, classes - len(occurs)))  # a negative padding cuts off
+    absent = ~functional.pad(occurs, (0, classes - len(occurs)))  # negative padding truncates
     return output.masked_fill(absent.view(classes, *[1] * (output.ndim - 2)), float("-inf"))
 
 

@@ -25,16 +25,16 @@ class PreciseBatchNorm(Hook):
 
         precise_batch_norm: {num_samples: 10000}
 
-    Running averages mix in the weights of earlier steps. The hook takes shuffled training samples outside the training
-    order; each value has the same weight, whatever its batch or rank. Training does not change. Costs a forward pass of
-    these samples for each validation, and one sum across ranks. Layers in evaluation mode are left alone. Source:
-    ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021).
+    Running averages include activations of earlier weights. The hook draws shuffled training samples without affecting
+    the training order; each value has the same weight, whatever its batch or rank. Training does not change. Costs a
+    forward pass of these samples per validation, and one sum across ranks. Layers in evaluation mode do not change.
+    Source: ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021).
     """
 
     num_samples: Annotated[int, Ge(1)]
     """Number of training samples across all ranks, each at most once."""
     cache_samples: bool = False
-    """Keeps these samples in host memory instead of loading them again."""
+    """Caching of these samples in host memory, instead of loading them again."""
 
     collective: ClassVar[bool] = True
 
@@ -56,8 +56,8 @@ class PreciseBatchNorm(Hook):
         if not self.cache_samples:
             return self._load(state)
         if self._cache is None:
-            self._cache = [_moved(batch, torch.device("cpu")) for batch in self._load(state)]
-        return (_moved(batch, state.device) for batch in self._cache)
+            self._cache = [_move(batch, torch.device("cpu")) for batch in self._load(state)]
+        return (_move(batch, state.device) for batch in self._cache)
 
     def _load(self, state: State) -> Iterator[Any]:
         remaining = self.num_samples // state.world_size + (state.rank < self.num_samples % state.world_size)
@@ -67,18 +67,18 @@ class PreciseBatchNorm(Hook):
             remaining -= state.samples_in(batch)
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def _move(batch: Any, device: torch.device) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
 
 
 @torch.no_grad()
 def recompute(state: State, batches: Iterable[Any]) -> None:
-    """Set running mean and variance of all BatchNorm layers to those of their inputs with the current weights.
+    """Set running mean and variance of all BatchNorm layers to the statistics of their inputs with the current weights.
 
     One pass over `batches` of this rank. Sums are added across ranks, so each value has the same weight, which
     torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased. Collective.
     """
-    layers = _tracked_layers(state.module)
+    layers = _find_tracked_layers(state.module)
     if not layers:
         return
     sums: dict[nn.Module, Tensor] = {
@@ -110,7 +110,7 @@ def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:
     layer.running_var.copy_((squares / count - mean.square()).clamp(min=0) * count / (count - 1).clamp(min=1))
 
 
-def _tracked_layers(module: nn.Module) -> list[BatchNorm]:
+def _find_tracked_layers(module: nn.Module) -> list[BatchNorm]:
     """Return the BatchNorm layers with running statistics, without those frozen in evaluation mode."""
     layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm) and layer.running_mean is not None]
     return [layer for layer in layers if layer.training or not module.training]

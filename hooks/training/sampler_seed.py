@@ -16,8 +16,8 @@ logger = logging.getLogger("hookyard")
 class DistSamplerSeed(Hook):
     """A new order of the training data in each epoch, by `set_epoch` of the sampler.
 
-    Calls `set_epoch(state.epoch)` on the loader, its dataset, its sampler, its batch sampler and that one's sampler,
-    where they have it. Warns once if several ranks train and none of them does. Source: MMEngine DistSamplerSeedHook,
+    Calls `set_epoch(state.epoch)` on the loader, its dataset, sampler, batch sampler and the batch sampler's
+    sampler, if they have it. Warns once if several ranks train and none has it. Source: MMEngine DistSamplerSeedHook,
     VISSL SetDataSamplerEpochHook.
     """
 
@@ -31,10 +31,10 @@ class DistSamplerSeed(Hook):
         if state.phase != "train":
             return
         loader = state.loaders.get("train")
-        listeners = _listeners(loader)
-        for listener in listeners:
-            listener.set_epoch(state.epoch)
-        if not listeners and state.world_size > 1 and not self._warned:
+        with_epoch = _find_objects_with_epoch(loader)
+        for part in with_epoch:
+            part.set_epoch(state.epoch)
+        if not with_epoch and state.world_size > 1 and not self._warned:
             self._warned = True
             logger.warning(
                 "the training loader (%s) has no set_epoch, so all epochs may have the same order; use a sampler that"
@@ -43,7 +43,7 @@ class DistSamplerSeed(Hook):
             )
 
 
-def _listeners(loader: Any) -> list[Any]:
+def _find_objects_with_epoch(loader: Any) -> list[Any]:
     batch_sampler = getattr(loader, "batch_sampler", None)
     candidates = (
         getattr(loader, "sampler", None),

@@ -12,10 +12,10 @@ from hooks.state import State
 
 @dataclass
 class SyncBuffers(Hook):
-    """Mean of floating-point buffers across ranks at the end of each training phase, so before each validation.
+    """Mean of floating-point buffers across ranks, set at the end of each training phase, before validation.
 
-    Running statistics of BatchNorm differ between ranks, as each sees its own batches. Integer and boolean buffers are
-    copied from rank 0. One collective for each dtype. Source: MMEngine SyncBuffersHook.
+    BatchNorm running statistics differ between ranks, because each rank sees its own batches. Integer and boolean
+    buffers are copied from rank 0. One collective for each dtype. Source: MMEngine SyncBuffersHook.
     """
 
     collective: ClassVar[bool] = True

@@ -18,17 +18,17 @@ class TimeLimit(Hook):
 
         time_limit: {limit: 2h30m}
 
-    Time counts over all attempts, so a paused run needs a higher limit to continue. Checked after each iteration;
-    saving comes on top. Source: Lightning Timer, torchtnt TimeLimitInterrupter.
+    Time accumulates over all attempts, so a paused run needs a higher limit to continue. Checked after each iteration;
+    saving takes additional time. Source: Lightning Timer, torchtnt TimeLimitInterrupter.
     """
 
     limit: Duration
-    """Seconds, or a duration such as 2h30m, 90s or 1d 12h."""
+    """Maximum wall time: seconds, or a duration such as 2h30m, 90s or 1d 12h."""
 
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._before_s = 0.0
+        self._earlier_s = 0.0
         self._start: float | None = None
         self._requested = False
 
@@ -36,7 +36,7 @@ class TimeLimit(Hook):
         self._start = monotonic()
 
     def on_step(self, state: State) -> None:
-        if self._requested or self._used_s() < self.limit:
+        if self._requested or self._elapsed_s() < self.limit:
             return
         self._requested = True
         state.request_pause(
@@ -45,10 +45,10 @@ class TimeLimit(Hook):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"used_s": self._used_s()}
+        return {"used_s": self._elapsed_s()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._before_s = state["used_s"]
+        self._earlier_s = state["used_s"]
 
-    def _used_s(self) -> float:
-        return self._before_s + (0.0 if self._start is None else monotonic() - self._start)
+    def _elapsed_s(self) -> float:
+        return self._earlier_s + (0.0 if self._start is None else monotonic() - self._start)

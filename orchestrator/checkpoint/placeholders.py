@@ -25,7 +25,7 @@ _VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None), torch.S
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
 _NUMPY_SCALARS = tuple(numpy.dtype(kind).type for kind in "?bhilqBHILQefdFD")
 
-# numpy's scalars, which metrics often are.
+# Metrics are often numpy scalars.
 _make_scalar: Any = numpy.float64(0).__reduce__()[0]
 add_safe_globals([_make_scalar, numpy.dtype, *{type(numpy.dtype(kind)) for kind in _NUMPY_SCALARS}])
 
@@ -41,7 +41,7 @@ def has_shards(file: str) -> bool:
 
 
 class Sharded:
-    """The sharded tensors of a checkpoint by their keys. A tensor that has two names has one key."""
+    """The sharded tensors of a checkpoint by their keys. A tensor with several names has one key."""
 
     def __init__(self) -> None:
         self._keys: dict[int, tuple[str, Any]] = {}
@@ -64,7 +64,7 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     kind = type(tree)
     if isinstance(tree, Tensor) and sharded and shards.is_sharded(tree):
         return {_SHARDED: sharded.key(tree, place)}
-    if isinstance(tree, Tensor) and (kind in (Tensor, nn.Parameter) or kind in _registered()):
+    if isinstance(tree, Tensor) and (kind in (Tensor, nn.Parameter) or kind in _get_registered_types()):
         encode(vars(tree), None, f"{place}.__dict__")
         return tree
     if kind in _VALUES or kind in _NUMPY_SCALARS or isinstance(tree, torch.layout):
@@ -121,7 +121,7 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
         yield from tensors_in(value)
 
 
-def _registered() -> list[Any]:
+def _get_registered_types() -> list[Any]:
     return [entry[0] if isinstance(entry, tuple) else entry for entry in get_safe_globals()]
 
 
@@ -151,7 +151,7 @@ def _values(tree: Any) -> Any:
 
 
 def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
-    """Return a copy of a container with new values, or the container itself if none is new."""
+    """Return a copy of a container with new values, or the container itself if nothing changes."""
     if isinstance(tree, dict):
         changed = {key: new for key, value in tree.items() if (new := replace(key, value)) is not value}
         if not changed:

@@ -17,22 +17,22 @@ from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
 
 LARGEST_BYTES = 64 * 2**20
-"""Limit, as every rank and every trial gets them."""
+"""Limit of the pickled classes, because every rank and every trial gets a copy."""
 
 
 def with_classes_of_main(source: ExperimentSource, address: str | None = None) -> ExperimentSource:
-    """Return the source with the script's or notebook's classes that it names, and what these use.
+    """Return the source with the script's or notebook's classes that it names, and everything that these use.
 
     Raises UsageError if they cannot be sent. `address` is the cluster to join.
     """
-    written, _ = source.merged()
-    classes = find_main_classes(written)
+    config, _ = source.merged()
+    classes = find_main_classes(config)
     if not classes:
         return source
-    set_environment(address)  # Ray reads it as it is imported
+    set_environment(address)  # Ray reads the environment on import
     names = ", ".join(classes)
     try:
-        pickled = _pickled({**dict(_find_annotations(classes)), **classes})
+        pickled = _pickle_by_value({**dict(_find_annotations(classes)), **classes})
     except Exception as error:
         raise UsageError(
             f"{names} of the script or notebook cannot be sent to other processes ({type(error).__name__}: {error});"
@@ -47,12 +47,12 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
     return replace(source, main_classes=pickled)
 
 
-def _pickled(classes: Mapping[str, Any]) -> bytes:
-    """Pickle by value, as cloudpickle does for `__main__`, but dataclasses' MISSING by name, as `is` compares it."""
+def _pickle_by_value(classes: Mapping[str, Any]) -> bytes:
+    """Pickle by value, as cloudpickle does for `__main__`, but dataclasses' MISSING by name, to stay identical."""
     from ray.cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
-        dispatch_table: ClassVar[Any] = ChainMap({type(MISSING): lambda mark: "MISSING"}, CloudPickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap({type(MISSING): lambda _: "MISSING"}, CloudPickler.dispatch_table)
 
     buffer = io.BytesIO()
     Pickler(buffer).dump(classes)

@@ -143,7 +143,7 @@ class Session:
         return attempt
 
     def _write_reports(self, loop: TrainingLoop, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
-        """Write the loop's reports to the run's folder, and yield them; the caller's time is no hang."""
+        """Write the loop's reports to the run's folder, and yield them; time in the caller does not count as a hang."""
         reports, failure = loop.run(), None
         try:
             for report in reports:
@@ -239,7 +239,7 @@ class Session:
                 self.folder.write_attempt(self._attempt)
 
     def write_end(self) -> None:
-        """Record where this run ends, although its training may continue for other runs."""
+        """Record the last iteration of this run; its training may continue for other runs."""
         assert self._loop is not None
         assert self._attempt is not None
         if isinstance(self._loop, SharedRun):
@@ -248,7 +248,7 @@ class Session:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
     def _find_initial_weights(self, experiment: Experiment) -> InitialWeights | None:
-        """Return the initial weights, as found when the run was created; None on all ranks except 0."""
+        """Return the initial weights, resolved when the run was created; None on all ranks except 0."""
         init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
         return InitialWeights(**init) if init else None
 
@@ -264,16 +264,16 @@ class Session:
         assert self._store is not None
         path = self._loop.save()
         assert path is not None
-        earlier = self._store.index.read()["owners"].get("sweep", []) if self.world.is_master else []
+        previous = self._store.index.read()["owners"].get("sweep", []) if self.world.is_master else []
         name = path.rpartition("/")[2]
-        self._store.retain("sweep", [*(other for other in earlier if other != name), name][-SWEEP_KEEPS:])
+        self._store.retain("sweep", [*(other for other in previous if other != name), name][-SWEEP_KEEPS:])
         return path
 
 
 def _describe_data_order(loop: HookedRun) -> DataOrder:
-    described = to_dict(loop.experiment)
+    settings = to_dict(loop.experiment)
     return DataOrder(
-        {name: described[name] for name in ("seed", "batch_size", "loader", "task", "task_args")},
+        {name: settings[name] for name in ("seed", "batch_size", "loader", "task", "task_args")},
         loop.training.data.sizes(),
     )
 
@@ -282,7 +282,7 @@ def _begin_attempt(
     folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None
 ) -> Attempt:
     chosen = assignment.checkpoint
-    is_chosen = chosen or assignment.source.continued_from
+    has_explicit_start = chosen or assignment.source.continued_from
 
     def log_skipped(reason: str) -> None:
         text = f"left out: {reason}"
@@ -297,7 +297,7 @@ def _begin_attempt(
 
     def begin() -> Attempt:
         folder.storage.delete(HANG_REPORTS)
-        if checkpoint and not is_chosen and not folder.read_attempts():
+        if checkpoint and not has_explicit_start and not folder.read_attempts():
             raise UsageError(
                 f"{store.path(checkpoint)} belongs to an earlier run; move it away, or choose another out_dir or name"
             )
@@ -319,8 +319,8 @@ def _begin_attempt(
 
 
 def _format_attempt(attempt: Attempt, nodes: list[str]) -> str:
-    begins = (
+    start = (
         f"Resumed from {attempt.checkpoint}" if attempt.checkpoint else "Started from scratch: there is no checkpoint"
     )
     ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
-    return f"{begins}; {ranks} on {', '.join(dict.fromkeys(nodes))}"
+    return f"{start}; {ranks} on {', '.join(dict.fromkeys(nodes))}"

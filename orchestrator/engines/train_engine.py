@@ -45,7 +45,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
     world, folder = current_world(), RunFolder(assignment.location)
     if world.is_master:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
-    before = 0
+    earlier_reports = 0
     try:
         with closing(Session(assignment, world, data_of=partial(data_of, of_train=True)).reports()) as training:
             for number, report in enumerate(training):
@@ -53,8 +53,8 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
                 is_written = not report.is_partial
                 if number == 0:
                     count = world.broadcast(lambda: len(folder.read_current_reports()))
-                    before = count - is_written
-                ordinal = before + number + is_written, report.is_final
+                    earlier_reports = count - is_written
+                ordinal = earlier_reports + number + is_written, report.is_final
                 # All ranks wait with rank 0, and end with it.
                 if not world.broadcast(partial(_put, queue, ordinal, report)):
                     return
@@ -63,7 +63,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
 
 
 def current_world() -> World:
-    """Return this worker's rank. Runs in Ray Train's workers."""
+    """Return this worker's `World`. Runs in Ray Train's workers."""
     from ray.train.torch import get_device
 
     context = ray.train.get_context()
@@ -82,7 +82,7 @@ def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
 class TrainJobs:
     """Engine that starts a Ray Train job for each run. Used in a trial's process or in a run's driver.
 
-    `lean` leaves out Ray Train's actors for the loss of a driver, where Ray ends with the driver anyway.
+    `lean` omits the actors with which Ray Train handles a lost driver, because Ray ends with the driver anyway.
     """
 
     def __init__(self, workers: Workers, *, lean: bool = True) -> None:

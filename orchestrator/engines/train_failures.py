@@ -18,7 +18,7 @@ from orchestrator.errors import HookyardError, RunError
 from orchestrator.private_api.ray_core import unwrap
 from orchestrator.records.run_folder import RunFolder
 
-_ORPHANED_S = 2.0
+_RESTART_DELAY_S = 2.0
 """Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has died; otherwise its
 resources would stay reserved, and the trial's next attempt would wait for them."""
 
@@ -32,11 +32,11 @@ class OnFailure(UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raise the rank's failure if it is a user error."""
-        failure = first_of(worker_exceptions, RunFolder(self._location))
+        failure = find_first_failure(worker_exceptions, RunFolder(self._location))
         if failure.is_user_error:
             raise failure
         self._show(failure)
-        sleep(_ORPHANED_S)
+        sleep(_RESTART_DELAY_S)
 
     def _show(self, failure: RankFailed) -> None:
         if self._mailbox is None:
@@ -50,11 +50,11 @@ def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunE
     """Return the error of the rank that failed first, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
-        return first_of(failures, folder)
+        return find_first_failure(failures, folder)
     return _find_rank_failure(error) or RunError(_innermost_line(error))
 
 
-def first_of(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
+def find_first_failure(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
     """Return the failure that caused the others."""
     return find_root_failure(
         {rank: _find_rank_failure(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()}
@@ -62,7 +62,7 @@ def first_of(failures: Mapping[int, BaseException], folder: RunFolder | None = N
 
 
 def _find_rank_failure(error: BaseException) -> RankFailed | None:
-    """Return the failure that a rank described, if it did."""
+    """Return the RankFailed in the chain of causes, if there is one."""
     return next((link for link in unwrap(error) if isinstance(link, RankFailed)), None)
 
 

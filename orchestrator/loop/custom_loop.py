@@ -53,7 +53,7 @@ class CustomLoop(TrainingLoop):
             max_steps=experiment.steps,
         )
         show_progress(task, state)
-        self.parts = KeptParts(context.world)
+        self.parts = CheckpointedParts(context.world)
         super().__init__(
             task,
             experiment,
@@ -67,10 +67,10 @@ class CustomLoop(TrainingLoop):
         self._arguments = {name: self.state.config[name] for name in list_train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._checked_at = 0.0, perf_counter()
-        self._calls_to_check, self._has_to_stop, self._has_warned, self._has_begun = 0, False, False, False
+        self._calls_until_check, self._has_to_stop, self._has_warned, self._has_begun = 0, False, False, False
 
     def phases(self) -> tuple[str, ...]:
-        return PHASES  # only its reports show which of them it has
+        return PHASES  # its phases are known only from its reports
 
     def save_now(self) -> None:
         if self.parts.are_named:
@@ -106,7 +106,7 @@ class CustomLoop(TrainingLoop):
         self.save_if_requested()
 
     def _ends_with_steps(self) -> bool:
-        """Return whether the generator made steps after its last `yield`, which are a last round; collective.
+        """Return whether the generator made steps after its last `yield`, which form a last round; collective.
 
         Raises TaskError if it has trained nothing.
         """
@@ -134,13 +134,13 @@ class CustomLoop(TrainingLoop):
             self.state.max_steps = self.state.step
 
     def _begin_round(self) -> None:
-        """Begin a round, unless it has begun. The task builds its model before."""
+        """Begin a round, unless it has begun. The task has built its model."""
         state = self.state
         if self._has_begun:
             return
-        if self.parts.waiting is not None:
+        if self.parts.pending_checkpoint is not None:
             raise TaskError(
-                f"this run continues from checkpoint '{self.parts.waiting}', but train() has not called"
+                f"this run continues from checkpoint '{self.parts.pending_checkpoint}', but train() has not called"
                 f" session.restore(), which restores it; call it before training{find_source_location(self.task.train)}"
             )
         self._has_begun = True
@@ -155,7 +155,7 @@ class CustomLoop(TrainingLoop):
 
         Raises RankMismatch if ranks differ.
         """
-        ranks = self.world.gather(None if report is None else self._checked(report))
+        ranks = self.world.gather(None if report is None else self._check_report(report))
         names = [None if metrics is None else sorted(metrics) for metrics in ranks]
         rank = next((rank for rank, metrics in enumerate(names) if metrics != names[0]), None)
         if rank is not None:
@@ -169,7 +169,7 @@ class CustomLoop(TrainingLoop):
             return None
         return {name: mean(metrics[name] for metrics in ranks) for name in ranks[0]}
 
-    def _checked(self, report: Any) -> dict[str, float]:
+    def _check_report(self, report: Any) -> dict[str, float]:
         """Return a report as plain numbers; raises TaskError if it is not one."""
         where = find_source_location(self.task.train)
         if not isinstance(report, Mapping) or not report:
@@ -185,7 +185,7 @@ class CustomLoop(TrainingLoop):
         return {name: float(value) for name, value in report.items()}
 
     def _validate(self) -> None:
-        # The task has validated: hooks get the events.
+        # The task has already validated; only fire the events.
         state = self.state
         for phase in dict.fromkeys(phase_of(name) for name in state.metrics if phase_of(name) != "train"):
             state.phase, state.stepped = phase, False
@@ -196,7 +196,7 @@ class CustomLoop(TrainingLoop):
         if self.parts.are_named or not self.state.checkpoint_reasons:
             return super().save_if_requested()
         self.state.checkpoint_reasons.clear()
-        if self.parts.waiting is None and not self._has_warned and self.world.is_master:
+        if self.parts.pending_checkpoint is None and not self._has_warned and self.world.is_master:
             self.state.show(
                 "no checkpoint is saved, as train() does not call session.restore(); a resume starts from the beginning"
             )
@@ -212,22 +212,22 @@ class CustomLoop(TrainingLoop):
 
     def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Restore the parts of checkpoints; returns whether there was a checkpoint."""
-        are_restored = self.parts.name(parts, per_rank)
+        has_restored = self.parts.name(parts, per_rank)
         self._begin_round()
         if self.world.rank:
-            # All ranks have built the same. From here on each draws its own numbers.
+            # All ranks have built the same parts. From here on, each rank draws its own random numbers.
             seed_all(self.experiment.seed + self.world.rank)
         self.saving.restore_randomness()
-        return are_restored
+        return has_restored
 
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
         """End an iteration with a row, and fire `on_step`."""
         state = self.state
         self._begin_round()
-        taken = _ROW_COLUMNS.intersection(columns)
-        if taken:
+        reserved = _ROW_COLUMNS.intersection(columns)
+        if reserved:
             raise TaskError(
-                f"session.record() got the column {', '.join(sorted(taken))}, which every row already has; rename it"
+                f"session.record() got the column {', '.join(sorted(reserved))}, which every row already has; rename it"
             )
         if type(batch_size) is not int or batch_size < 0:
             raise TaskError(
@@ -260,20 +260,20 @@ class CustomLoop(TrainingLoop):
         self._ended += perf_counter() - began
 
     def should_stop(self) -> bool:
-        """Return whether training has to end, agreed across ranks, which communicate in some of these calls."""
+        """Return whether training has to end. All ranks agree; some calls communicate."""
         state, now = self.state, perf_counter()
         if state.max_steps is not None and state.step >= state.max_steps:
             return True
         self.clock.iteration_s, self._checked_at = now - self._checked_at, now
-        self._calls_to_check -= 1
-        if self._calls_to_check <= 0:
+        self._calls_until_check -= 1
+        if self._calls_until_check <= 0:
             self.finish_if_written()
             self._has_to_stop = self.stopping.is_stop_requested()
-            self._calls_to_check = self.stopping.next_check - state.iteration
+            self._calls_until_check = self.stopping.next_check - state.iteration
         return self._has_to_stop
 
 
-class KeptParts:
+class CheckpointedParts:
     """The parts of one rank: saved in checkpoints, and restored once the task has built them."""
 
     files: tuple[str, ...] = ()
@@ -285,18 +285,18 @@ class KeptParts:
         self._shared: Mapping[str, Part] | None = None
         self._per_rank: Mapping[str, Part] = {}
         self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
-        """The contents still to restore: the checkpoint's name, shared parts, and this rank's own."""
+        """Contents still to restore: the checkpoint's name, shared states, and this rank's states."""
         self.has_ended = False
         """True once the task has returned after steps that it has not reported."""
 
     @property
     def are_named(self) -> bool:
-        """True once the task has named the parts."""
+        """Return whether the task has named the parts."""
         return self._shared is not None
 
     @property
-    def waiting(self) -> str | None:
-        """The checkpoint whose parts are still to restore."""
+    def pending_checkpoint(self) -> str | None:
+        """Return the name of the checkpoint whose parts are still to restore."""
         return self._stored[0] if self._stored else None
 
     def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
@@ -317,10 +317,10 @@ class KeptParts:
         return True
 
     def shared(self) -> dict[str, Any]:
-        return _states(self._shared or {})
+        return _collect_states(self._shared or {})
 
     def per_rank(self) -> dict[str, Any]:
-        return {"parts": _states(self._per_rank)}
+        return {"parts": _collect_states(self._per_rank)}
 
     def details(self) -> dict[str, Any]:
         return {"has_ended": self.has_ended, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
@@ -337,7 +337,7 @@ class KeptParts:
         self.has_ended = loaded.manifest["has_ended"]
 
 
-def _states(parts: Mapping[str, Part]) -> dict[str, Any]:
+def _collect_states(parts: Mapping[str, Part]) -> dict[str, Any]:
     return {name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()}
 
 

@@ -38,7 +38,7 @@ class Evaluation:
         self._cursor, self._data, self._world = cursor, data, world
 
     def check_names(self) -> None:
-        """Raise TaskError if a phase has the name of weights, as both would give `val/NAME/loss`."""
+        """Raise TaskError if a phase and a set of weights have the same name: both would report `val/NAME/loss`."""
         for phase in self._data.phases:
             name = phase.partition("/")[2]
             if name and name in self._state.evaluations:
@@ -49,7 +49,7 @@ class Evaluation:
                 )
 
     def run(self, kind: str) -> None:
-        """Run the phases of `val` or of `test`, and put their values into `state.metrics`; collective."""
+        """Run the phases of `val` or of `test`, and put their metrics into `state.metrics`; collective."""
         for phase in self._data.phase_names(kind):
             self._run(phase)
 
@@ -57,7 +57,7 @@ class Evaluation:
         state, cursor, data = self._state, self._cursor, self._data.phases[phase]
         state.phase, state.stepped = phase, False
         is_val = kind_of(phase) == "val"
-        offset, trained = cursor.eval_iterations.get(phase, 0), state.phase_iteration
+        offset, train_iterations = cursor.eval_iterations.get(phase, 0), state.phase_iteration
         epoch = cursor.epoch_label
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
         state.iterations_before = cursor.val_iterations if is_val else 0
@@ -69,7 +69,7 @@ class Evaluation:
                 state.module.eval()
                 batches, places = data.evaluation_batches()
                 iterations = self._iterations.evaluate(batches, meters, offset, epoch)
-                for has_batch in self._places(places):
+                for has_batch in self._iterate_batches(places):
                     if has_batch:
                         next(iterations)
                     else:
@@ -91,10 +91,10 @@ class Evaluation:
             cursor.val_iterations += state.phase_iteration
         state.evaluation = ""
         self._plan.fire("on_phase_end", state)
-        state.phase_iteration, state.phase_length = trained, cursor.epoch.length
+        state.phase_iteration, state.phase_length = train_iterations, cursor.epoch.length
 
     def _check_each_rank_has_samples(self, phase: str, before: int) -> None:
-        """Raise TaskError on all ranks if the meters of one have seen nothing, and would wait or fail."""
+        """Raise TaskError on all ranks if a rank has no samples, because computing its meters would hang or fail."""
         counts = self._world.gather(self._state.phase_iteration - before)
         if 0 in counts:
             raise TaskError(
@@ -110,10 +110,10 @@ class Evaluation:
                 raise unexpected(method, f" for '{name}'", meter, "a torchmetrics object")
         return meters
 
-    def _places(self, places: Iterable[object]) -> Iterator[bool]:
+    def _iterate_batches(self, places: Iterable[object]) -> Iterator[bool]:
         """Yield True for each of this rank's batches.
 
-        A call of a sharded model needs all ranks, so then yield False for each batch that another rank still has.
+        A sharded model needs all ranks in each call, so a rank without a batch yields False while another has one.
         """
         if not is_sharded(self._state.module):
             yield from (True for _ in places)

@@ -56,7 +56,7 @@ class HookedRun(TrainingLoop):
         training.runs.append(self)
 
     def run(self) -> Generator[Report, None, None]:
-        # Between reports another run of this process may be under way, with settings of its own.
+        # Between reports, another run with other settings may be running in this process.
         return produce_within(partial(torch_settings, self.experiment), super().run())
 
     def _begin(self) -> None:
@@ -105,10 +105,10 @@ class HookedRun(TrainingLoop):
             self.save_if_requested()
 
     def _validate(self) -> None:
-        if self._validation_due():
+        if self._is_validation_due():
             self.evaluation.run("val")
 
-    def _validation_due(self) -> bool:
+    def _is_validation_due(self) -> bool:
         every = self.experiment.validate_every
         if not self.training.data.phase_names("val") or every.count == 0:
             return False
@@ -116,8 +116,8 @@ class HookedRun(TrainingLoop):
 
     def phases(self) -> tuple[str, ...]:
         data = self.training.data
-        never = [] if self.experiment.validate_every.count else data.phase_names("val")
-        return tuple(phase for phase in data.phases if phase not in never)
+        unevaluated = [] if self.experiment.validate_every.count else data.phase_names("val")
+        return tuple(phase for phase in data.phases if phase not in unevaluated)
 
     def _has_another_report(self) -> bool:
         return bool(self.training.data.phase_names("test")) and not self.stopping.interrupted
@@ -126,7 +126,7 @@ class HookedRun(TrainingLoop):
 class Loop(HookedRun):
     """Training of a task with hooks: `for report in loop.run(): ...`. Each worker has one; it does not depend on Ray.
 
-    It has its own `Training`, and is the only run of it. `options` are passed to `Training`.
+    It is the only run of its own `Training`. `options` are passed to `Training`.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Loop(HookedRun):
 class EvaluationLoop(Loop):
     """Loop that evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`, and yields one report.
 
-    Initial weights of the experiment replace all weights that the checkpoint was validated with.
+    Initial weights of the experiment replace the checkpoint's, and no averages are evaluated.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class EvaluationLoop(Loop):
             self.saving.rewind_randomness()
         self.evaluation.run(self._kind)
         report = self._make_report(last=True)
-        # What a hook had of the training since its last report came with the checkpoint.
+        # Hooks may restore training metrics from the checkpoint; leave them out.
         yield replace(
             report,
             metrics={name: value for name, value in report.metrics.items() if phase_of(name) in ("", self._kind)},

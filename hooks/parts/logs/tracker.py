@@ -26,8 +26,8 @@ MOST_WAITING = 1000
 class BackgroundSender:
     """Thread that runs jobs one after another, so that training never waits for a server.
 
-    Failed jobs and dropped jobs are counted. The first failure is logged when it happens, the number of all at the end.
-    Nothing is raised, and the thread does not keep the process alive.
+    Failed jobs and dropped jobs are counted. The first failure is logged at once, and the total at the end.
+    It raises nothing, and the thread does not keep the process alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -75,11 +75,11 @@ class Tracker(CurveLogger, ABC):
     """Base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
 
     A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the sender's thread and
-    may fail. Checkpoints keep `run_id`, the service's name of the run.
+    may fail. Checkpoints keep `run_id`, the service's ID of the run.
     """
 
     wait: Duration = 30.0
-    """Maximum wait at the end of the run for messages that are not yet sent."""
+    """Maximum seconds at the end of the run to wait for unsent messages."""
 
     best_effort: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False

@@ -1,6 +1,6 @@
 """Teachers: momentum copies of a module, as in MoCo, BYOL, DINO and SwAV with momentum.
 
-Centering and temperature of their outputs keep those of DINO and iBOT from collapsing.
+Centering and sharpening of the outputs prevent collapse in DINO and iBOT.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Teacher:
     student's at each update (SwAV with momentum).
 
     A hook creates it in `__post_init__`, so that a checkpoint can be loaded, and calls `follow` in `on_start`. The hook
-    has priority VERY_HIGH, to copy the student before other hooks put forward hooks on it.
+    has priority VERY_HIGH, to copy the student before other hooks register forward hooks on it.
     """
 
     def __init__(self, buffers: Literal["own", "copy"] = "own") -> None:
@@ -55,7 +55,7 @@ class Teacher:
         self._loaded, self._loaded_buffers = None, {}
 
     def train(self, mode: bool) -> None:
-        """Use batch statistics or running statistics; dropout stays off. Call it in `on_phase_start`."""
+        """Use batch statistics if `mode`, else running statistics; dropout stays off. Call it in `on_phase_start`."""
         self.module.train(mode)
         for layer in self.module.modules():
             if not isinstance(layer, RunningNorm):
@@ -68,7 +68,7 @@ class Teacher:
 
     @torch.no_grad()
     def update(self, momentum: float) -> None:
-        """Move towards the student: 1 keeps the teacher, 0 makes it the student."""
+        """Move the weights toward the student: momentum 1 keeps the teacher, 0 copies the student."""
         teacher, student = self._pairs
         foreach_lerp_(teacher, student, 1 - momentum)
         if self.buffers == "copy":
@@ -91,7 +91,7 @@ class Teacher:
 
 @dataclass
 class MomentumTeacher:
-    """Base of hooks with a teacher of the model's encoder.
+    """Base of hooks with a momentum teacher of the model's encoder.
 
     The teacher follows after each optimizer step. Its momentum rises to 1 by a cosine over the run, and is recorded as
     `teacher_momentum`. It uses batch statistics in training, and running ones in val and test. A hook implements
@@ -99,7 +99,7 @@ class MomentumTeacher:
     """
 
     encoder: str = "encoder"
-    """Part of the model to copy, which gives the outputs of one view; empty for the whole model."""
+    """Submodule to copy, which computes the outputs of one view; empty for the whole model."""
     momentum: Annotated[float, Ge(0), Le(1)] = 0.996
     """Momentum of the teacher at the first step."""
 
@@ -118,7 +118,7 @@ class MomentumTeacher:
         self._teacher.train(state.phase == "train")
 
     def on_update(self, state: State) -> None:
-        momentum = cosine_momentum(self.momentum, completed_share(state))
+        momentum = cosine_momentum(self.momentum, completed_fraction(state))
         self._teacher.update(momentum)
         state.record(teacher_momentum=momentum)
 
@@ -156,15 +156,15 @@ def find_part(module: nn.Module, name: str) -> nn.Module:
 
 
 def cosine_momentum(base: float, completed: float) -> float:
-    """Return a momentum that rises from `base` to 1 with the completed share of the run, k / K.
+    """Return a momentum that rises from `base` to 1 with the completed fraction of the run, k / K.
 
     m = 1 - (1 - base) * (cos(pi * k / K) + 1) / 2. Source: "Bootstrap Your Own Latent" (Grill et al., 2020).
     """
     return 1 - (1 - base) * (math.cos(math.pi * completed) + 1) / 2
 
 
-def completed_share(state: State) -> float:
-    """Return the share of the training, 0 to 1, that was completed before the current optimizer step."""
+def completed_fraction(state: State) -> float:
+    """Return the fraction of the training, 0 to 1, that was completed before the current optimizer step."""
     if state.max_steps is not None:
         return state.step / state.max_steps
     assert state.max_epochs is not None, "an experiment has epochs or steps"
@@ -172,8 +172,8 @@ def completed_share(state: State) -> float:
     return (state.epoch + first_iteration / state.phase_length) / state.max_epochs
 
 
-class Centre:
-    """Running mean of outputs across all ranks: centre = m * centre + (1 - m) * mean of a batch. Begins at 0."""
+class Center:
+    """Running mean of outputs across all ranks: center = m * center + (1 - m) * mean of a batch. Begins at 0."""
 
     def __init__(self, momentum: float) -> None:
         self.momentum = momentum
@@ -181,13 +181,13 @@ class Centre:
         """(1, K) after the first batch."""
 
     def like(self, outputs: Tensor) -> Tensor:
-        """Return the centre (1, K) of outputs (..., K), on their device."""
+        """Return the center (1, K) of outputs (..., K), on their device."""
         if self.value is None:
             return torch.zeros(1, outputs.shape[-1], device=outputs.device)
         return self.value.to(outputs.device)
 
     def follow(self, outputs: Tensor, world_size: int) -> None:
-        """Move towards the mean of the outputs (n, K) of all ranks; collective."""
+        """Move toward the mean of the outputs (n, K) of all ranks; collective."""
         total = torch.cat([outputs.float().sum(0), outputs.new_full((1,), len(outputs), dtype=torch.float32)])
         if world_size > 1:
             dist.all_reduce(total)
@@ -205,29 +205,29 @@ def warm_up(epoch: int, epochs: int, first: float, last: float) -> float:
 
 
 @dataclass
-class CentredTeacher(MomentumTeacher):
-    """Base of hooks whose teacher sees the global views, with a running centre of its outputs."""
+class CenteredTeacher(MomentumTeacher):
+    """Base of hooks whose teacher sees the global views, with a running center of its outputs."""
 
     global_views: Annotated[int, Ge(1)] = 2
-    """Number of large crops, which are the first views."""
+    """Number of global views (large crops), which come first."""
     centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
-    """Share of the centre that stays at each batch."""
+    """Momentum of the center: the weight of its old value at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """Teacher's temperature after the warm-up."""
     warmup_temperature: Annotated[float, Gt(0), Needs("warmup_epochs")] = 0.04
     """Teacher's temperature in the first epoch of the warm-up."""
     warmup_epochs: Annotated[int, Ge(0)] = 0
-    """Epochs of the warm-up; the last of several has the final temperatures."""
+    """Number of warm-up epochs; the last of several has the final temperatures."""
 
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._centre = Centre(self.centre_momentum)
+        self._center = Center(self.centre_momentum)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **self._centre.state_dict("centre")}
+        return {**super().state_dict(), **self._center.state_dict("centre")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._centre.value = state.get("centre")
+        self._center.value = state.get("centre")

@@ -37,17 +37,17 @@ class Share(IterableDataset[Any]):
         self.dataset = _split(dataset, rank, world_size)
         self.rank, self.world_size, self.seed = rank, world_size, seed
         self.passes = 0
-        """Number of the next pass."""
-        self._new_orders = False
+        """Index of the next pass."""
+        self._reorders = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Use a different order in each pass. The dataset gets the number of the pass, not of the epoch."""
-        self._new_orders = True
+        """Use a different order in each pass. The dataset gets the index of the pass, not of the epoch."""
+        self._reorders = True
 
     @property
     def order(self) -> int:
-        """Number that the dataset's `set_epoch` gets."""
-        return self.passes if self._new_orders else 0
+        """Return the number for the dataset's `set_epoch`."""
+        return self.passes if self._reorders else 0
 
     def __iter__(self) -> Iterator[Any]:
         return _Position(self)

@@ -245,9 +245,9 @@ class IterationRunner:
     def _make_finish(self, epoch: int, cpu_columns: Sequence[str], offset: int | None = None) -> Callable[..., float]:
         """Start recording a phase, and return a function that counts an iteration and records its row.
 
-        The function takes the end of the previous iteration, and the timestamps of this iteration and of its optimizer
-        turns. It returns the end of this iteration. `cpu_columns` names the row's values that are already on the CPU.
-        In an evaluation, `offset` is the number of iterations before the phase.
+        The function takes the end of the previous iteration, and the timestamps of this iteration and of each
+        optimizer's turn. It returns the end of this iteration. `cpu_columns` names the row's values that are already on
+        the CPU. In an evaluation, `offset` is the number of iterations before the phase.
         """
         state, plan, clock = self.state, self.plan, self.clock
         cpu_columns = cpu_columns if self._on_cpu else ()  # on a GPU values stay tensors

@@ -6,7 +6,7 @@ from torch import nn
 
 from hooks import HOOKS, Hook, State
 from hooks.errors import HookError
-from hooks.parts.self_supervised.teacher import Teacher, completed_share, find_part
+from hooks.parts.self_supervised.teacher import Teacher, completed_fraction, find_part
 from orchestrator.testing import train
 from tests.hooks.self_supervised.views import Miniature, pairs, plain
 
@@ -84,12 +84,12 @@ class Shares(Hook):
         self.values: list[float] = []
 
     def on_update(self, state: State) -> None:
-        self.values.append(completed_share(state))
+        self.values.append(completed_fraction(state))
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("length", ["epochs", "steps"])
-def test_completed_share_is_that_of_the_steps_before(accumulate: int, length: str) -> None:
+def test_completed_fraction_is_that_of_the_steps_before(accumulate: int, length: str) -> None:
     shares, steps = Shares(), 12 // accumulate
     train({"shares": shares}, accumulate=accumulate, **{"epochs": {"epochs": 2}, "steps": {"steps": steps}}[length])
     assert shares.values == pytest.approx([step / steps for step in range(steps)])
