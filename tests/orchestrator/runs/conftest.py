@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import Run, run
+from orchestrator import Run, Sweep, run, sweep
 from orchestrator.runs import launch
 from tests.tasks import described
 
@@ -42,6 +43,14 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
             return begin(*arguments, **options)
 
     return interrupted
+
+
+@pytest.fixture
+def outcome(tmp_path: Path) -> Sweep:
+    """A sweep over two learning rates, the second of which is better."""
+    space = {"optimizer.lr": {"grid": [0.001, 0.1]}}
+    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space}
+    return sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from orchestrator import ConfigError, Run, run, sweep
+from orchestrator import ConfigError, Run, Sweep, run
 from orchestrator.cli import app
 from orchestrator.report import make_report
 from tests.tasks import Points, described
@@ -84,14 +84,7 @@ def test_last_checkpoint_is_offered_without_validation(tmp_path: Path) -> None:
     assert "best" not in answer("show", done.path)
 
 
-def test_sweep_offers_its_best_trial(tmp_path: Path) -> None:
-    settings = {
-        "metric": "val/loss",
-        "mode": "min",
-        "search": "grid",
-        "space": {"optimizer.lr": {"grid": [0.001, 0.1]}},
-    }
-    outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
+def test_sweep_offers_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
     best = vars(outcome.best.best)
     (listed,) = json.loads(answer("ls", "--storage", str(tmp_path), "--json"))
     assert listed["best"] == {"trial": outcome.best.name, **best}

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from orchestrator import ConfigError, Run, UsageError, open_run, resume, run, sweep
+from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.ray_environment import Ray
 from tests.tasks import described
@@ -100,14 +100,7 @@ def test_continuation_can_be_resumed_and_continued(first: Run, tmp_path: Path, m
     torch.testing.assert_close(everything(again), everything(whole), rtol=0, atol=0)
 
 
-def test_the_best_trial_of_a_sweep_is_trained_longer(tmp_path: Path) -> None:
-    settings = {
-        "metric": "val/loss",
-        "mode": "min",
-        "search": "grid",
-        "space": {"optimizer.lr": {"grid": [0.001, 0.1]}},
-    }
-    outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
+def test_the_best_trial_of_a_sweep_is_trained_longer(outcome: Sweep, tmp_path: Path) -> None:
     longer = run(outcome.best.continued("best", ["epochs=2"]), tmp_path, local=True)
     assert longer.name == "points-trial-0001-from-epoch-0001"
     assert longer.config["optimizer"]["lr"] == 0.1

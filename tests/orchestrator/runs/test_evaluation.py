@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import ConfigError, Run, UsageError, open_run, resume, run, sweep
+from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.records.removal import Removal
@@ -240,14 +240,7 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
-    settings = {
-        "metric": "val/loss",
-        "mode": "min",
-        "search": "grid",
-        "space": {"optimizer.lr": {"grid": [0.001, 0.1]}},
-    }
-    outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
+def test_a_sweep_stands_for_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["evaluate", outcome.path, "--json"])
     made = json.loads(result.stdout)
     assert made["path"] == f"{outcome.best.path}/evaluations/epoch-0001-val"
