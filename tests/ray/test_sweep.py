@@ -103,7 +103,7 @@ def test_failed_trial_does_not_end_the_sweep(
     assert arithmetic in (outside / "runs/shifts/log.txt").read_text()
     trials = done.trials
     assert trials["status"].tolist() == ["finished", "failed", "finished"]
-    assert "hook 'fails' failed in on_update on rank 1: ValueError: 2.0 is too much" in trials["error"].iloc[1]
+    assert "rank 1: hook 'fails' failed in on_update: ValueError: 2.0 is too much" in trials["error"].iloc[1]
     assert count_failed_trials(done) == 1
     # A mistake would come again: it is not tried again, as a lost process is.
     assert [len(run.folder.read_attempts()) for run in done.runs] == [1, 1, 1]
