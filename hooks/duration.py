@@ -13,7 +13,7 @@ _PATTERN = r"^(?=.*\d)" + "".join(rf"\s*(?:(\d+(?:\.\d+)?)\s*{unit})?" for unit 
 
 
 def parse_duration(value: Any) -> float:
-    """Return a duration in seconds; raise ValueError."""
+    """Return a duration in seconds, or raise ValueError."""
     seconds = value
     if isinstance(value, str) and (match := re.match(_PATTERN, value)):
         seconds = sum(float(count or 0) * unit for count, unit in zip(match.groups(), _UNITS.values(), strict=True))

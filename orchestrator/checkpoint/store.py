@@ -4,8 +4,8 @@ A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-00
 own buffers and hook states), other files that hooks add (`ema.pt`), and `manifest.json` with the sha256 of each file.
 Tensors that are sharded across ranks are in `shards-0000.pt` and so on, and the other files hold placeholders for them.
 
-A folder is a checkpoint once it has its manifest. On a disk the files are written to a hidden folder, which is renamed
-when they are verified. An object store cannot rename: the files are written in their final location, the manifest last.
+A folder is a checkpoint once it has its manifest. On disk, files are written to a hidden folder, which is renamed once
+they are verified. An object store cannot rename: the files are written in their final location, the manifest last.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class CheckpointStore:
     """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only take effect on the master.
 
     An owner, such as a hook, lists the checkpoints that it keeps (`retain`). A checkpoint that loses its last owner is
-    deleted; one that never had an owner is kept. Other folders are never touched. `explain_missing` returns why there
-    is no checkpoint `best` or `last`, to end a message.
+    deleted; one that never had an owner is kept. Other folders are never touched. `explain_missing` returns the
+    end of a message: why `best` or `last` is missing.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class CheckpointStore:
         return [*zip(order, self.storage.each(read, order), strict=True)]
 
     def resolve(self, label: str) -> str:
-        """Return the name of the checkpoint that a label, such as `best`, or a name refers to; raises CheckpointError.
+        """Return a checkpoint's name, given that name or a label such as `best`; raises CheckpointError.
 
         `last` is the newest checkpoint whose files have the right sizes.
         """
@@ -315,10 +315,10 @@ class CheckpointStore:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return the key of the weights used for validation: `model`, or a hook's, such as `ema/model`.
+        """Return the key of the weights used for validation: `model`, or that of a hook, such as `ema/model`.
 
-        If several sets of weights were validated, the label's metric selects one, otherwise the experiment's main
-        metric.
+        If several sets of weights were validated, the label's metric, or else the experiment's main metric,
+        selects one.
         """
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
@@ -330,7 +330,7 @@ class CheckpointStore:
         return f"{hook}/model" if hook else "model"
 
     def weights(self, label: str, entry: str | None = None) -> dict[str, Any]:
-        """Return the verified state dict of the evaluated weights, or of another key, unsharded and on the CPU."""
+        """Return the verified state dict of the evaluated weights or of `entry`, unsharded and on the CPU."""
         name, entry = self.resolve(label), entry or self.find_evaluated_weights(label)
         file = f"{entry.partition('/')[0]}.pt"
         entries = self.manifest(name)["files"]
@@ -369,8 +369,8 @@ class CheckpointStore:
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
         """Write parts of a checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its path.
 
-        Each part is a file, or a key of a file (`ema/model`). The part `meta` has the manifest and `config`.
-        `folder` is relative to the folder of checkpoints.
+        Each part is a file, or a key of a file (`ema/model`). The part `meta` is the manifest plus `config`.
+        `folder` is relative to the checkpoints folder.
         """
         if not self.is_master:
             return ""

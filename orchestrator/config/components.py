@@ -44,7 +44,7 @@ _TASK_METHODS = tuple(name for name in vars(Task) if not name.startswith("_") an
 
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
-    """Create the task of class `name` (`module:Class`), and return it with all its arguments; raise ConfigError."""
+    """Create the task of class `name` (`module:Class`), and return it with all its arguments, or raise ConfigError."""
     # `Task` is only a bound here.
     cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
     if arguments and not dataclasses.is_dataclass(cls):
@@ -114,7 +114,7 @@ def _make_entry(name: str, entries: Mapping[str, Any], required: Mapping[str, An
 
 
 def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
-    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; raise ConfigError.
+    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; may raise ConfigError.
 
     `others` are further names to suggest.
     """

@@ -21,16 +21,16 @@ _log = logging.getLogger("hookyard")
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
-    """Read an experiment or a sweep, set `key=value` overrides over it, and check everything.
+    """Read an experiment or a sweep, apply `key=value` overrides, and check everything.
 
-    Imports the task and the hooks, also from the folder of the file and the current one. Raises ConfigError with every
-    problem and its place.
+    Imports the task and hooks; the file's folder and the current one are searched too. Raises ConfigError with every
+    problem's location.
     """
     return _check_and_warn(*_read(Path(path), overrides))
 
 
 def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
-    """Read an experiment as `load_experiment` does, and check its data, which may take long."""
+    """Read an experiment as `load_experiment` does, and check its data, which may be slow."""
     from orchestrator.config.checks.data import check_data
 
     source, document = _read(Path(path), overrides)
@@ -47,24 +47,24 @@ def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Docum
 
 
 def make_experiment(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
-    """Return an experiment from plain data; raise ConfigError."""
+    """Make an experiment from plain data, or raise ConfigError."""
     return make_experiment_from_source(ExperimentSource.from_data(data, import_paths))
 
 
 def make_experiment_from_source(source: ExperimentSource) -> Experiment:
-    """Return the experiment of a source, with its sweep checked; raise ConfigError."""
+    """Make the experiment of a source and check its sweep, or raise ConfigError."""
     return _check(source, Document({}))
 
 
 def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experiment:
-    """Return the experiment of a source with `key=value` overrides; raise ConfigError."""
+    """Make the experiment of a source with `key=value` overrides, or raise ConfigError."""
     document = Document({})
     values = read_overrides(document, overrides)
     return _check(replace(source, values=(*source.values, *values)), document)
 
 
 def check_experiment(experiment: object) -> Experiment:
-    """Check an experiment that was created or copied in Python, and fill in its defaults; one that was read passes.
+    """Check an experiment made in Python and fill in its defaults; return one read from a file unchanged.
 
     Raises ConfigError, and UsageError for anything but an experiment.
     """
@@ -83,7 +83,7 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     """
     data = parse_yaml(text, "experiment.yaml").data
     saved = collect_problems([], resolve, source)
-    if saved is None:  # the code has changed since
+    if saved is None:  # it no longer resolves
         return make_experiment_from_source(replace(source, written=data, values=()))
     edits = dict(_find_differences(to_dict(saved.experiment), data))
     if edits:
@@ -93,7 +93,7 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
 
 
 def _find_differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted path and value of what differs; a whole mapping if a key was removed or contains a dot."""
+    """Yield the dotted paths and values that differ; a whole mapping if a key was removed or contains a dot."""
     for key, value in after.items():
         old, inner = before.get(key), join(path, key)
         if value == old:

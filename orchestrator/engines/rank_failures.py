@@ -38,7 +38,7 @@ _LIBRARY_PREFIXES = (
 """Prefixes of paths that are not user code: libraries, this project, and code without a file."""
 
 _TASK = str(Path(__file__).parents[1] / "task.py")
-"""File of the methods that a task inherits."""
+"""File with the methods that tasks inherit."""
 
 _DEVICE_ASSERT = "device-side assert"
 """Text of a GPU error that user code caused, and would cause again."""
@@ -50,7 +50,7 @@ DIED = "died without an error message: it was killed, ran out of memory, crashed
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Return whether user code caused a failure, not a lost peer, a device or a disk.
+    """Return whether user code, rather than a lost peer, a device or a disk, caused a failure.
 
     True for the classes in USER_ERRORS, and for other errors whose traceback contains user code. A RuntimeError or
     MemoryError counts only if user code raised it directly: PyTorch raises both for device failures.
@@ -69,7 +69,7 @@ def is_user_error(error: BaseException) -> bool:
 
 
 def may_be_secondary(error: BaseException) -> bool:
-    """Return whether a rank may have failed only because it lost a peer; an unpickled error has no traceback to check.
+    """Return whether a rank may have failed only because it lost a peer. Call it before pickling drops the traceback.
 
     True for torch.distributed's errors, and for a RuntimeError raised in C++, such as gloo's. Any other error is the
     rank's own.
@@ -83,7 +83,7 @@ def may_be_secondary(error: BaseException) -> bool:
 
 
 def is_gpu_failure(error: BaseException) -> bool:
-    """Return whether the GPU itself failed, after which the process cannot use it any more."""
+    """Return whether the GPU raised an error, after which the process cannot use it any more."""
     import torch
 
     return isinstance(_root_cause(error), torch.AcceleratorError)
@@ -114,7 +114,7 @@ def _format_location(error: BaseException) -> str:
     frames = [frame for frame in _frames(error) if _is_user_code(frame)]
     if frames:
         return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})"
-    # Where the model has only torch's modules, no frame is user code.
+    # If all modules are torch's, no frame is user code.
     inherited = [frame.name for frame in _frames(error) if frame.filename == _TASK]
     return f" (in {inherited[-1]}() of the task)" if inherited else ""
 
@@ -158,7 +158,7 @@ def count_frames_below_user_code(error: BaseException) -> int:
 
 
 def _format_gpu_error(error: BaseException) -> str:
-    """Return the message of a GPU's failure, which surfaces wherever the CPU next synchronizes with the GPU."""
+    """Return the message for a GPU failure, which surfaces wherever the CPU next synchronizes with the GPU."""
     place = (
         f" It surfaced in hook '{error.hook}' ({error.event}), but may have happened earlier."
         if isinstance(error, HookError)
@@ -226,7 +226,7 @@ class RankFailed(RunError):
 
 
 def would_fail_again(error: BaseException) -> bool:
-    """Return whether a retry would fail the same way: as a RankFailed records, otherwise as `is_user_error` decides."""
+    """Return whether a retry would fail the same way: from a RankFailed itself, otherwise by `is_user_error`."""
     return (
         error.is_user_error if isinstance(error, RankFailed) else isinstance(error, Exception) and is_user_error(error)
     )
@@ -235,8 +235,8 @@ def would_fail_again(error: BaseException) -> bool:
 def find_root_failure(failures: Mapping[int, RankFailed]) -> RankFailed:
     """Return the failure that caused the others.
 
-    A rank's own error comes first, then a process that died: it may have been killed because of an own error, but not
-    because of a secondary one. The earliest wins a tie. A failing rank keeps its connections open until it has
+    A rank's own error comes first, then a process that died: another rank's own error may have killed it, but a
+    secondary one cannot have. The earliest wins a tie. A failing rank keeps its connections open until it has
     reported, so secondary errors come later by more than the clock skew.
     """
     return min(

@@ -1,4 +1,4 @@
-"""TrainingLoop: a training phase, the validation after it and a report each. Runs in a worker."""
+"""The training loop: rounds of training, validation and a report. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TrainingLoop(ABC):
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
     def restore(self, name: str) -> None:
-        """Restore a stored checkpoint and fire `on_load`, before `run`; collective."""
+        """Restore a checkpoint and fire `on_load`. Call before `run`; collective."""
         try:
             self.saving.restore(name)
         except BaseException as error:
@@ -97,7 +97,7 @@ class TrainingLoop(ABC):
         for clean_up in (flush_rows, self.plan.stop_device_timing, self.world.abort):
             try:
                 clean_up()
-            except Exception as cleanup_error:  # report the first failure
+            except Exception as cleanup_error:  # keep the original error
                 logger.warning("Rank %d: cleanup after a failure failed: %s", self.world.rank, cleanup_error)
         self.recorder.drop_device_values()
         self.plan.fire("on_exception", self.state, error)
@@ -119,7 +119,7 @@ class TrainingLoop(ABC):
         ):
             try:
                 close()
-            except Exception as error:  # report the first failure
+            except Exception as error:  # keep the original error
                 logger.warning("Rank %d could not close %s: %s", self.world.rank, files, error)
         if rows := self.recorder.incomplete_rows:
             logger.warning(
@@ -171,7 +171,7 @@ class TrainingLoop(ABC):
         )
 
     def _collect_metrics(self) -> dict[str, Any]:
-        """Return the loop's own metrics of a report; hooks add theirs in `on_report`."""
+        """Return the loop's own metrics for a report; hooks add theirs in `on_report`."""
         state = self.state
         return {
             "epoch": self.cursor.epoch_label,
@@ -191,7 +191,7 @@ class TrainingLoop(ABC):
         self.clock.checkpoint_s += perf_counter() - start
 
     def save_now(self) -> None:
-        """Save a checkpoint, or start to write it in the background; collective."""
+        """Save a checkpoint, or start saving it in the background; collective."""
         self.saving.save(self.state.milestone)
 
     def finish_if_written(self) -> None:
@@ -205,7 +205,7 @@ class TrainingLoop(ABC):
             self.clock.waiting_s += perf_counter() - start
 
     def _agree_on_stop(self) -> None:
-        """Agree with the other ranks whether the run ends after this round; save an interrupted run."""
+        """Agree with the other ranks on whether the run ends after this round; save if interrupted."""
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
             self.state.request_checkpoint(INTERRUPTED)
@@ -223,7 +223,7 @@ class TrainingLoop(ABC):
 
     @abstractmethod
     def _validate(self) -> None:
-        """Validate if it is due, and put the values into `state.metrics`."""
+        """Validate if due, and put the results into `state.metrics`."""
 
     def _has_another_report(self) -> bool:
         """Return whether there is another report after training."""

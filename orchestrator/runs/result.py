@@ -81,7 +81,7 @@ class Run(Result):
 
     @property
     def modes(self) -> dict[str, str]:
-        """Direction (`max` or `min`) of each metric for which it is known."""
+        """Direction (`max` or `min`) of each metric, if known."""
         best = self.best
         best_mode = {best.metric: best.mode} if best else {}
         return {**declared_modes(self.config), **self.folder.read_metadata().modes, **best_mode}
@@ -135,8 +135,8 @@ class Run(Result):
     ) -> pd.DataFrame:
         """Return statistics of each column across all ranks, or a table by rank, node, phase, span or hook.
 
-        `where` is a condition as in `load_stats`. If it does not mention the phase, only rows of `train` are used,
-        except in the table by phase and in evaluations. Raises UsageError for columns that cannot be summarized.
+        `where` is a condition as in `load_stats`. If it does not mention the phase, only `train` rows are used,
+        except for `by="phase"` and evaluation runs. Raises UsageError for columns that cannot be summarized.
         """
         from orchestrator.stats.aggregate import summaries
         from orchestrator.stats.read.query import check_columns
@@ -158,7 +158,7 @@ class Run(Result):
         """Return the result of an SQL query, such as `select rank, avg(step_s) from rows group by rank`.
 
         The table `rows` has the rows of `stats`, in no particular order; empty cells are null. The SQL dialect is
-        DuckDB's. A query reads nothing else, changes nothing, and needs bounded memory. Raises UsageError if it is
+        DuckDB's. A query reads nothing else, changes nothing, and uses bounded memory. Raises UsageError if it is
         invalid.
         """
         from orchestrator.stats.read.query import query
@@ -174,10 +174,10 @@ class Run(Result):
         return Rows(open_valid_rows(self._compact(), self.folder.read_attempts()), where)
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
-        """Return the samples of batches: their `index` in the dataset, with the batch's row and `loss`.
+        """Return the samples of each batch: their dataset `index`, the batch's row and its `loss`.
 
-        A stream has a `position` instead of an index: the number of samples that its rank read before. In
-        an evaluation of a stream it is unknown, and each row is a batch. `where` is a condition as in `load_stats`, and
+        A stream has a `position` instead of an index: how many samples its rank had read by then.
+        Evaluations of a stream lack it and have a row per batch. `where` is a condition as in `load_stats`, and
         defaults to rows of `train`. Imports the task and loads its data. Raises UsageError if the data has
         changed, or if there is no such rank.
         """
@@ -235,24 +235,24 @@ class Run(Result):
         return load_model(self.folder, label)
 
     def weights(self, label: str = "best") -> dict[str, Tensor]:
-        """Return the state dict of the model that `load` returns, without the task's code."""
+        """Return the state dict of `load`'s model, without importing the task."""
         return self._store().weights(label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
-        """Return the average of the weights for a given `std`, from the snapshots of `ema: {average: power}`.
+        """Return the averaged weights of profile width `std`, from the snapshots of `ema: {average: power}`.
 
-        It averages up to the newest snapshot, or the one at step `at`. Set `hook` if several hooks keep snapshots. Its
-        `save` writes a file. Raises UsageError if the snapshots do not approximate the std.
+        Averages up to the newest snapshot, or the one at step `at`. Set `hook` if several hooks keep snapshots.
+        `Average.save` writes a file. Raises UsageError if the snapshots do not approximate the std.
         """
         from orchestrator.runs.averaging import make_average
 
         return make_average(self.folder, std, at, hook)
 
     def continued(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
-        """Return the experiment with overrides as a new run that continues from `best`, `last` or a named checkpoint.
+        """Return an experiment, with overrides, that continues from `best`, `last` or a named checkpoint.
 
         It continues with weights, optimizer, averages and counters, so `epochs` is the total. Raises UsageError if the
-        checkpoint is missing or damaged, or nothing is left to train; ConfigError for a wrong override.
+        checkpoint is missing or damaged, or nothing is left to train; ConfigError for an invalid override.
         """
         from orchestrator.runs.continuation import make_continuation
 
@@ -269,9 +269,9 @@ class Run(Result):
         local: bool = False,
         address: str | None = None,
     ) -> Run:
-        """Measure `best`, `last` or a named checkpoint as the run does, on any number of ranks.
+        """Evaluate `best`, `last` or a named checkpoint as the run does, on any number of ranks.
 
-        Returns a run of its own in `evaluations/`. Uses the run's engine by default. Raises UsageError if there is no
+        Returns a separate run in `evaluations/`. Uses the run's engine by default. Raises UsageError if there is no
         such checkpoint or data, or the task cannot be imported; ConfigError for an override that is wrong or has no
         effect; RunError if it fails.
         """

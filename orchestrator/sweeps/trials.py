@@ -48,7 +48,7 @@ def begin_trial(
 ) -> tuple[ResolvedExperiment, RunFolder]:
     """Create or reopen a trial's folder, and return it with the experiment. A resumed trial's values may have changed.
 
-    `source` is the sweep's. Raises ConfigError if the values cannot be combined, and records a failed trial.
+    `source` is the sweep's. If the values are invalid together, records a failed trial and raises ConfigError.
     """
     folder = trial_folder(location, number)
     is_new, init, error = not folder.exists(), None, None
@@ -88,7 +88,7 @@ class ActiveTrial:
     number: int
     values: Mapping[str, Any]
     resolved: ResolvedExperiment | None
-    """Resolved experiment; None after it was handed to the engine."""
+    """Resolved experiment; None once handed to the engine."""
     source: ExperimentSource
     folder: RunFolder
     metric_monitor: MetricMonitor
@@ -100,7 +100,7 @@ class ActiveTrial:
     outcome: tuple[str, Sequence[str]] | None = None
     """Final status, and the reasons why the trial stopped."""
     has_ended: bool = False
-    """True once its end is recorded."""
+    """True once its end is settled."""
 
     @classmethod
     def begin(
@@ -118,9 +118,9 @@ class ActiveTrial:
 
 
 class TrialGroup:
-    """Trials that share one training run, of which the first is the leader.
+    """Trials that share one training run. The first is the leader.
 
-    The group records the end of a trial once the trial's files are closed, which the next report guarantees.
+    A trial's end is recorded at the next report: by then its files are closed.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class TrialGroup:
     def next(self) -> ActiveTrial | None:
         """Train until a trial reports the sweep's metrics, and return that trial; return None once all have ended.
 
-        Raises RunError for a trial that ended without the sweep's metrics; errors of training and hooks propagate.
+        Raises RunError for a trial that ended without the sweep's metrics; errors in training or hooks propagate.
         """
         while True:
             self._current = None
@@ -165,7 +165,7 @@ class TrialGroup:
                 return trial
 
     def _earlier_reports(self, folder: RunFolder, first_report: Report) -> list[Mapping[str, Any]]:
-        """Return earlier attempts' reports up to this attempt's first one; this attempt repeats the rest."""
+        """Return the reports before this attempt's first one, which the folder already holds."""
         reports = read_reports_with_metrics(folder, self._settings)
         is_repeated = self._settings.has_metrics(first_report.metrics) and not first_report.is_partial
         return reports[:-1] if is_repeated else reports

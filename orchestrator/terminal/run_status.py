@@ -22,9 +22,9 @@ from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import log_omission
 
 MAX_DIAGNOSED = 128
-"""Maximum number of ranks for findings, because these compare each rank."""
+"""Maximum number of ranks for findings, which compare all ranks."""
 _COMPARE_INTERVAL_S, _COMPARE_SHARE = 10.0, 0.05
-"""Minimum seconds between comparisons of ranks, and their maximum share of the time. They are the costliest part."""
+"""Minimum seconds between comparisons of ranks, and the largest fraction of time they may take."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class RunProgress:
     steps: int | None = None
     """Length of the run in steps, if it was set in steps."""
     share: float | None = None
-    """Completed share of the training, from 0 to 1."""
+    """Completed fraction of training, from 0 to 1."""
     eta_s: float | None = None
-    """Seconds to the end of training at the current speed."""
+    """Seconds to the end of training at the mean speed."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RankView:
     """Work and waiting over the last iterations, compared with the other ranks."""
     rss_bytes: float | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
-    """Largest value of each column in bytes, in this attempt."""
+    """Largest value of each `_bytes` column, in this attempt."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RunView:
     findings: Sequence[Finding]
     """Findings in the last iterations."""
     notice: str | None = None
-    """Message about a run that is dead or hangs."""
+    """Message if the run is dead or hangs."""
 
 
 class LiveRun:
@@ -128,7 +128,7 @@ class LiveRun:
         return run
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """Return the valid reports, as far as `metadata` or `look` has read them."""
+        """Return the valid reports that `metadata` or `look` has read so far."""
         return drop_superseded(self._lines, self.folder.read_attempts())
 
     def look(self) -> RunView:

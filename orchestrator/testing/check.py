@@ -88,7 +88,7 @@ class Case:
     situation: Situation = SITUATIONS[0]
 
     def make(self, **changes: Any) -> Hook:
-        """Make a hook with these fields; raise ConfigError."""
+        """Make a hook with these fields, or raise ConfigError."""
         return construct(self.cls, {**self.fields, **changes}, self.cls.__qualname__)[0]
 
     def __str__(self) -> str:

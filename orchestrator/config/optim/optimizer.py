@@ -58,7 +58,7 @@ def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component
 
 
 def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
-    """Check an optimizer before there is a model; raise ConfigError."""
+    """Check an optimizer before there is a model, or raise ConfigError."""
     optimizer, path = optimization.optimizer, optimization.path
     if optimizer.type == FROM_TASK and not optimization.name:
         fill_method_defaults(optimizer, task, "optimizer", path)
@@ -142,7 +142,7 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
 
 
 def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) -> Optimizer:
-    """Build an optimizer over its parameters, or call the task's own method; raise ConfigError."""
+    """Build an optimizer over its parameters, or call the task's own method; may raise ConfigError."""
     optimizer, path = optimization.optimizer, optimization.path
     if optimizer.type != FROM_TASK:
         cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
@@ -206,7 +206,7 @@ def has_own_method(task: type[Task], method: str) -> bool:
 
 
 def without_nulls(component: C, base: type[T], table: Mapping[str, type[T]]) -> C:
-    """Return the component without nulls that its class rejects: they mean the default; raise ConfigError."""
+    """Return the component without nulls that its class rejects: they mean the default; may raise ConfigError."""
     arguments = component.arguments
     if None not in arguments.values() or not component.type:
         return component
@@ -221,7 +221,7 @@ def without_nulls(component: C, base: type[T], table: Mapping[str, type[T]]) -> 
 
 
 def fill_method_defaults(component: Component, task: type[Task], method: str, path: str) -> Component:
-    """Return the arguments for a method of the task, with the defaults that it declares; raise ConfigError."""
+    """Return the arguments for a method of the task, with the defaults that it declares; may raise ConfigError."""
     arguments = component.arguments
     try:
         checked = check(make_method_model(task, method), arguments, path)
@@ -277,7 +277,7 @@ def check_component(
     path: str,
     extra_keys: tuple[str, ...] = (),
 ) -> None:
-    """Check names and types of arguments, and for torch's own classes also values; raise ConfigError.
+    """Check names and types of arguments, and for torch's own classes also values, or raise ConfigError.
 
     Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are allowed too.
     """

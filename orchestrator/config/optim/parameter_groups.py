@@ -67,7 +67,7 @@ class Groups(Model):
 
 
 def read_groups(entries: Any, path: str) -> list[Group | None]:
-    """Return the groups of the optimizer at `path`, None for `no_decay`; raise ConfigError."""
+    """Return the groups of the optimizer at `path`, None for `no_decay`; may raise ConfigError."""
     groups = [entry if isinstance(entry, Group) else None for entry in check(Groups, {"groups": entries}, path).groups]
     problems = []
     for index, group in enumerate(groups):

@@ -157,7 +157,7 @@ class Schedule:
         return {"phases": [asdict(phase) for phase in self.phases], "every": every and str(every), "monitor": monitor}
 
     def check(self, task: type[Task]) -> None:
-        """Check the schedulers before there is an optimizer; raise ConfigError."""
+        """Check the schedulers before there is an optimizer, or raise ConfigError."""
         problems: list[Problem] = []
         for phase in self.phases:
             collect_problems(problems, phase.check, task)
@@ -165,7 +165,7 @@ class Schedule:
             raise ConfigError(problems)
 
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
-        """Build the scheduler, or return None if the task's method does; raise ConfigError."""
+        """Build the scheduler, or return None if the task's method does; may raise ConfigError."""
         if len(self.phases) == 1 and self.phases[0].is_whole:
             return self.phases[0].build(task, optimizer)
         return PhasedLR(optimizer, self.phases, lambda phase: phase.build(task, optimizer))
@@ -275,7 +275,7 @@ def _split(
 
 
 def _count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the arguments, those that count from the run's beginning counted from `begin`; raise ConfigError."""
+    """Return the arguments, those that count from the run's beginning counted from `begin`, or raise ConfigError."""
     for key in _COUNTED_FROM_START & arguments.keys():
         value = arguments[key]
         values = value if isinstance(value, list) else [value]
@@ -331,7 +331,7 @@ class LRPhase:
         return (self.begin, self.end, self.every) == (0, None, 1)
 
     def check(self, task: type[Task]) -> None:
-        """Check the scheduler before there is an optimizer; raise ConfigError."""
+        """Check the scheduler before there is an optimizer, or raise ConfigError."""
         if self.kind == FROM_TASK:
             fill_method_defaults(Component.model_validate(self.arguments), task, "scheduler", self.path)
             return
@@ -347,7 +347,7 @@ class LRPhase:
         return {RATES[self.kind]: rate, **self.arguments} if self.kind in RATES else dict(self.arguments)
 
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
-        """Build the scheduler, or return None if the task's method does; raise ConfigError."""
+        """Build the scheduler, or return None if the task's method does; may raise ConfigError."""
         if self.kind == FROM_TASK:
             scheduler = task.scheduler(optimizer, **self.arguments)
             if scheduler is None or (callable(getattr(scheduler, "step", None)) and not isinstance(scheduler, type)):

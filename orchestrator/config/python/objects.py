@@ -57,7 +57,7 @@ def to_config(value: Any, path: str = "") -> Any:
 
 
 def convert_task(task: Any) -> dict[str, Any]:
-    """Convert a task, its class or its class's import path to `task` and `task_args`; raise ConfigError."""
+    """Convert a task, its class or its class's import path to `task` and `task_args`; may raise ConfigError."""
     match task:
         case str():
             return {"task": task}
@@ -69,7 +69,7 @@ def convert_task(task: Any) -> dict[str, Any]:
 
 
 def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
-    """Convert the parameters of a dataclass instance, with or without those at their defaults; raise ConfigError."""
+    """Convert the parameters of a dataclass instance, with or without defaults; may raise ConfigError."""
     cls = type(value)
     if not is_dataclass(cls):
         if not vars(value):
@@ -96,7 +96,7 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
 
 
 def get_class_path(cls: type, path: str) -> str:
-    """Return the name of a class in HOOKS or torch.optim, else `module:Class`; raise ConfigError."""
+    """Return the name of a class in HOOKS or torch.optim, else `module:Class`; may raise ConfigError."""
     for name, hook in HOOKS.items():
         if hook is cls:
             return name

@@ -43,7 +43,7 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
-    """Validate values strictly: a number in quotes is a string, `true` is not a number; raise ConfigError.
+    """Validate values strictly: a number in quotes is a string, `true` is not a number; may raise ConfigError.
 
     Null means the default unless the field allows null.
     """

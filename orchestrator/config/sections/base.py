@@ -37,5 +37,5 @@ class Model(BaseModel, metaclass=_FromPython):
 
     @classmethod
     def from_python(cls, values: Mapping[str, Any]) -> Self:
-        """Return the part with these values; raise ConfigError."""
+        """Return the part with these values, or raise ConfigError."""
         return check(cls, to_config(values), "")

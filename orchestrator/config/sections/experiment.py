@@ -348,7 +348,7 @@ class Experiment(Model):
         return experiment
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with these values over the written ones; raise ConfigError."""
+        """Return a copy with these values over the written ones, or raise ConfigError."""
         if not update or self._source is None:
             return super().model_copy(update=update, deep=deep)
         data = _convert(update)
@@ -411,7 +411,7 @@ def _validate(data: Mapping[str, Any]) -> Experiment:
 
 
 def check_run_name(experiment: Experiment, name: str | None) -> str:
-    """Return the run's name, or the experiment's where there is none; raise UsageError."""
+    """Return the run's name, or the experiment's where there is none; may raise UsageError."""
     if name is None:
         return experiment.name
     try:

@@ -17,7 +17,7 @@ _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
 
 def read_layers(path: Path) -> tuple[Document, list[Path]]:
-    """Read a file over its bases; raise ConfigError.
+    """Read a file over its bases, or raise ConfigError.
 
     Returns the merged document, and the folders of the file and its bases, each once, the file's own first.
     """

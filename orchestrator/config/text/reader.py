@@ -75,7 +75,7 @@ def list_prefixes(path: str) -> Iterator[str]:
 
 
 def read_yaml(path: Path) -> Document:
-    """Read a YAML file whose top level is a mapping; raise ConfigError."""
+    """Read a YAML file whose top level is a mapping, or raise ConfigError."""
     return parse_yaml(_read_text(path), str(path))
 
 

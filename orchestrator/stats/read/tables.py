@@ -1,4 +1,4 @@
-"""Tables of all ranks as DataFrames, without superseded rows."""
+"""Rows and hook costs of all ranks as DataFrames, without superseded ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(
     """Return the rows that are not superseded and match the SQL condition `where`, sorted. By default all columns.
 
     `storage` is the run's folder; the run may still be training. Raises UsageError for an unknown column, an invalid
-    condition, and more rows than fit in memory.
+    condition, or more rows than fit in memory.
     """
     source = open_valid_rows(storage, attempts)
     names = source.schema.names
@@ -77,7 +77,7 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: i
 
 
 def sort_rows(rows: pa.Table) -> pa.Table:
-    """Sort rows by phase (in the order in which phases run), epoch, iteration, rank and attempt."""
+    """Sort rows by phase (in the order they run), epoch, iteration, rank and attempt."""
     rows = rows.combine_chunks()
     order = np.lexsort([_get_sort_keys(rows, name) for name in _ORDER[::-1] if name in rows.column_names])
     return rows.take(order) if (order[1:] < order[:-1]).any() else rows
