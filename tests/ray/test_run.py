@@ -115,8 +115,7 @@ def status_of(path: str) -> str:
 def test_first_interrupt_saves_and_prints_the_resume_command(
     ray_cluster: Any, outside: Path, engine: str, number: int
 ) -> None:
-    # Ray puts its own handler of SIGTERM in place when it starts, here after the run's.
-    flags = address_of(ray_cluster) if number == signal.SIGINT else []
+    flags = address_of(ray_cluster) if number == signal.SIGINT else []  # a Ray that starts sets its own handler
     start = ["joining Ray at", "preflight: 1 node passed"] if flags else ["starting Ray on this machine"]
     driver = Driver("run", *flags, "--engine", engine, "points.yaml", "epochs=100000", "hooks.console.every=1")
     output = list(takewhile(lambda line: "epoch 1" not in line, driver.stderr))

@@ -6,12 +6,9 @@ import json
 import os
 import subprocess
 import threading
-import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from orchestrator.errors import LeaseLost, UsageError
@@ -21,16 +18,6 @@ from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 from tests.told_time import ToldTime
-
-
-@pytest.fixture(params=["folder", "memory"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    if request.param == "folder":
-        yield Storage(tmp_path / "run")
-        return
-    name = f"test-{uuid.uuid4().hex}"
-    yield Storage(f"memory://{name}/run")
-    fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
 
 
 @pytest.fixture

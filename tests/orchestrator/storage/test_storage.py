@@ -3,34 +3,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
-
-
-@pytest.fixture(params=["folder", "memory"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A folder, and a location that is none: fsspec's files in memory."""
-    if request.param == "folder":
-        yield str(tmp_path / "runs")
-        return
-    name = f"test-{uuid.uuid4().hex}"
-    yield f"memory://{name}"
-    memory = fsspec.filesystem("memory")
-    if memory.exists(f"/{name}"):
-        memory.rm(f"/{name}", recursive=True)
-
-
-@pytest.fixture
-def storage(location: str) -> Storage:
-    return Storage(location)
 
 
 def fail_in_the_middle(storage: Storage, name: str) -> None:

@@ -55,18 +55,23 @@ def test_failure_is_logged_once_and_later_jobs_run(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_silent_server_does_not_delay_the_end_of_the_run(
-    gate: threading.Event, caplog: pytest.LogCaptureFixture
-) -> None:
-    started = threading.Event()
+def hung_sender(gate: threading.Event) -> BackgroundSender:
+    """A sender whose first job waits for the gate."""
+    started, box = threading.Event(), BackgroundSender("tracker")
 
     def hangs() -> None:
         started.set()
         gate.wait()
 
-    box = BackgroundSender("tracker")
     box.put(hangs)
     assert started.wait(60)
+    return box
+
+
+def test_silent_server_does_not_delay_the_end_of_the_run(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = hung_sender(gate)
     box.put(lambda: None)
     with caplog.at_level(logging.WARNING, "hookyard"):
         box.close(0)
@@ -77,16 +82,7 @@ def test_queue_of_the_sender_is_bounded(
     gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "MOST_WAITING", 3)
-    started = threading.Event()
-    done = []
-
-    def hangs() -> None:
-        started.set()
-        gate.wait()
-
-    box = BackgroundSender("tracker")
-    box.put(hangs)
-    assert started.wait(60)
+    box, done = hung_sender(gate), []
     with caplog.at_level(logging.WARNING, "hookyard"):
         for job in range(5):
             box.put(lambda job=job: done.append(job))

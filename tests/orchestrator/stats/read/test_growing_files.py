@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from orchestrator.stats.read import growing_files
@@ -21,15 +18,11 @@ from tests.orchestrator.stats.write.test_rank_files import Immediately
 FOLDER = "stats/attempt=0/rank=0"
 
 
-@pytest.fixture(params=["folder", "memory"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    """A folder, and a location that is none: fsspec's files in memory."""
-    if request.param == "folder":
-        yield Storage(tmp_path)
-        return
-    name = f"test-{uuid.uuid4().hex}"
-    yield Storage(f"memory://{name}")
-    fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
+@pytest.fixture
+def storage(location: str) -> Storage:
+    storage = Storage(location)
+    storage.write("run.json", "{}")  # a recorder writes only to a run's folder that is there
+    return storage
 
 
 def recorder(storage: Storage, rank: int = 0) -> Recorder:
