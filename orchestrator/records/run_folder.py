@@ -299,6 +299,7 @@ class RunFolder:
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Append a report to `metrics.jsonl`. Called on rank 0."""
+        self.storage.check_present()
         append_line(self.storage, REPORTS, line)
 
     def read_reports(self) -> list[dict[str, Any]]:

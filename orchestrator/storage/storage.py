@@ -134,6 +134,15 @@ class Storage:
         if self._remote:
             self._remote.reach()
 
+    def check_present(self) -> None:
+        """Raise StorageError if the storage's own folder is missing, for example because a share is unmounted.
+
+        Files written there would be lost when it is mounted again.
+        """
+        if self.local:
+            with raising_storage_errors(self.local):
+                self.local.stat()
+
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
 
@@ -298,16 +307,12 @@ class Storage:
         return None
 
     def open_stream(self, name: str) -> IO[bytes]:
-        """Open a file for incremental writing; `send` uploads it. Local readers see flushed data.
-
-        Raises StorageError if the storage's own folder is missing, for example because a share is unmounted: files
-        written there would be lost when it is mounted again.
-        """
+        """Open a file for incremental writing; `send` uploads it. Local readers see flushed data."""
         if self.local is None:
             return tempfile.TemporaryFile()
+        self.check_present()
         path = self.local / name
         with raising_storage_errors(path):
-            self.local.stat()
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "wb")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import StorageError, UsageError
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 
 
@@ -66,9 +67,11 @@ def test_stream_is_complete_after_send(storage: Storage) -> None:
     assert storage.read("a/rows") == b"onetwo"
 
 
-def test_stream_does_not_recreate_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="No such file or directory"):
-        Storage(tmp_path / "run").open_stream("stats/rows")
+def test_rows_and_reports_do_not_recreate_a_missing_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "run")
+    for write, content in ((folder.storage.open_stream, "stats/rows"), (folder.append_metrics, {"epoch": 0})):
+        with pytest.raises(StorageError, match="missing"):
+            write(content)
     assert not [*tmp_path.iterdir()]
 
 
