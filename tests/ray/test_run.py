@@ -116,13 +116,12 @@ def test_first_interrupt_saves_and_prints_the_resume_command(
     ray_cluster: Any, outside: Path, engine: str, number: int
 ) -> None:
     flags = address_of(ray_cluster) if number == signal.SIGINT else []  # a Ray that starts sets its own handler
-    start = ["joining Ray at", "preflight: 1 node passed"] if flags else ["starting Ray on this machine"]
     driver = Driver("run", *flags, "--engine", engine, "points.yaml", "epochs=100000", "hooks.console.every=1")
     output = list(takewhile(lambda line: "epoch 1" not in line, driver.stderr))
     driver.send_signal(number)
     code, rest = driver.wait()
     assert code == 130, "".join(output) + rest
-    assert all(line in "".join(output) for line in start)
+    assert ("preflight: 1 node passed" if flags else "starting Ray on this machine") in "".join(output)
     assert f"hookyard resume {Path('runs/points').absolute()}" in rest
     assert status_of("runs/points") == "interrupted"
     assert open_run("runs/points").checkpoint("last")

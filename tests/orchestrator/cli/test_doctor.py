@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow
 import pytest
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
@@ -23,9 +23,9 @@ def made(folder: Path, stats: pd.DataFrame) -> str:
     (folder / "run.json").write_text(
         json.dumps({"name": folder.name, "status": "finished", "started": "2026-01-01T00:00:00Z"})
     )
-    table = stats.assign(attempt=0, samples=stats["step"] * 32)
-    # As runs write it: pandas itself would turn NaN into null.
-    pq.write_table(pa.table({name: table[name].to_numpy() for name in table}), folder / "stats.parquet")
+    stats = stats.assign(attempt=0, samples=stats["step"] * 32)
+    columns = {name: stats[name].to_numpy() for name in stats}  # pandas itself would turn NaN into null
+    parquet.write_table(pyarrow.table(columns), folder / "stats.parquet")
     return str(folder)
 
 
