@@ -12,6 +12,7 @@ from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import Address, AsJson, StorageFlag, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.stats.aggregate.quantities import format_bytes
 from orchestrator.terminal.printable import escape_data, escape_line
 
 if TYPE_CHECKING:
@@ -185,8 +186,8 @@ def _print_nodes(preflight: Preflight) -> None:
                 node.name,
                 *facts.versions.values(),
                 f"{node.offered_gpus:g} of {facts.gpus}",
-                f"{facts.disk_free_bytes / 2**30:.0f} GiB",
-                "-" if shared is None else f"{shared / 2**30:.1f} GiB",
+                format_bytes(facts.disk_free_bytes),
+                "-" if shared is None else format_bytes(shared),
                 "failed" if node.answers.storage else "ok",
             )
         )

@@ -157,19 +157,19 @@ class Jobs:
 
     def status(self, job: str) -> Status:
         """Return the status of a job; raises UsageError for an unknown one."""
-        with self._explain_connection_errors(), self._explain_unknown_jobs(job):
+        with self._explain_errors_of(job):
             info = self._client.get_job_info(job)
             return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
 
     def log(self, job: str) -> str:
         """Return the log of a job so far."""
-        with self._explain_connection_errors(), self._explain_unknown_jobs(job):
+        with self._explain_errors_of(job):
             log: str = self._client.get_job_logs(job)
             return log
 
     def stop(self, job: str) -> None:
         """Ask a job to save a checkpoint and end."""
-        with self._explain_connection_errors(), self._explain_unknown_jobs(job):
+        with self._explain_errors_of(job):
             self._client.stop_job(job)
 
     def follow(self, job: str, show: Callable[[str], None]) -> Status:
@@ -190,9 +190,11 @@ class Jobs:
         return status
 
     @contextmanager
-    def _explain_unknown_jobs(self, job: str) -> Iterator[None]:
+    def _explain_errors_of(self, job: str) -> Iterator[None]:
+        """Turn errors about a job into a UsageError if there is no such job, and connection errors as above."""
         try:
-            yield
+            with self._explain_connection_errors():
+                yield
         except RuntimeError as error:
             if "does not exist" not in str(error):
                 raise RunError(f"the cluster at {self.address} answers: {error}") from error

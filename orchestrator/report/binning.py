@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.stats.aggregate.row_blocks import quote, select_high, select_known, select_low, select_total
@@ -15,23 +15,10 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Envelope:
-    """Smallest, mean and largest value of each bin."""
+def compute_envelope(rows: Rows, at: str, column: str, bins: int, where: str = "true") -> pd.DataFrame:
+    """Return `low`, `mean`, `high` and `count` of a column's finite values, by the last position of each bin.
 
-    at: Floats
-    """Last position of each bin."""
-    low: Floats
-    mean: Floats
-    high: Floats
-    count: int
-    """Number of values."""
-
-
-def compute_envelope(rows: Rows, at: str, column: str, bins: int, where: str = "true") -> Envelope:
-    """Return the finite values of a column over `iteration` or `step`, in bins of equally many positions.
-
-    In a long run, a position is the end of a block.
+    A position is an `iteration` or `step`, in a long run the end of a block. Bins have equally many positions.
     """
     parts = {
         "low": select_low(column),
@@ -41,9 +28,8 @@ def compute_envelope(rows: Rows, at: str, column: str, bins: int, where: str = "
     }
     blocks = rows.aggregate(parts, [at], f"{where} and {quote(f'{column} known')} > 0", rows.blocks).reset_index()
     functions = {at: "last", "low": "min", "high": "max", "total": "sum", "count": "sum"}
-    table = blocks.groupby(group_neighbors(len(blocks), bins)).agg(functions).astype(float)
-    positions, low, high, sums, count = table.to_numpy().T
-    return Envelope(positions, low, sums / count, high, int(count.sum()))
+    table = blocks.groupby(group_neighbors(len(blocks), bins)).agg(functions).astype(float).set_index(at)
+    return table.assign(mean=table["total"] / table["count"])
 
 
 def group_neighbors(count: int, max_groups: int) -> Integers:
@@ -51,22 +37,13 @@ def group_neighbors(count: int, max_groups: int) -> Integers:
     return np.arange(count, dtype=np.int64) * min(count, max_groups) // max(count, 1)
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Largest values of groups of ranks (rows) and iterations (columns)."""
-
-    values: Floats
-    """Shape (row groups, column groups); NaN if a cell has no value."""
-    rows: Integers
-    """First and last rank of each group: shape (row groups, 2)."""
-    columns: Integers
-    """First and last iteration of each group: shape (column groups, 2)."""
-
-
 def compute_max_per_bin(
     rows: Rows, measures: Sequence[str], max_rows: int, max_columns: int, where: str = "true"
-) -> dict[str, Grid]:
-    """Return the largest values of columns, in groups of equally many ranks and of equally many iterations."""
+) -> dict[str, pd.DataFrame]:
+    """Return tables of the largest values of columns, by groups of equally many ranks, and iterations across.
+
+    NaN if a cell has no value.
+    """
     ends = rows.aggregate(
         {"rank": "min(rank)", "last_rank": "max(rank)", "iteration": "min(first)", "last_iteration": "max(iteration)"},
         where=where,
@@ -78,21 +55,23 @@ def compute_max_per_bin(
     }
     # The group that `_divide` puts a position in: (position - first) * groups // positions, rounded up.
     groups_by_axis = [
-        f"(({name} - {groups[0, 0]} + 1) * {len(groups)} - 1) // {groups[-1, 1] - groups[0, 0] + 1}"
+        f"(({name} - {groups.left[0]} + 1) * {len(groups)} - 1) // {groups.right[-1] - groups.left[0] + 1}"
         for name, groups in axes.items()
     ]
     table = rows.aggregate({name: select_high(name) for name in measures}, groups_by_axis, where, rows.blocks)
-    cells = tuple(np.array([*table.index], dtype=int).reshape(-1, 2).T)
-    grids = {}
-    for name in measures:
-        values = np.full((len(axes["rank"]), len(axes["iteration"])), np.nan)
-        values[cells] = table[name]
-        grids[name] = Grid(values, axes["rank"], axes["iteration"])
-    return grids
+    down, across = axes.values()
+    return {
+        name: table[name]
+        .unstack()
+        .reindex(index=range(len(down)), columns=range(len(across)))
+        .set_axis(down)
+        .set_axis(across, axis="columns")
+        for name in measures
+    }
 
 
-def _divide(first: int, last: int, max_groups: int) -> Integers:
-    """Return the first and last position of each of at most `max_groups` groups of nearly equal size."""
+def _divide(first: int, last: int, max_groups: int) -> pd.IntervalIndex:
+    """Divide positions into at most `max_groups` groups of nearly equal size."""
     count = last - first + 1
     ends = first - 1 + np.arange(min(count, max_groups) + 1, dtype=np.int64) * count // min(count, max_groups)
-    return np.stack([ends[:-1] + 1, ends[1:]], axis=1)
+    return pd.IntervalIndex.from_arrays(ends[:-1] + 1, ends[1:], closed="both")

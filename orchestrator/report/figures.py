@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from orchestrator.report.binning import Envelope, Floats, Grid
+from orchestrator.report.binning import Floats
 from orchestrator.report.markup import Markup, element
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.quantities import is_number
@@ -77,9 +77,10 @@ class Line:
     high: Floats | None = None
 
     @classmethod
-    def of(cls, name: str, envelope: Envelope, color: str = COLORS[0]) -> Line:
+    def of(cls, name: str, envelope: pd.DataFrame, color: str = COLORS[0]) -> Line:
         """Make a line of an envelope's means, with a band from the smallest to the largest values."""
-        return cls(name, envelope.at, envelope.mean, color, envelope.low, envelope.high)
+        mean, low, high = envelope[["mean", "low", "high"]].to_numpy().T
+        return cls(name, envelope.index.to_numpy(), mean, color, low, high)
 
 
 def draw_chart(
@@ -117,7 +118,8 @@ def draw_lines(title: str, column: str, lines: Sequence[Line], x_name: str, note
             band = np.stack([line.low, line.high], axis=1) / size
             hover = "%{y} (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})"
             for edge, fill in zip(band.T, (None, "tonexty"), strict=True):
-                style = {"fillcolor": _make_transparent(line.color), "line": {"width": 0}, "mode": "lines"}
+                red, green, blue = bytes.fromhex(line.color.removeprefix("#"))
+                style = {"fillcolor": f"rgba({red},{green},{blue},0.25)", "line": {"width": 0}, "mode": "lines"}
                 figure.add_scatter(x=line.x, y=edge, fill=fill, hoverinfo="skip", showlegend=False, **style)
         figure.add_scatter(
             x=line.x,
@@ -203,7 +205,10 @@ def draw_parallel_coordinates(title: str, trials: pd.DataFrame, score: pd.Series
         layout={
             "xaxis": {
                 "tickvals": [*range(len(columns))],
-                "ticktext": [_shorten(name) for name in columns],
+                # The end of a dotted path differs most from others.
+                "ticktext": [
+                    name if len(name) <= MAX_NAME_LENGTH else f"…{name[1 - MAX_NAME_LENGTH :]}" for name in columns
+                ],
                 "tickangle": 0,
                 "side": "top",
                 "range": [-0.4, len(columns) - 0.4],
@@ -234,11 +239,6 @@ def draw_parallel_coordinates(title: str, trials: pd.DataFrame, score: pd.Series
     return draw_chart(title, figure, note, height=400, wide=True, min_width=AXIS_PIXELS * len(columns))
 
 
-def _shorten(name: str) -> str:
-    """Shorten a long name to its end, which differs most between dotted paths."""
-    return name if len(name) <= MAX_NAME_LENGTH else f"…{name[1 - MAX_NAME_LENGTH :]}"
-
-
 def _scale_heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
     """Return the heights of a column's values, 0 to 1, and the labels of some heights."""
     known = values.dropna()
@@ -264,19 +264,18 @@ def _scale_heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
     }
 
 
-def draw_heat_maps(title: str, grids: Mapping[str, Grid], note: str) -> Markup:
-    """Draw heat maps of seconds by rank and iteration, with a menu to choose one."""
+def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> Markup:
+    """Draw heat maps of seconds by groups of ranks and iterations, with a menu to choose one."""
     figure = go.Figure()
-    selected = next(iter(grids.values()))
     rows, columns = (
-        [str(last) if first == last else f"{first}-{last}" for first, last in groups.tolist()]
-        for groups in (selected.rows, selected.columns)
+        [str(group.left) if group.left == group.right else f"{group.left}-{group.right}" for group in groups]
+        for groups in next(iter(grids.values())).axes
     )
     for index, (name, grid) in enumerate(grids.items()):
-        top = float(np.nanquantile(grid.values, COLOR_QUANTILE))
+        top = float(np.nanquantile(grid, COLOR_QUANTILE))
         unit, size = _choose_unit("s", top)
         figure.add_heatmap(
-            z=np.float32(grid.values / size),
+            z=np.float32(grid / size),
             x=columns,
             y=rows,
             name=name,
@@ -322,8 +321,3 @@ def _choose_unit(unit: str, largest: float) -> tuple[str, float]:
     """Choose the unit in which to show numbers up to `largest`, and return it with its size in the given unit."""
     scales = {"s": _TIMES, "bytes": _SIZES}.get(unit, ((unit, 1.0),))
     return next((scale for scale in scales if largest >= scale[1]), scales[-1])
-
-
-def _make_transparent(color: str) -> str:
-    red, green, blue = bytes.fromhex(color.removeprefix("#"))
-    return f"rgba({red},{green},{blue},0.25)"

@@ -1,9 +1,18 @@
-"""Markup: pieces of HTML. Only this module turns text into markup, which it escapes."""
+"""Markup: pieces of HTML. Only this module turns text into markup, which it escapes.
+
+Tables have rounded values, which show all digits on hover.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Any
+
+import numpy as np
+
+from orchestrator.stats.aggregate import quantities
 
 
 class Markup(str):
@@ -19,9 +28,10 @@ _VOID_TAGS = ("input", "meta")
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:
     """Make an element. In attribute names, `_` becomes `-`, and is dropped at the end. None and False omit them."""
-    names = "".join(
-        _format_attribute(name, value) for name, value in attributes.items() if value is not None and value is not False
-    )
+    names = ""
+    for name, value in attributes.items():
+        if value is not None and value is not False:
+            names += f' {name.rstrip("_").replace("_", "-")}="{"" if value is True else escape(str(value))}"'
     if tag in _VOID_TAGS and not children:
         return Markup(f"<{tag}{names}/>")
     return Markup(f"<{tag}{names}>{concatenate(children)}</{tag}>")
@@ -32,6 +42,86 @@ def concatenate(children: Iterable[Content]) -> Markup:
     return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children if child))
 
 
-def _format_attribute(name: str, value: str | float | bool) -> str:
-    attribute = name.rstrip("_").replace("_", "-")
-    return f' {attribute}="{"" if value is True else escape(str(value))}"'
+# Tables
+
+
+Cell = tuple[Content, str | None]
+"""Content and title of a cell."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A cell with a bar: a share from 0 to 1."""
+
+    part: float
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A value whose unit differs from that of its column."""
+
+    name: str
+    """Name that gives the unit."""
+    value: Any
+
+
+def make_table(
+    caption: Content,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    headings: Mapping[str, str] | None = None,
+    **attributes: str | bool | None,
+) -> Markup:
+    """Make a table in which each row's first cell is its heading.
+
+    A cell is a value with the unit of its column's name, a Quantity, a Share, or markup. `headings` replace names of
+    columns.
+    """
+    cells = [[make_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
+    head = []
+    for number, name in enumerate(columns):
+        exact = next((exact for content, exact in (row[number] for row in cells) if content), None)
+        kind = "numbers" if number and exact is not None else None
+        head.append(element("th", (headings or {}).get(name, name), scope="col", class_=kind))
+    body = [
+        element(
+            "tr",
+            element("th", heading, scope="row", title=exact),
+            *(element("td", content, title=title) for content, title in rest),
+        )
+        for (heading, exact), *rest in cells
+    ]
+    parts = element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
+    return element("div", element("table", *parts, **attributes), class_="scroll")
+
+
+def make_facts_table(caption: Content, entries: Mapping[str, Any]) -> Markup:
+    """Make a table of names and values, without empty ones."""
+    rows = [(name, Quantity(name, value)) for name, value in entries.items() if value is not None]
+    return make_table(caption, ("", "value"), rows, class_="facts")
+
+
+def make_cell(name: str, value: Any) -> Cell:
+    if isinstance(value, Markup):
+        return value, None
+    if isinstance(value, Share):
+        bar = element("span", class_="bar", style=f"width:{max(0.0, min(1.0, value.part)):.2%}")
+        return concatenate([bar, f"{value.part:.1%}"]), format_exactly("share", value.part)
+    if isinstance(value, Quantity):
+        return make_cell(value.name, value.value)
+    return quantities.format_value(name, value), format_exactly(name, value)
+
+
+def list_values(values: Mapping[Any, Any]) -> str:
+    """Format names and values on one line, without empty ones."""
+    return ", ".join(
+        f"{name} {shown}" for name, value in values.items() if (shown := quantities.format_value(str(name), value))
+    )
+
+
+def format_exactly(name: str, value: Any) -> str | None:
+    """Format a number with all its digits and its unit; None for other values."""
+    if not quantities.is_number(value):
+        return None
+    return f"{value.item() if isinstance(value, np.number) else value!r} {quantities.get_unit(name)}".rstrip()

@@ -11,8 +11,7 @@ from importlib import resources
 from plotly.offline import get_plotlyjs
 
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.report.markup import Content, Markup, concatenate, element
-from orchestrator.report.tables import Quantity, make_cell
+from orchestrator.report.markup import Content, Markup, Quantity, concatenate, element, make_cell
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,16 @@ class Section:
 def make_page(name: str, path: str, header: Content, sections: Sequence[Section], made: str) -> str:
     """Make the document. `header` comes before the sections; `made` is the time of creation."""
     scripts = [get_plotlyjs(), _read_resource("script.js")]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    # Allows only these scripts, and no loading.
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", http_equiv="Content-Security-Policy", content=_make_security_policy(scripts)),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("title", f"{name} - Hookyard"),
         element("style", Markup(_read_resource("style.css"))),
     )
@@ -69,11 +72,10 @@ class Tile:
     value: Quantity | Markup
     note: str = ""
 
-
-def _make_tile(tile: Tile) -> Markup:
-    shown, exact = make_cell("", tile.value)
-    note = element("small", tile.note) if tile.note else None
-    return element("div", element("dt", tile.title), element("dd", shown, note, title=exact))
+    def render(self) -> Markup:
+        shown, exact = make_cell("", self.value)
+        note = element("small", self.note) if self.note else None
+        return element("div", element("dt", self.title), element("dd", shown, note, title=exact))
 
 
 def make_headline(name: str, status: str, run: RunMetadata, entries: Sequence[Tile]) -> Markup:
@@ -81,8 +83,8 @@ def make_headline(name: str, status: str, run: RunMetadata, entries: Sequence[Ti
     pieces = [
         element("h1", name, " ", make_status_badge(status)),
         element("p", f"Stopped: {'; '.join(run.stopped)}") if run.stopped else None,
-        make_error_box("Error", run.error),
-        element("dl", *map(_make_tile, entries), class_="tiles"),
+        element("pre", run.error, class_="failed", tabindex=0, aria_label="Error") if run.error else None,
+        element("dl", *(tile.render() for tile in entries), class_="tiles"),
     ]
     return concatenate(pieces)
 
@@ -92,20 +94,9 @@ def make_status_badge(word: str) -> Markup:
     return element("span", word, class_=f"status {word}")
 
 
-def make_error_box(label: str, text: object) -> Markup | None:
-    return element("pre", str(text), class_="failed", tabindex=0, aria_label=label) if text else None
-
-
 def make_details(summary: str, text: str, *, is_open: bool = False) -> Markup:
     """Make a text that can be expanded below its summary."""
     return element("details", element("summary", summary), element("pre", text, tabindex=0), open=is_open)
-
-
-def _make_security_policy(scripts: Sequence[str]) -> str:
-    """Make a content security policy that allows only these scripts, and no loading."""
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
 
 
 def _read_resource(name: str) -> str:

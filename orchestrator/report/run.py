@@ -11,9 +11,8 @@ import pandas as pd
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
-from orchestrator.report.markup import Markup, element
+from orchestrator.report.markup import Markup, Quantity, element
 from orchestrator.report.page import Tile
-from orchestrator.report.tables import Quantity
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
 from orchestrator.report.views.learning import (
     find_best,

@@ -9,9 +9,8 @@ import pandas as pd
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
 from orchestrator.report.figures import SPAN_COLORS
-from orchestrator.report.markup import element
+from orchestrator.report.markup import Quantity, element, list_values
 from orchestrator.report.page import Tile
-from orchestrator.report.tables import Quantity, list_values
 from orchestrator.report.views.comparison import (
     render_configurations,
     render_coordinates,
@@ -19,11 +18,10 @@ from orchestrator.report.views.comparison import (
     render_importance,
     render_progress,
     render_spending,
+    render_trials,
     select_trials,
 )
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.report.views.learning import Reports
-from orchestrator.report.views.trials import render_trials
 from orchestrator.stats.read.valid_rows import list_columns
 from orchestrator.sweeps.results.analysis import CONFIG, select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
@@ -41,6 +39,8 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
     names = [*map(str, ordered.index)]
     first = sweep.trial(names[0]) if len(select_candidates(ordered, next(iter(objectives)))) else None
     reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
+    drawn = select_trials(reported, MAX_CURVES)
+    reports = sweep.folder.storage.each(lambda name: sweep.trial(name).reports(), drawn)
     sections = [
         *([render_configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
         render_trials(ordered, objectives, sweep.path),
@@ -48,19 +48,20 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
         render_coordinates(ordered, objectives),
         render_importance(ordered, objectives, sweep.aggregate),
         render_front(ordered, objectives),
-        render_progress(_read_reports(sweep, select_trials(reported, MAX_CURVES)), objectives, len(reported)),
+        render_progress(dict(zip(drawn, reports, strict=True)), objectives, len(reported)),
         render_spending(compute_mean_spans(sweep, names[:MAX_BARS])),
         render_experiment(sweep.folder.read_experiment_text(), metadata),
     ]
-    tiles = [*_make_best_tiles(ordered, objectives), _make_count_tile(ordered), *_make_cost_tiles(metadata, ordered)]
+    counts = ordered["status"].value_counts() if len(ordered) else pd.Series(dtype=int)
+    counts_text = ", ".join(f"{count} {status}" for status, count in counts.items())
+    tiles = [
+        *_make_best_tiles(ordered, objectives),
+        Tile("trials", Quantity("", len(ordered)), counts_text),
+        *_make_cost_tiles(metadata, ordered),
+    ]
     return page.make_page(
         sweep.name, sweep.path, page.make_headline(sweep.name, sweep.status, metadata, tiles), sections, made
     )
-
-
-def _read_reports(sweep: Sweep, names: Sequence[str]) -> dict[str, Reports]:
-    reports = sweep.folder.storage.each(lambda name: sweep.trial(name).reports(), names)
-    return dict(zip(names, reports, strict=True))
 
 
 def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
@@ -72,11 +73,6 @@ def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
         known = [span for span in SPAN_COLORS if span in recorded]
         means[name] = run.load_stats(known, "phase = 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)
-
-
-def _make_count_tile(trials: pd.DataFrame) -> Tile:
-    counts = trials["status"].value_counts() if len(trials) else pd.Series(dtype=int)
-    return Tile("trials", Quantity("", len(trials)), ", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
 def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:

@@ -9,8 +9,7 @@ from dataclasses import astuple
 from orchestrator.records.metadata import Attempt, Evaluated, RunMetadata
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
-from orchestrator.report.markup import concatenate, element
-from orchestrator.report.tables import make_facts_table, make_table
+from orchestrator.report.markup import concatenate, element, make_facts_table, make_table
 from orchestrator.runs.best import Best, UsageHint
 
 

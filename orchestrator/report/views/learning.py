@@ -12,8 +12,7 @@ from hooks.metrics.names import PHASES, phase_of
 from orchestrator.report import page
 from orchestrator.report.binning import Floats, compute_envelope
 from orchestrator.report.figures import COLORS, GREY, SPAN_COLORS, Line, draw_lines
-from orchestrator.report.markup import Markup, concatenate, element
-from orchestrator.report.tables import make_table
+from orchestrator.report.markup import Markup, concatenate, element, make_table
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import find_best_report
 from orchestrator.stats.aggregate.quantities import is_number
@@ -85,9 +84,10 @@ def _draw_loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Marku
         note = (
             "The band is from the smallest to the largest loss of neighboring steps on all ranks, the line their mean."
         )
-        if bins.count < count:
-            note += f" Not drawn: {count - bins.count:,} of {count:,} values, which are not finite."
-        if len(bins.at):
+        finite = int(bins["count"].sum())
+        if finite < count:
+            note += f" Not drawn: {count - finite:,} of {count:,} values, which are not finite."
+        if len(bins):
             drawn = [Line.of("train, by step", bins, GREY), *drawn]
     return draw_lines("loss", "loss", drawn, "step", note) if drawn else None
 
@@ -143,7 +143,7 @@ def _draw_by_rank(rows: Rows, column: str, ranks: list[int]) -> Markup:
     drawn = []
     for index, rank in enumerate(sorted(ranks)):
         bins = compute_envelope(rows, "iteration", column, MAX_BINS, f"{TRAINING} and rank = {rank}")
-        drawn.append(Line(f"rank {rank}", bins.at, bins.high, COLORS[index]))
+        drawn.append(Line(f"rank {rank}", bins.index.to_numpy(), bins["high"].to_numpy(), COLORS[index]))
     if len(ranks) == MAX_LINES:
         drawn.insert(0, Line.of("all ranks", compute_envelope(rows, "iteration", column, MAX_BINS, TRAINING), GREY))
     return draw_lines(column, column, drawn, "iteration")

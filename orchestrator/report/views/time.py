@@ -8,8 +8,7 @@ import pandas as pd
 from orchestrator.report import page
 from orchestrator.report.binning import compute_max_per_bin, group_neighbors
 from orchestrator.report.figures import SPAN_COLORS, draw_heat_maps, draw_stacks
-from orchestrator.report.markup import Markup, concatenate, element
-from orchestrator.report.tables import Share, make_table
+from orchestrator.report.markup import Markup, Share, concatenate, element, make_table
 from orchestrator.report.views.learning import Reports, draw_metric, group_metrics
 from orchestrator.stats.aggregate.row_blocks import OWN_WORK, select_known, select_total
 from orchestrator.stats.aggregate.spans import SPANS
@@ -55,7 +54,7 @@ def _draw_heat_maps(rows: Rows) -> Markup | None:
     measures = [OWN_WORK, *(name for name in ("step_s", *SPAN_COLORS) if name in rows.columns)]
     grids = compute_max_per_bin(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
     # A span that is always 0 has no map.
-    shown = {name.strip("()"): grid for name, grid in grids.items() if np.nanmax(grid.values, initial=0.0) > 0}
+    shown = {name.strip("()"): grid for name, grid in grids.items() if np.nanmax(grid, initial=0.0) > 0}
     note = (
         "A cell is the largest value of its ranks and iterations. The colors end at the 95th percentile of the cells."
     )

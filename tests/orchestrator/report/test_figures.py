@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from orchestrator.report import figures
-from orchestrator.report.binning import Grid
 from orchestrator.report.figures import (
     Line,
     draw_curves,
@@ -112,10 +111,9 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
 
 
 def test_a_heat_map_has_its_unit_and_one_is_visible() -> None:
-    groups = np.array([[0, 0], [1, 4]])
+    groups = pd.IntervalIndex.from_tuples([(0, 0), (1, 4)], closed="both")
     grids = {
-        name: Grid(np.array([[value, np.nan], [0, value]]), groups, groups)
-        for name, value in (("a", 0.002), ("b", 2.0))
+        name: pd.DataFrame([[value, np.nan], [0, value]], groups, groups) for name, value in (("a", 0.002), ("b", 2.0))
     }
     chart = charts_of(draw_heat_maps("x", grids, ""))["x"]
     first, second = chart["data"]

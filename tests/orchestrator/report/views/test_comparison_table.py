@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from orchestrator.report.views.trials import MOST_CELLS, MOST_FAILED, MOST_ROWS, arrange_columns, render_trials
+from orchestrator.report.views.comparison import MOST_CELLS, MOST_FAILED, MOST_ROWS, arrange_columns, render_trials
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 OBJECTIVES = {"val/accuracy": "max"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cluster.checks import Finding, Level, Node, check_nodes
+from orchestrator.cluster.preflight import Finding, Level, Node, check_nodes
 from orchestrator.cluster.probe import Answers, Facts
 from orchestrator.engines.ray_environment import Resources
 
@@ -50,8 +50,8 @@ def test_version_mismatch_names_both_versions(name: str, version: str, level: Le
         (node(imports="no module study"), "error: a: cannot import the experiment: no module study"),
         (node(storage="not there"), "error: a: cannot read and write storage s3://bucket/runs: not there"),
         (node(WITH_GPUS), "warning: a: has 4 GPUs and Ray offers 0"),
-        (node(replace(DRIVER, disk_free_bytes=2**30)), "warning: a: has 1.0 GiB of disk left"),
-        (node(replace(DRIVER, shared_memory_free_bytes=64 * 2**20)), "warning: a: has 0.1 GiB of shared memory left"),
+        (node(replace(DRIVER, disk_free_bytes=2**30)), "warning: a: has 1 GiB of disk left"),
+        (node(replace(DRIVER, shared_memory_free_bytes=64 * 2**20)), "warning: a: has 64 MiB of shared memory left"),
     ],
 )
 def test_a_problem_names_the_node_and_gives_advice(node: Node, text: str) -> None:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestrator.report.markup import element
-from orchestrator.report.tables import Quantity, Share, format_exactly, make_facts_table, make_table
+from orchestrator.report.markup import Quantity, Share, element, format_exactly, make_facts_table, make_table
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 
