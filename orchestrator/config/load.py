@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.checks.conflicts import find_unreached_settings
 from orchestrator.config.checks.sweep_check import check_sweep
-from orchestrator.config.checks.unreached import find_unreached_settings
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides

@@ -275,7 +275,7 @@ def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> 
         top = float(np.nanquantile(grid, COLOR_QUANTILE))
         unit, size = _choose_unit("s", top)
         figure.add_heatmap(
-            z=np.float32(grid / size),
+            z=(grid / size).to_numpy(np.float32),
             x=columns,
             y=rows,
             name=name,

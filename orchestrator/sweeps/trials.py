@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.checks.metrics import infer_modes
+from hooks.metrics.names import list_known, nearest, phase_of, phases_of
+from hooks.stats.row_stats import PREFIX
+from orchestrator.config.checks.metrics import has_unknown_metrics, infer_modes
 from orchestrator.config.load import to_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.sweep import Sweep
@@ -18,17 +20,20 @@ from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
 from orchestrator.engines.session import Assignment
 from orchestrator.engines.shared_training import find_failed_run
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.loop.model.weight_sources import describe_initial_weights
 from orchestrator.loop.report import Report
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
-from orchestrator.sweeps.metric_watch import MetricMonitor
+from orchestrator.stats.read.dataset import read_row_schema
 from orchestrator.sweeps.results.previous_trials import compute_training_seconds, read_reports_with_metrics
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
+
+_MISSPELLING = 0.8
+"""Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a misspelling."""
 
 
 def make_trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
@@ -79,6 +84,53 @@ def begin_trial(
         folder.end("failed", error=str(error), is_user_error=True)
         raise error
     return resolved, folder
+
+
+class MetricMonitor:
+    """Check of one trial's reports until one has the sweep's metrics. `seen` means that an earlier attempt had one.
+
+    Each report of a phase has that phase's metrics. But a user's hook may add a metric only sometimes, and a column of
+    the rows may appear later. Before the trial's end these count as missing only if they look misspelled.
+    """
+
+    def __init__(self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool) -> None:
+        self._metrics, self._folder, self._seen = settings.metrics, folder, seen
+        self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
+        names = ", ".join(f"'{metric}'" for metric in self._metrics)
+        self._description = f"the sweep's metric{'s' if len(self._metrics) > 1 else ''} {names}"
+
+    def has_metrics(self, report: Report) -> bool:
+        """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever will."""
+        missing = [metric for metric in self._metrics if metric not in report.metrics]
+        self._seen = self._seen or not missing
+        if not self._seen:
+            known = self._list_known_names(report, missing)
+            is_last = report.is_final and not report.stopped
+            if is_last or any(self._will_never_come(metric, report, known) for metric in missing):
+                raise MetricMissing(f"no report of a trial has {self._description}; {list_known(known, *missing)}")
+        return not missing
+
+    def make_missing_metrics_error(self, last: Report | None) -> RunError:
+        """Make the error of a trial that ended before it reported the sweep's metrics."""
+        reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
+        return RunError(f"the trial ended without a report that has {self._description}{reason}")
+
+    def _will_never_come(self, metric: str, report: Report, known: list[str]) -> bool:
+        phase = phase_of(metric, report.phases)
+        if phase_of(metric) and not phase:
+            return not self._has_own_hooks
+        expected = phase or (phases_of("val", report.phases) or ["train"])[-1]
+        if report.is_partial or not any(name.startswith(f"{expected}/") for name in report.metrics):
+            return False
+        may_come_later = self._has_own_hooks or metric.startswith(PREFIX)
+        return not may_come_later or nearest(metric, known, _MISSPELLING) is not None
+
+    def _list_known_names(self, report: Report, missing: list[str]) -> list[str]:
+        """Return the reported metrics, and the statistics of rows that could be reported."""
+        statistics = dict.fromkeys(metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX))
+        columns = read_row_schema(self._folder.storage).names if statistics else []
+        rows = [f"{PREFIX}{column}/{statistic}" for column in columns for statistic in statistics]
+        return [*(name for name in report.metrics if "/" in name), *rows]
 
 
 @dataclass

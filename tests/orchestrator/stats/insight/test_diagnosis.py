@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from orchestrator.stats.aggregate import row_blocks
-from orchestrator.stats.insight import diagnose, iteration_sample, make_failure_finding
+from orchestrator.stats.insight import diagnose, diagnosis, make_failure_finding
 from orchestrator.stats.insight.loss_anomalies import find_loss_anomalies
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import FALLING, costs, slower, training
@@ -155,7 +155,7 @@ def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, number
 def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that is slow, a hook that takes long twice, a loss that is none, memory that grows and is nearly full; in
     stretches."""
-    monkeypatch.setattr(iteration_sample, "MAX_ITERATIONS", 200)
+    monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 200)
     stats = training(4, 400, change=slower("data_wait_s", 2, 0.03))
     grown = {
         "rss_bytes": 1e9 + 1e6 * stats["iteration"],

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight.iteration_sample import sample_iterations
+from orchestrator.stats.insight.diagnosis import sample_iterations
 from orchestrator.stats.insight.time_breakdown import (
     find_checkpoint_stalls,
     find_costly_hooks,

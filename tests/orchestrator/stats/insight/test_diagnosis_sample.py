@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight import diagnose, iteration_sample
-from orchestrator.stats.insight.iteration_sample import sample_iterations
+from orchestrator.stats.insight import diagnose, diagnosis
+from orchestrator.stats.insight.diagnosis import sample_iterations
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
 
@@ -22,7 +22,7 @@ FAULTS = {
 
 @pytest.fixture
 def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iteration_sample, "MAX_ITERATIONS", 1000)
+    monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 1000)
 
 
 @pytest.mark.parametrize("pattern", FAULTS)
@@ -30,7 +30,7 @@ def test_a_straggler_is_found_in_stretches_as_in_all(pattern: str, monkeypatch: 
     span, seconds = FAULTS[pattern]
     stats = training(4, ITERATIONS, change=slower(span, 2, seconds))
     (whole,) = diagnose(stats).findings
-    monkeypatch.setattr(iteration_sample, "MAX_ITERATIONS", 1000)
+    monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 1000)
     found = diagnose(stats)
     (part,) = found.findings
     assert 0.25 <= found.figures["compared_share"] < 0.26

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.checks.unreached import find_unreached_settings
+from orchestrator.config.checks.conflicts import find_unreached_settings
 from orchestrator.config.load import make_experiment
 from tests.orchestrator.config.samples import HERE
 
