@@ -101,12 +101,12 @@ def gcs_server() -> int:
     """Return the process of the Ray cluster's control store."""
     import ray
 
-    port = ray.get_runtime_context().gcs_address.rpartition(":")[2]
-    processes = psutil.process_iter(["name", "cmdline"])
+    port = int(ray.get_runtime_context().gcs_address.rpartition(":")[2])
+    servers = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"]
     return next(
-        process.pid
-        for process in processes
-        if process.info["name"] == "gcs_server" and f"--gcs_server_port={port}" in process.info["cmdline"]
+        server.pid
+        for server in servers
+        if any(socket.laddr.port == port for socket in server.net_connections("tcp") if socket.status == "LISTEN")
     )
 
 
