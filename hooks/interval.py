@@ -128,6 +128,7 @@ def count_iterations(steps: int, accumulate: int, length: int, completed: int) -
     """
     if not length:
         return steps * accumulate
+    completed %= length  # after the last step of an epoch, the next one begins
     epochs, rest = divmod(completed // accumulate + steps, ceil(length / accumulate))
     return max(0, epochs * length + min(rest * accumulate, length) - completed)
 

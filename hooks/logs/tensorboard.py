@@ -112,6 +112,8 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
     def on_phase_end(self, state: State) -> None:
         if self.axis != "epoch" or state.epoch_completed:
             self._add(self.last_point(state), state)
+        elif state.phase == "train":
+            self._windows.update()
         self._add_metrics(self.metrics(state), state)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:

@@ -57,7 +57,10 @@ class MemoryStats(Cleanup, Hook):
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
-        state.record(**self._read())
+        columns = self._read()
+        state.record(**columns)
+        # CUDA's peaks since the last reading belong to the time before the phase.
+        _keep_largest(self._phases, {f"{state.phase}/peak_rss_bytes": columns["rss_bytes"]})
 
     @at_interval("every")
     def on_step(self, state: State) -> None:

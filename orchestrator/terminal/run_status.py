@@ -255,5 +255,5 @@ def _count_remaining_iterations(
     if steps is not None:
         accumulate = experiment.get("accumulate")
         accumulate = accumulate if isinstance(accumulate, int) else 1
-        return count_iterations(max(0, steps - reached.step), accumulate, length, completed % length if length else 0)
+        return count_iterations(max(0, steps - reached.step), accumulate, length, completed)
     return max(0, int(epochs * length - completed)) if epochs and length else None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -7,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hooks import HOOKS, Interval, State
 from hooks.duration import Duration, parse_duration
-from hooks.interval import EPOCHS_OR_STEPS, Units
+from hooks.interval import EPOCHS_OR_STEPS, Units, count_iterations
 from orchestrator.config.python.parameters import list_parameters
 
 
@@ -59,6 +60,16 @@ def test_a_step_is_due_only_in_the_iteration_that_made_it() -> None:
 def test_an_epoch_is_due_only_where_one_was_completed() -> None:
     assert Interval(1).due(State(epoch=3, epoch_completed=True))
     assert not Interval(1).due(State(epoch=3, epoch_completed=False, stepped=True))
+
+
+def test_iterations_of_the_next_steps_are_those_of_the_epochs() -> None:
+    """An epoch's last step may have fewer micro-batches; from each position after a step."""
+    for accumulate, length, steps in product(range(1, 4), range(1, 8), range(10)):
+        sizes = [min(accumulate, length - start) for start in range(0, length, accumulate)]
+        for done in range(len(sizes) + 1):
+            expected = sum((sizes * 12)[done : done + steps])
+            assert count_iterations(steps, accumulate, length, sum(sizes[:done])) == expected
+    assert count_iterations(10, 3, 0, 5) == 30
 
 
 FIELDS = [

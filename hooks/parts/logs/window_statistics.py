@@ -168,11 +168,11 @@ class Windows:
             phase: {name: values.state_dict() for name, values in of_phase.items()}
             for phase, of_phase in self._values.items()
         }
-        return {"epoch": self._epoch, "windows": phases}
+        return {"epoch": self._epoch, "changed": sorted(self._changed), "windows": phases}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the windows; a statistic whose definition has changed starts empty."""
-        self._epoch = state["epoch"]
+        self._epoch, self._changed = state["epoch"], {*state["changed"]}
         for phase, of_phase in state["windows"].items():
             for name, kept in of_phase.items():
                 self._values_of(phase, name, name).load_state_dict(kept)

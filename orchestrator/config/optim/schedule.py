@@ -411,7 +411,9 @@ class PhasedLR(LRScheduler):
         self.optimizer, self.last_epoch, self._phases = optimizer, 0, phases
         self._schedulers = [schedulers[index] for index in range(len(phases))]
         self._begins = {phase.begin for phase in phases}
-        self._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+    def get_last_lr(self) -> list[Any]:
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self, epoch: int | None = None) -> None:
         """Step the schedulers that are in their phase."""
@@ -426,7 +428,6 @@ class PhasedLR(LRScheduler):
                     scheduler.step(0)
             elif since > 0 and not has_ended and since % phase.every == 0:
                 scheduler.step()
-        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         return {

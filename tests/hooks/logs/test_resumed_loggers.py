@@ -16,6 +16,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.logs.json_lines import FILE, JsonLines
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.parts.logs.window_statistics import Statistic
+from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
@@ -35,6 +36,7 @@ STATISTICS = {
 def _hooks() -> dict[str, Hook]:
     return {
         "sampler_seed": DistSamplerSeed(),
+        "optimizer_stats": OptimizerStats(every=Interval(5, "steps")),
         "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None),
         "json_lines": JsonLines(every=Interval(4, "iterations"), statistics=dict(STATISTICS)),
         "tensorboard": TensorBoard(every=Interval(4, "iterations"), statistics=dict(STATISTICS)),

@@ -78,21 +78,26 @@ def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("axis", "rows", "ends"),
+    ("axis", "losses", "ends"),
     [
-        ("step", [1, 2, 3, 4], [2, 4]),
-        ("iteration", [2, 4, 6, 8], [4, 8]),
-        ("samples", [10, 20, 30, 40], [20, 40]),
-        ("epoch", [1, 2], [1, 2]),
+        ("step", [(1, 1), (2, 3), (3, 1), (4, 3)], [2, 4]),
+        ("iteration", [(2, 1), (4, 3), (6, 1), (8, 3)], [4, 8]),
+        ("samples", [(10, 1), (20, 3), (30, 1), (40, 3)], [20, 40]),
+        ("epoch", [(1, 2), (2, 2)], [1, 2]),
     ],
 )
-def test_the_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, rows: list[int], ends: list[int]) -> None:
+def test_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, losses: list[Any], ends: list[int]) -> None:
+    """Epochs of four iterations, with a validation in the middle."""
     hook = TensorBoard(axis=axis) if axis == "epoch" else TensorBoard(every=Interval(2, "iterations"), axis=axis)
     state = start(hook, accumulate=2)
     for _ in range(2):
-        run_phase(hook, state, "train", loss_rows(1, 1, 1, 1), batch_sizes=[5] * 4, metrics={"train/accuracy": 1.0})
+        state.metrics = {}
+        run_phase(hook, state, "train", loss_rows(1, 1), batch_sizes=[5] * 2, length=4)
+        run_phase(hook, state, "val", loss_rows(9))
+        metrics = {"train/accuracy": 1.0}
+        run_phase(hook, state, "train", loss_rows(3, 3), batch_sizes=[5] * 2, length=4, metrics=metrics)
     hook.on_end(state)
-    assert [x for x, _ in _points(tmp_path, "train/loss")] == rows
+    assert _points(tmp_path, "train/loss") == losses
     assert [x for x, _ in _points(tmp_path, "train/accuracy")] == ends
 
 

@@ -9,6 +9,7 @@ import torch
 
 from hooks import State
 from hooks.interval import Interval
+from hooks.stats import memory_stats
 from hooks.stats.memory_stats import MemoryStats
 from tests.hooks.phases import run_phase
 
@@ -77,6 +78,16 @@ def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator)
     assert metrics["val/cuda_peak_allocated_bytes"] == 60
     assert metrics["memory/cuda_peak_allocated_bytes"] == 700
     assert metrics["memory/cuda_peak_reserved_bytes"] == 1400
+
+
+def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([900, 600, 500, 400])
+    monkeypatch.setattr(memory_stats, "resident_bytes", lambda statm: next(readings))
+    hook, state, metrics = MemoryStats(every=Interval(2, "iterations")), State(), dict[str, Any]()
+    run_phase(hook, state, "train", [{}, {}])
+    assert [row["rss_bytes"] for row in state.recent] == [900, 600]
+    hook.on_report(state, metrics)
+    assert metrics["train/peak_rss_bytes"] == 900
 
 
 def test_peaks_continue_after_a_resume_within_a_phase(allocator: _Allocator) -> None:

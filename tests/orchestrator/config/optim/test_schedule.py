@@ -362,6 +362,9 @@ def kept(written: Mapping[str, Any], folder: Path, **more: Any) -> Loop:
 def test_longer_resumed_run_follows_the_longer_schedule(tmp_path: Path) -> None:
     written = {"type": "CosineAnnealingLR", "warmup": "5 steps"}
     list(kept(written, tmp_path).run())
+    again: Any = kept(written, tmp_path)
+    again.restore("epoch-0002")
+    assert again.state.scheduler.get_last_lr() == [again.state.optimizer.param_groups[0]["lr"]]
     loop, rows = loop_of(scheduled(written, hooks=BY_STEPS, epochs=6), tmp_path)
     loop.restore("epoch-0003")
     list(loop.run())
