@@ -57,10 +57,8 @@ class MemoryStats(Cleanup, Hook):
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
-        columns = self._read()
-        state.record(**columns)
-        # CUDA's peaks since the last reading belong to the time before the phase.
-        _keep_largest(self._phases, {f"{state.phase}/peak_rss_bytes": columns["rss_bytes"]})
+        self._read()  # the peaks until now belong to the time before the phase
+        state.record(**self._read_in(state.phase))
 
     @at_interval("every")
     def on_step(self, state: State) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,13 @@ from hooks.parts.logs.window_statistics import Statistic, Windows
 from tests.hooks.phases import run_phase
 
 GENERATOR = np.random.default_rng(0)
+METHODS: dict[Any, Any] = {
+    "mean": np.mean,
+    "median": np.median,
+    "min": np.min,
+    "max": np.max,
+    "current": itemgetter(-1),
+}
 
 
 class Looks(Hook):
@@ -39,46 +49,26 @@ def _rows(column: str, values: Any) -> list[dict[str, float]]:
     return [{column: float(value)} for value in values]
 
 
-@pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
-def test_statistic_over_a_window_is_that_of_numpy(method: Any) -> None:
-    values = GENERATOR.normal(size=30)
-    looks = Looks(Windows("line", {"it": Statistic("loss", method, 7)}), 5, 20, 21)
-    run_phase(looks, State(), "train", _rows("loss", values))
-    expected = [getattr(np, method)(values[max(0, end - 7) : end]) for end in (5, 20, 21, 30)]
-    assert [values["it"] for values in looks.seen] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
-def test_epoch_window_is_exact_at_any_interval(method: Any) -> None:
-    values = GENERATOR.normal(size=(2, 40))
-    looks = Looks(Windows("line", {"it": Statistic("loss", method, "epoch")}), 13)
-    state = State()
-    for epoch in values:
-        run_phase(looks, state, "train", _rows("loss", epoch))
-    expected = [getattr(np, method)(epoch[:end]) for epoch in values for end in (13, 40)]
-    assert [values["it"] for values in looks.seen] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("method", ["mean", "min", "max"])
-def test_global_window_is_exact_and_excludes_validation(method: Any) -> None:
-    values = GENERATOR.normal(size=(3, 20))
-    looks = Looks(Windows("line", {"it": Statistic("loss", method, "global")}))
-    state = State()
-    for epoch in values:
-        run_phase(looks, state, "train", _rows("loss", epoch))
-        run_phase(looks, state, "val", _rows("loss", epoch + 100))
-    expected = [getattr(np, method)(values[:end]) + shift for end in (1, 2, 3) for shift in (0, 100)]
-    assert [values["it"] for values in looks.seen] == pytest.approx(expected)
-
-
-def test_epoch_interrupted_by_validation_is_one_window() -> None:
-    looks = Looks(Windows("line", {"it": Statistic("loss", "mean", "epoch")}))
-    state = State()
-    run_phase(looks, state, "train", _rows("loss", [1, 2]), length=4)
-    run_phase(looks, state, "val", _rows("loss", [50]))
-    run_phase(looks, state, "train", _rows("loss", [3, 6]), length=4)
-    run_phase(looks, state, "train", _rows("loss", [8]), length=4)
-    assert [values["it"] for values in looks.seen] == [1.5, 50, 3, 8]
+def test_each_statistic_is_that_of_numpy_over_its_window() -> None:
+    """Two epochs of 17 iterations, the first interrupted by a validation. A validation is an epoch of its own."""
+    kinds = [kind for kind in product(METHODS, (7, "line", "epoch", "global")) if kind != ("median", "global")]
+    looks = Looks(Windows("line", {str(kind): Statistic("loss", *kind) for kind in kinds}), 3, 4, 15)
+    state, expected = State(), list[dict[str, float]]()
+    kept: dict[str, dict[Any, list[float]]] = {phase: defaultdict(list) for phase in ("train", "val")}
+    for phase, count in (("train", 9), ("val", 5), ("train", 8), ("val", 20), ("train", 17)):
+        values, start, windows = GENERATOR.normal(size=count), state.phase_iteration, kept[phase]
+        for window in ("line", "epoch", 7) if phase == "val" else ("epoch",) if start == 0 else ():
+            windows[window].clear()
+        for number, value in enumerate(values, 1 if phase == "val" else start + 1):
+            for window in ("line", "epoch", "global", 7):
+                windows[window] = [*windows[window], value][-7 if window == 7 else 0 :]
+            if number in looks.at or value == values[-1]:
+                expected.append({str(kind): METHODS[kind[0]](windows[kind[1]]) for kind in kinds})
+                windows["line"].clear()
+        run_phase(looks, state, phase, _rows("loss", values), length=17)
+    assert [{name: line[name] for name in line if name != "loss"} for line in looks.seen] == [
+        pytest.approx(line) for line in expected
+    ]
 
 
 def test_averaged_columns_and_last_values() -> None:
