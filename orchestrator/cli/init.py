@@ -26,7 +26,13 @@ def init(
     if Path(name).exists():
         raise UsageError(f"the folder {name}/ would hide {name}.py from Python; choose another name")
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    files = {f"{name}{ending}": _fill_starter(ending, name, class_name) for ending in (".py", ".yaml", "_sweep.yaml")}
+    names = {"starter": name, "Starter": class_name}
+    files = {
+        f"{name}{ending}": re.sub(
+            "starter|Starter", lambda match: names[match[0]], (_FOLDER / f"starter{ending}").read_text()
+        )
+        for ending in (".py", ".yaml", "_sweep.yaml")
+    }
     existing = [file for file in files if Path(file).exists()]
     if existing:
         raise UsageError(f"{', '.join(existing)} would be overwritten. Nothing was written; choose another name.")
@@ -34,8 +40,3 @@ def init(
         Path(file).write_text(text)
         typer.echo(f"wrote {file}")
     typer.echo(f"Next:\n  hookyard run {name}.yaml\n  hookyard sweep {name}_sweep.yaml", err=True)
-
-
-def _fill_starter(ending: str, name: str, class_name: str) -> str:
-    names = {"starter": name, "Starter": class_name}
-    return re.sub("starter|Starter", lambda match: names[match[0]], (_FOLDER / f"starter{ending}").read_text())

@@ -139,7 +139,8 @@ def _print_usage_hint(use: UsageHint | None) -> None:
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their summary."""
-    from orchestrator.sweeps.results.analysis import CONFIG, explain_no_best, sort_best_first
+    from orchestrator.stats.aggregate.configurations import find_better_with_fewer_trials
+    from orchestrator.sweeps.results.analysis import CONFIG, explain_no_best, list_configurations, sort_best_first
 
     metric, mode = sweep.objective
     trials = sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
@@ -173,7 +174,10 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if not summary["best"]:
         return echo(f"no best trial: {explain_no_best(trials, metric)}")
     if summary["configurations"]:
-        _print_best_configuration(trials, metric, mode, sweep.aggregate)
+        best, *_ = ordered = list_configurations(trials, metric, mode, sweep.aggregate)
+        echo(f"Best configuration: {best.number} with {metric} {best.describe(metric)}")
+        if ahead := find_better_with_fewer_trials(ordered, mode):
+            echo(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
     reached = summary["reached"] or f"{metric} {format_cell(metric, summary['value'])}"
     echo(f"Best: {summary['best'].rpartition('/')[2]}, {reached}")
     return _print_usage_hint(summary["use"])
@@ -190,17 +194,6 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
         [[format_cell(units.get(name, name), row[name]) for name in columns] for row in rows],
     )
     echo("")
-
-
-def _print_best_configuration(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> None:
-    """Name the best configuration, and a better one that has fewer trials."""
-    from orchestrator.stats.aggregate.configurations import find_better_with_fewer_trials
-    from orchestrator.sweeps.results.analysis import list_configurations
-
-    best, *_ = ordered = list_configurations(trials, metric, mode, aggregate)
-    echo(f"Best configuration: {best.number} with {metric} {best.describe(metric)}")
-    if ahead := find_better_with_fewer_trials(ordered, mode):
-        echo(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
 
 
 def _describe_shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:

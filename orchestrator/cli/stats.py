@@ -117,14 +117,10 @@ def _check_format(form: Format, output: Path | None) -> None:
 
 
 def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:
+    """Print the table, or write it as data; empty cells and NaN are null in JSON and empty in CSV."""
     if form == "table":
-        _print_table(table, by)
-    else:
-        _write(table if by == "row" else table.reset_index(), form, output)
-
-
-def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
-    """Write the table as data; empty cells and NaN are null in JSON and empty in CSV."""
+        return _print_table(table, by)
+    table = table if by == "row" else table.reset_index()
     if output is None:
         return print_json(_to_records(table)) if form == "json" else echo(table.to_csv(index=False), nl=False)
     check_output(output)

@@ -53,9 +53,13 @@ class Average:
         """Write the weights: a `.safetensors` file, otherwise one of torch.save with the weights under `model`. Raises
         UsageError."""
         file = path if isinstance(path, Storage) else Storage(path)
-        content = self._to_safetensors() if file.name.endswith(".safetensors") else self._to_pickle()
+        buffer = BytesIO()
+        if file.name.endswith(".safetensors"):
+            buffer.write(self._to_safetensors())
+        else:
+            torch.save({"model": self.weights, "average": self.summary()}, buffer)
         try:
-            file.parent.write(file.name, content)
+            file.parent.write(file.name, buffer.getvalue())
         except (OSError, StorageError) as error:
             raise UsageError(f"cannot write {file}: {error}") from None
 
@@ -66,11 +70,6 @@ class Average:
             raise UsageError("safetensors is not installed: pip install 'hookyard[safetensors]'") from None
         # safetensors refuses tensors that share memory.
         return bytes(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
-
-    def _to_pickle(self) -> bytes:
-        buffer = BytesIO()
-        torch.save({"model": self.weights, "average": self.summary()}, buffer)
-        return buffer.getvalue()
 
     def summary(self) -> dict[str, Any]:
         terms = [asdict(term) for term in self.terms]

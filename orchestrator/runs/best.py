@@ -129,7 +129,4 @@ class UsageHint:
         entries = scheduler.items() if isinstance(scheduler, dict) else ()
         keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTH_ARGUMENTS and value == length)]
         longer = " ".join(f"{key}={2 * length}" for key in keys)
-        return cls(
-            python,
-            f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}",
-        )
+        return cls(python, f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}")

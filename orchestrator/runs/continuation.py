@@ -16,6 +16,7 @@ from orchestrator.config.load import with_overrides
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import ParentCheckpoint
 from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.records.metadata import EngineName
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 from orchestrator.storage.location import is_url, split_options
@@ -102,8 +103,12 @@ def check_same_optimizers(folder: RunFolder, store: CheckpointStore, name: str, 
     )
 
 
-def check_same_ranks(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment, ranks: int) -> None:
+def check_same_ranks(folder: RunFolder, name: str, experiment: Experiment, engine: EngineName) -> None:
     """Raise UsageError if a checkpoint has per-rank state, and the number of ranks or loader processes has changed."""
+    ranks = 1 if engine == "in-process" else experiment.workers.max_count
+    if engine != "in-process" and experiment.workers.min_count < ranks:
+        return
+    store = open_checkpoints(folder)
     manifest = store.manifest(name)
     stored_ranks, per_rank_state = manifest["world_size"], ", ".join(manifest.get("per_rank", ()))
     is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get("data", ("train",))

@@ -50,7 +50,7 @@ def run(
     check_can_run(experiment, engine, address)
     parent = experiment.source.continued_from
     if parent:
-        _check_same_ranks(open_parent_run(Storage(storage), parent), parent.checkpoint, experiment, engine)
+        check_same_ranks(open_parent_run(Storage(storage), parent), parent.checkpoint, experiment, engine)
     metadata = {
         **collect_launch_metadata(experiment, engine),
         "tags": experiment.tags,
@@ -93,48 +93,33 @@ def resume_with_lease(
     folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool
 ) -> Run:
     """Resume a run as `resume` does, while the caller holds its lease."""
-    experiment, engine, address = _prepare(folder, workers, address, from_start)
+    with errors_before_start():
+        metadata = folder.read_metadata()
+        if metadata.status in COMPLETE:
+            command = UsageHint.of(folder, "last").command
+            raise UsageError(f"{folder} has {metadata.status}. To train it longer: {command}")
+        if metadata.evaluates:
+            raise UsageError(
+                f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"
+                f" {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}"
+            )
+        experiment = load_experiment_to_resume(folder, workers)
+        engine = metadata.engine or choose_engine(None, metadata.local)
+        address = choose_address(address, local=engine == "in-process")
+        check_can_run(experiment, engine, address)
+        if from_start and (parent := experiment.source.continued_from):
+            raise UsageError(
+                f"{folder} was continued from {parent}. To start from there again: hookyard run"
+                f" {parent.run}@{parent.checkpoint}"
+            )
+        if checkpoint := _find_checkpoint_to_resume(folder, from_start):
+            check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
+            check_same_ranks(folder, checkpoint, experiment, engine)
+        folder.write_experiment(to_yaml(experiment), experiment.source)
+        resumed = [*metadata.resumed, now()]
+        folder.update(status="running", error=None, stopped=[], resumed=resumed, **asdict(Process.this()))
     drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
     return Run(folder)
-
-
-@errors_before_start()
-def _prepare(
-    folder: RunFolder, workers: int | None, address: str | None, from_start: bool
-) -> tuple[Experiment, EngineName, str | None]:
-    """Check that a run can be resumed, and record it; return its experiment, engine and cluster address."""
-    metadata = folder.read_metadata()
-    if metadata.status in COMPLETE:
-        command = UsageHint.of(folder, "last").command
-        raise UsageError(f"{folder} has {metadata.status}. To train it longer: {command}")
-    if metadata.evaluates:
-        raise UsageError(
-            f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"
-            f" {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}"
-        )
-    experiment = load_experiment_to_resume(folder, workers)
-    engine = metadata.engine or choose_engine(None, metadata.local)
-    address = choose_address(address, local=engine == "in-process")
-    check_can_run(experiment, engine, address)
-    if from_start and (parent := experiment.source.continued_from):
-        raise UsageError(
-            f"{folder} was continued from {parent}. To start from there again: hookyard run"
-            f" {parent.run}@{parent.checkpoint}"
-        )
-    if checkpoint := _find_checkpoint_to_resume(folder, from_start):
-        check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
-        _check_same_ranks(folder, checkpoint, experiment, engine)
-    folder.write_experiment(to_yaml(experiment), experiment.source)
-    resumed = [*metadata.resumed, now()]
-    folder.update(status="running", error=None, stopped=[], resumed=resumed, **asdict(Process.this()))
-    return experiment, engine, address
-
-
-def _check_same_ranks(folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineName) -> None:
-    workers = experiment.workers
-    if engine == "in-process" or workers.min_count == workers.max_count:
-        ranks = 1 if engine == "in-process" else workers.max_count
-        check_same_ranks(folder, open_checkpoints(folder), checkpoint, experiment, ranks)
 
 
 def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:

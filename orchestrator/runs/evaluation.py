@@ -115,11 +115,11 @@ class Evaluation:
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Run it on an engine, by default the run's, and return its folder. Raises RunError if it fails."""
-        launched = self.run.read_launch_metadata()
-        if engine or local or launched.engine is None:
-            engine = choose_engine(engine, local or (engine is None and launched.local))
+        if engine or local:
+            engine = choose_engine(engine, local)
         else:
-            engine = launched.engine
+            launched = self.run.read_launch_metadata()
+            engine = launched.engine or choose_engine(None, launched.local)
         ranks = self.experiment.workers.max_count
         if engine == "in-process" and self.has_rank_override and ranks > 1:
             raise UsageError(
@@ -180,24 +180,20 @@ def _check_overrides(trained: ResolvedExperiment, overrides: Sequence[str]) -> N
 
 
 def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
+    """Check an override: hooks may be added or removed, but not changed."""
     if path.startswith("hooks."):
-        yield from _check_hook(trained, path, value)
+        name = path.split(".")[1]
+        hook = trained.hooks.get(name)
+        if hook is not None and not _is_active(hook):
+            yield Problem(path, _NO_EFFECT)
+        elif hook is not None and (path != f"hooks.{name}" or value not in (None, False)):
+            yield Problem(path, f"cannot differ from the run; hooks.{name}=false leaves the hook out")
+        elif hook is None and value in (None, False):
+            yield Problem(path, "is already off")
     elif path.startswith("workers.ddp") or not any(f"{path}.".startswith(f"{key}.") for key in _USED_KEYS):
         nearest = did_you_mean(path, _USED_KEYS)
         allowed = "" if nearest else f", which reads {', '.join(_USED_KEYS)} and hooks.NAME"
         yield Problem(path, f"{_NO_EFFECT}{allowed}", suggestion=nearest)
-
-
-def _check_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
-    """Check an override of a hook: hooks may be added or removed, but not changed."""
-    name = path.split(".")[1]
-    hook = trained.hooks.get(name)
-    if hook is not None and not _is_active(hook):
-        yield Problem(path, _NO_EFFECT)
-    elif hook is not None and (path != f"hooks.{name}" or value not in (None, False)):
-        yield Problem(path, f"cannot differ from the run; hooks.{name}=false leaves the hook out")
-    elif hook is None and value in (None, False):
-        yield Problem(path, "is already off")
 
 
 def _is_active(hook: Hook) -> bool:

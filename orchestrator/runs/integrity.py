@@ -187,9 +187,8 @@ def _find_missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str
 def _find_missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
     """Yield a result if ranks have too few rows, because the end of a growing file has no checksum."""
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
-        if folder.read_metadata().evaluates:  # its reports carry the iteration of the evaluated checkpoint
-            return
-        if missing := [*_find_ranks_with_missing_rows(folder)]:
+        # The reports of an evaluation carry the iteration of the evaluated checkpoint.
+        if not folder.read_metadata().evaluates and (missing := [*_find_ranks_with_missing_rows(folder)]):
             yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
 
 
@@ -197,11 +196,11 @@ def _find_missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
     """Yield a result if an epoch before a restored checkpoint has no report, because a lost line leaves no trace."""
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
         metadata, attempts = folder.read_metadata(), folder.read_attempts()
-        if metadata.evaluates or not all(attempt.order for attempt in attempts):  # a custom loop may report at any time
+        # A custom loop, which has no order, may report at any time.
+        if metadata.evaluates or not all(attempt.order for attempt in attempts):
             return
-        if any(
-            "/" in (attempt.checkpoint or "") for attempt in attempts
-        ):  # the checkpoint and its reports belong to another trial
+        # A checkpoint of another trial, and its reports, are not in this folder.
+        if any("/" in (attempt.checkpoint or "") for attempt in attempts):
             return
         positions = [attempt.position for attempt in attempts]
         first, *ends = (position.epoch - (position.stage in _UNREPORTED) for position in positions or [Position()])
@@ -257,7 +256,14 @@ def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
         yield _run_check(path, partial(_check_json, storage, path), _CHECKPOINT)
         for file, entry in _read(storage, path).get("files", {}).items():
             known.add(f"{name}/{file}")
-            yield _check_checkpoint_file(storage, name, file, entry)
+            try:
+                problem = check_file(storage, name, file, entry)
+            except HookyardError as error:
+                problem = str(error)
+            status: FileStatus = "damaged" if problem else "intact"
+            if problem and problem.endswith("is missing"):
+                status = "missing"
+            yield CheckedFile(f"{name}/{file}", status, problem or "", _CHECKPOINT if problem else "")
     yield from (CheckedFile(path, "unknown") for path in paths if path not in known)
 
 
@@ -267,14 +273,3 @@ def _read(storage: Storage, path: str) -> dict[str, Any]:
         content: dict[str, Any] = _JSON[path.rpartition("/")[2]](parse_json(storage.read(path)))
         return content
     return {}
-
-
-def _check_checkpoint_file(storage: Storage, name: str, file: str, entry: dict[str, Any]) -> CheckedFile:
-    try:
-        problem = check_file(storage, name, file, entry)
-    except HookyardError as error:
-        problem = str(error)
-    if problem is None:
-        return CheckedFile(f"{name}/{file}", "intact")
-    status: FileStatus = "missing" if problem.endswith("is missing") else "damaged"
-    return CheckedFile(f"{name}/{file}", status, problem, _CHECKPOINT)

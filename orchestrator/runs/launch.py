@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hooks.state import Display
@@ -194,15 +193,8 @@ def _show_until_done(
         is_done = bool(wait([work], POLL_S).done)
         calls.append(mailbox.collect.remote(is_stop_requested()))
         ready, calls = ray.wait(calls, num_returns=len(calls), timeout=5 if is_done else 2)
-        for kind, *content in chain.from_iterable(_read_mail(ray, call) for call in ready):
-            (display.line if kind == "line" else display.progress)(*content)
+        for call in ready:
+            with suppress(ray.exceptions.RayActorError):  # the mailbox actor died and was restarted empty
+                for kind, *content in ray.get(call):
+                    (display.line if kind == "line" else display.progress)(*content)
     work.result()
-
-
-def _read_mail(ray: Any, call: Any) -> list[Any]:
-    """Return the messages; none if the mailbox actor died and was restarted empty."""
-    try:
-        messages: list[Any] = ray.get(call)
-        return messages
-    except ray.exceptions.RayActorError:
-        return []

@@ -16,7 +16,6 @@ from orchestrator.runs.continuation import open_checkpoints
 
 if TYPE_CHECKING:
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.task import Task
 
 
 def load_model(folder: RunFolder, label: str) -> nn.Module:
@@ -28,8 +27,12 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     store = open_checkpoints(folder)
     weights = store.weights(label)
     config = folder.read_experiment()
-    with seeded(config["seed"]):
-        task = _make_task(folder, config["task"], config["task_args"])
+    extend_import_path([*folder.read_source().import_paths, Path.cwd()])
+    try:
+        with seeded(config["seed"]):
+            task, _ = make_task(config["task"], config["task_args"])
+    except ConfigError as error:
+        raise make_import_error(folder, "loaded as a model", error) from None
     weights_only = f"The weights alone: open_run({str(folder)!r}).weights({label!r})"
     try:
         with seeded(config["seed"]):
@@ -51,15 +54,6 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
         for name, buffer in unsaved.items():
             buffer.copy_(saved[name])
     return model.eval()
-
-
-def _make_task(folder: RunFolder, name: str, arguments: dict[str, object]) -> Task:
-    paths = folder.read_source().import_paths
-    extend_import_path([*paths, Path.cwd()])
-    try:
-        return make_task(name, arguments)[0]
-    except ConfigError as error:
-        raise make_import_error(folder, "loaded as a model", error) from None
 
 
 def make_import_error(folder: RunFolder, what: str, error: ConfigError) -> UsageError:

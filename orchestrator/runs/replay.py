@@ -100,7 +100,11 @@ class _ReplayedRange:
         """Replay the iterations on one rank. Raises UsageError if the run ends early; RankFailed if user code fails."""
         folder = RunFolder(self.run)
         resolved = resolve_attempt(folder, self.attempt)
-        own = {name: hook for name, hook in resolved.hooks.items() if not _is_left_out(hook)}
+        own = {
+            name: hook
+            for name, hook in resolved.hooks.items()
+            if not isinstance(hook, TimeLimit) and not (hook.observes and type(hook).__module__.startswith(_LOGGERS))
+        }
         init = folder.read_metadata().init
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
@@ -177,12 +181,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
         replayed[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")
     )
     row = replayed[(replayed["rank"] == rank) & (replayed["iteration"] == iteration)].iloc[0]
-    return Replay(
-        checkpoint,
-        _compare(row[[]] if rows.empty else rows.iloc[0], row),
-        threads,
-        losses,
-    )
+    return Replay(checkpoint, _compare(row[[]] if rows.empty else rows.iloc[0], row), threads, losses)
 
 
 def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, rank: int) -> int:
@@ -197,11 +196,6 @@ def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, 
         raise UsageError(f"{run.path} has no rank {rank}; it had {ranks} rank{'s' * (ranks > 1)}, counted from 0")
     known = f"the last is {last}" if last else "none was recorded"
     raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {known}")
-
-
-def _is_left_out(hook: Hook) -> bool:
-    """Return whether a hook takes no part in a replay: a logger, or a time limit."""
-    return (hook.observes and type(hook).__module__.startswith(_LOGGERS)) or isinstance(hook, TimeLimit)
 
 
 def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:

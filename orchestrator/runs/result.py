@@ -195,19 +195,12 @@ class Run(Result):
         condition = self._restrict_to_training(where)
         if rank is not None:
             condition = f"rank = {rank}" if condition is None else f"rank = {rank} and ({condition}\n)"
-        table = self.load_stats(
-            ["rank", "phase", "epoch", "iteration", "attempt", *value_columns],
-            condition,
-        )
+        table = self.load_stats(["rank", "phase", "epoch", "iteration", "attempt", *value_columns], condition)
         eval_starts: dict[Any, int] = {}
         if (table["phase"] != "train").any():
-            eval_starts = (
-                self.rows()
-                .aggregate({"first": "min(iteration)"}, ["attempt", "rank", "phase", "epoch"], "phase <> 'train'")[
-                    "first"
-                ]
-                .to_dict()
-            )
+            keys = ["attempt", "rank", "phase", "epoch"]
+            starts = self.rows().aggregate({"first": "min(iteration)"}, keys, "phase <> 'train'")
+            eval_starts = starts["first"].to_dict()
         return find_samples(self.folder, table, eval_starts)
 
     def _restrict_to_training(self, where: str | None) -> str | None:

@@ -18,13 +18,7 @@ from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as SweepSettings
 from orchestrator.engines.lifecycle import recording_failure
-from orchestrator.engines.ray_environment import (
-    Ray,
-    Resources,
-    choose_address,
-    describe_connection,
-    read_environment,
-)
+from orchestrator.engines.ray_environment import Ray, Resources, choose_address, describe_connection, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.model.weight_sources import describe_initial_weights

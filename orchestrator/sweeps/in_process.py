@@ -26,7 +26,12 @@ class SequentialTrials:
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep, self._rules = sweep, sweep.rules
         self._engine = InProcess(sweep.experiment.workers, stop_requested=sweep.rules.stop_requested, end_hung=end_hung)
-        self._scheduler = _make_scheduler(sweep)
+        self._scheduler: SequentialScheduler | None = None
+        if not isinstance(sweep.settings.scheduler, Fifo | Race):  # importing Ray Tune takes a second
+            set_environment(None)
+            from orchestrator.sweeps.tune.schedulers import SequentialScheduler
+
+            self._scheduler = SequentialScheduler(sweep.settings, sweep.previous)
 
     def run(self) -> None:
         """Run until all trials or the sweep have ended. A failed trial ends the sweep only if `fail_fast` is set."""
@@ -101,13 +106,3 @@ class SequentialTrials:
             return rules.reasons[name]
         by_scheduler = self._scheduler and self._scheduler.should_stop(trial.number, report.metrics, count)
         return SCHEDULER_REASON if by_scheduler else rules.budget_used()
-
-
-def _make_scheduler(sweep: RunningSweep) -> SequentialScheduler | None:
-    """Return the sweep's scheduler if it is one of Ray Tune's. Importing it takes a second."""
-    if isinstance(sweep.settings.scheduler, Fifo | Race):
-        return None
-    set_environment(None)
-    from orchestrator.sweeps.tune.schedulers import SequentialScheduler
-
-    return SequentialScheduler(sweep.settings, sweep.previous)

@@ -67,16 +67,8 @@ def begin_trial(
     if is_new:
         configuration = number // settings.repeats if settings.repeats > 1 else None
         modes = dict(settings.objectives)
-        folder.begin(
-            text,
-            source,
-            trial=folder.name,
-            values=values,
-            configuration=configuration,
-            modes=modes,
-            init=init,
-            local=False,
-        )
+        metadata: dict[str, Any] = {"values": values, "configuration": configuration, "modes": modes, "init": init}
+        folder.begin(text, source, trial=folder.name, local=False, **metadata)
     else:
         folder.write_experiment(text, source)
         folder.update(status="running", error=None, values=values, **asdict(Process.this()))
@@ -207,7 +199,10 @@ class TrialGroup:
             trial.last = report
             if trial in self._trials_without_report:
                 self._trials_without_report.remove(trial)
-                trial.reports = self._earlier_reports(trial.folder, report)
+                # The folder already holds this report, unless it is partial.
+                trial.reports = read_reports_with_metrics(trial.folder, self._settings)
+                if self._settings.has_metrics(report.metrics) and not report.is_partial:
+                    del trial.reports[-1:]
             has_metrics = trial.metric_monitor.has_metrics(report)
             if has_metrics:
                 trial.reports.append(report.metrics)
@@ -215,12 +210,6 @@ class TrialGroup:
                 self._end(trial)
             if has_metrics:
                 return trial
-
-    def _earlier_reports(self, folder: RunFolder, first_report: Report) -> list[Mapping[str, Any]]:
-        """Return the reports before this attempt's first one, which the folder already holds."""
-        reports = read_reports_with_metrics(folder, self._settings)
-        is_repeated = self._settings.has_metrics(first_report.metrics) and not first_report.is_partial
-        return reports[:-1] if is_repeated else reports
 
     def stop(self, trial: ActiveTrial, reason: str) -> None:
         """Stop a trial at its latest report; the other trials of the group continue."""

@@ -130,13 +130,13 @@ def _compare_times_and_memory(runs: Sequence[Rows]) -> dict[str, dict[str, list[
     tables = [load_iterations(rows) for rows in runs]
     entries: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
-        series = [_get_column(table, name) for table in tables]
+        series = [get_numbers(table, name) for table in tables]
         entries[name] = compare_series(
             series, np.median, [summarize_blocks(values) for values in series], classify_cost_difference
         )
     # The blocks of a total add up to the total.
     parts = [
-        summarize_blocks(values, np.mean) * len(values) for values in (_get_column(table, "step_s") for table in tables)
+        summarize_blocks(values, np.mean) * len(values) for values in (get_numbers(table, "step_s") for table in tables)
     ]
     totals = [np.array([compute_train_s(rows)]) for rows in runs]
     totals = [total[np.isfinite(total)] for total in totals]
@@ -149,7 +149,7 @@ def _compare_times_and_memory(runs: Sequence[Rows]) -> dict[str, dict[str, list[
     return {name: entry for name, entry in entries.items() if any(value is not None for value in entry["values"])}
 
 
-def _get_column(table: pd.DataFrame, name: str) -> Series:
+def get_numbers(table: pd.DataFrame, name: str) -> Series:
     return table[name].dropna().to_numpy(dtype=float) if name in table else np.empty(0)
 
 

@@ -19,6 +19,7 @@ from orchestrator.stats.aggregate.compare import (
     compare_series,
     describe_direction,
     find_config_differences,
+    get_numbers,
     is_significant,
 )
 from orchestrator.stats.aggregate.configurations import Configuration
@@ -66,26 +67,23 @@ def _find_best_trials(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) ->
 def _compare_metrics(
     tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], aggregates: Sequence[str]
 ) -> dict[str, dict[str, list[Any]]]:
-    compared = {}
+    compared: dict[str, dict[str, list[Any]]] = {}
     for metric, mode in objectives.items():
-        series = [_get_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables]
+        series = [get_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables]
         best = np.max if mode == "max" else np.min
         if all("configuration" in table and metric in table for table in tables):
             leaders = [
                 next(iter(list_configurations(table, metric, mode, aggregate)), None)
                 for table, aggregate in zip(tables, aggregates, strict=True)
             ]
-            compared[f"{metric} best configuration"] = _compare_configurations(leaders)
+            compared[f"{metric} best configuration"] = {
+                "values": [None if leader is None or isnan(leader.mean) else leader.mean for leader in leaders],
+                "findings": [None, *(_run_welch_test(leaders[0], other) for other in leaders[1:])],
+            }
         else:
             compared[f"{metric} best"] = compare_series(series, best, series, _permute_trials(best))
         compared[f"{metric} median"] = compare_series(series, np.median, series, _permute_trials(np.median))
     return compared
-
-
-def _compare_configurations(leaders: Sequence[Configuration | None]) -> dict[str, list[Any]]:
-    """Compare the mean of each sweep's best configuration with the first one's."""
-    means = [None if leader is None or isnan(leader.mean) else leader.mean for leader in leaders]
-    return {"values": means, "findings": [None, *(_run_welch_test(leaders[0], other) for other in leaders[1:])]}
 
 
 def _run_welch_test(first: Configuration | None, other: Configuration | None) -> str:
@@ -112,7 +110,7 @@ def _compare_costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[A
         if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))
     ]
     compare = _permute_trials(np.median)
-    columns = {name: [_get_numbers(table, name) for table in tables] for name in names}
+    columns = {name: [get_numbers(table, name) for table in tables] for name in names}
     costs = {name: compare_series(series, np.median, series, compare) for name, series in columns.items()}
     return {name: entry for name, entry in costs.items() if any(value is not None for value in entry["values"])}
 
@@ -125,10 +123,6 @@ def _permute_trials(summary: Any) -> Any:
         return describe_direction(difference) if is_significant(first, other, summary) else "noise"
 
     return compare
-
-
-def _get_numbers(table: pd.DataFrame, name: str) -> Series:
-    return table[name].dropna().to_numpy(dtype=float) if name in table else np.empty(0)
 
 
 def _compare_same_values(

@@ -203,8 +203,13 @@ class Sweep(Result):
             from orchestrator.stats.aggregate.summaries import summarize_by
             from orchestrator.stats.read.query import Rows
 
-            rows = _read_trial_tables(self.runs, columns, lambda run, names: _load_training_rows(run, names, where))
-            tables = [summarize_by("trial", Rows.wrap(table), columns) for _, table in rows]
+            training = restrict_to_training(where)
+
+            def load(run: Run, names: list[str] | None) -> pd.DataFrame:
+                return run.load_stats(None if names is None else ["rank", *names], training)
+
+            rows = _read_trial_tables(self.runs, columns, load)
+            tables = [summarize_by("trial", Rows.wrap(table.assign(trial=run.name)), columns) for run, table in rows]
             return pd.concat(tables) if tables else pd.DataFrame()
         per_trial = _read_trial_tables(self.runs, columns, lambda run, names: run.summary(by, names, where))
         summaries = {run.name: table for run, table in per_trial}
@@ -298,11 +303,6 @@ def _read_trial_tables(
             yield run, table
     if errors and len(errors) == len(recorded):
         raise errors[0]
-
-
-def _load_training_rows(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
-    names = None if columns is None else ["rank", *columns]
-    return run.load_stats(names, restrict_to_training(where)).assign(trial=run.name)
 
 
 def _select_metrics(report: Mapping[str, Any]) -> dict[str, Any]:

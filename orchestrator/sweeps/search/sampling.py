@@ -130,7 +130,3 @@ def clip(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     """Clip mutated values to their domains."""
     paths = list_mutated_paths(sweep)
     return {name: sweep.space[name].nearest(value) if name in paths else value for name, value in values.items()}
-
-
-def get_bounds(sweep: Sweep) -> dict[str, list[float]]:
-    return {name: list(sweep.space[name].ends) for name in list_mutated_paths(sweep)}

@@ -14,6 +14,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
+from orchestrator.config.checks.space import list_mutated_paths
 from orchestrator.config.sections import sweep as settings_of
 from orchestrator.config.sections.sweep import PB2, PBT, Sweep
 from orchestrator.private_api.ray_tune import Bands, Exploiting, Halving, Median, call_before_next_step
@@ -21,7 +22,7 @@ from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.sampling import clip, get_bounds, mutate
+from orchestrator.sweeps.search.sampling import clip, mutate
 from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 
@@ -74,7 +75,8 @@ def make_scheduler(
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
             # Both ends of the mutated ranges, where their values are in a trial's config.
-            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {"values": get_bounds(settings)}}
+            bounds = {name: list(settings.space[name].ends) for name in list_mutated_paths(settings)}
+            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {"values": bounds}}
         case _:
             return _SweepScheduler(*arguments)
     return _Population.extending(base)(
@@ -117,12 +119,8 @@ class _SweepScheduler(FIFOScheduler):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._settings, self._previous, self._reasons, self._would_fail_again = (
-            settings,
-            dict(previous),
-            reasons,
-            would_fail_again,
-        )
+        self._settings, self._previous = settings, dict(previous)
+        self._reasons, self._would_fail_again = reasons, would_fail_again
         self._sharing: dict[int, _TrialStandIn] = {}
         self._last: dict[str, dict[str, Any]] = {}
         """Last report of each resumed trial before the resume. Most trials repeat it."""
