@@ -87,9 +87,8 @@ def draw_run_frame(view: RunView, lines: int | None = None) -> Iterator[Renderab
     if view.ranks:
         visible = view.ranks
         if len(visible) > MAX_RANKS:
-            visible = sorted(visible, key=lambda rank: rank.timing.work_s if rank.timing else 0.0, reverse=True)[
-                :MAX_RANKS
-            ]
+            by_work = sorted(visible, key=lambda rank: rank.timing.work_s if rank.timing else 0.0, reverse=True)
+            visible = by_work[:MAX_RANKS]
         yield _make_table([_make_rank_cells(rank) for rank in visible], left=("node", "slowest"))
         if len(visible) < len(view.ranks):
             yield Text(f"and {len(view.ranks) - len(visible)} ranks with less work of their own", "dim")
@@ -229,11 +228,10 @@ def _draw_trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]
 
 def _make_trial_cells(trial: TrialView, names: Mapping[str, str], is_best: bool) -> dict[str, str | Text]:
     run = trial.run
-    slowest = (
-        next((f"rank {rank.rank} {_format_slowness(rank)}" for rank in run.ranks if _format_slowness(rank)), "")
-        if run
-        else ""
+    slow = (
+        f"rank {rank.rank} {_format_slowness(rank)}" for rank in (run.ranks if run else ()) if _format_slowness(rank)
     )
+    slowest = next(slow, "")
     problem = (trial.error or "").split("\n")[0] or (run.notice if run else None) or ""
     return {
         "trial": Text(trial.name, "bold green" if is_best else ""),

@@ -56,7 +56,11 @@ class NotebookDisplay:
     def __exit__(self, *error: object) -> None:
         self._end.set()
         self._thread.join()
-        self._output.update(self._html(_make_details(self._lines)))
+        details = ""
+        if self._lines:
+            lines = _make_preformatted("\n".join(self._lines))
+            details = f"<details><summary>{escape(self._lines[-1])}</summary>{lines}</details>"
+        self._output.update(self._html(details))
         self._log.flush()
 
     def line(self, text: str) -> None:
@@ -96,10 +100,3 @@ def render_result(path: str, status: str, sentences: Iterable[str | None], table
 
 def _make_preformatted(text: str) -> str:
     return f'<pre style="{_STYLE}">{escape(text)}</pre>'
-
-
-def _make_details(lines: Iterable[str]) -> str:
-    lines = list(lines)
-    if not lines:
-        return ""
-    return f"<details><summary>{escape(lines[-1])}</summary>{_make_preformatted(chr(10).join(lines))}</details>"

@@ -106,7 +106,12 @@ class LiveSweep:
             (self._make_trial_view(name, metric, mode) for name in self._list_started_trials()),
             key=lambda trial: _sort_key(trial, mode),
         )
-        leader = next(iter(rank_configurations(_list_repeats(trials), mode, sweep.aggregate)), None)
+        repeats = [
+            Repeat(trial.configuration, trial.name, trial.status, trial.best)
+            for trial in trials
+            if trial.configuration is not None
+        ]
+        leader = next(iter(rank_configurations(repeats, mode, sweep.aggregate)), None)
         candidates = [
             trial
             for trial in trials
@@ -117,6 +122,7 @@ class LiveSweep:
         best = min(candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None)
         status, total = self.folder.find_status(metadata), max(sweep.trials, len(trials))
         done = sum(_get_share(trial) for trial in trials)
+        dead = f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone"
         return SweepView(
             name=self.folder.name,
             path=str(self.folder),
@@ -131,11 +137,7 @@ class LiveSweep:
             eta_s=self._estimate_eta_s(trials, total - done, starts[-1]) if status == "running" else None,
             trials=tuple(trials),
             configuration=leader if best else None,
-            notice=(
-                f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone"
-                if status == "lost"
-                else None
-            ),
+            notice=dead if status == "lost" else None,
         )
 
     def _list_started_trials(self) -> list[str]:
@@ -185,14 +187,6 @@ def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> 
     names = ("values", "started", "ended", "stopped", "error", "configuration")
     own = {name: getattr(trial, name) for name in names}
     return TrialView(**own, last=last if is_number(last) else None, **measured)
-
-
-def _list_repeats(trials: Sequence[TrialView]) -> list[Repeat]:
-    return [
-        Repeat(trial.configuration, trial.name, trial.status, trial.best)
-        for trial in trials
-        if trial.configuration is not None
-    ]
 
 
 def _get_share(trial: TrialView) -> float:

@@ -87,7 +87,11 @@ def _flatten(value: Any, path: str = "") -> list[tuple[str, Any]]:
 def _find_modes(sides: Sequence[Side]) -> dict[str, str | None]:
     """Return the direction of each reported metric; None if it is unknown, or if the runs disagree."""
     reported = [entry for side in sides for report in side.reports for entry in report.items()]
-    names = dict.fromkeys(name for name, value in reported if _is_metric(name) and is_number(value))
+    names = dict.fromkeys(
+        name
+        for name, value in reported
+        if name.startswith(("train/", "val/", "test/")) and not name.endswith(("_s", "_bytes")) and is_number(value)
+    )
     modes = {name: {direction(name, side.modes) for side in sides} - {None} for name in names}
     return {name: next(iter(directions)) if len(directions) == 1 else None for name, directions in modes.items()}
 
@@ -107,11 +111,6 @@ def _compare_reports(
             entries[f"{name} best"] = compare_series(finite, best, finite, classify_metric_difference)
         entries[f"{name} last"] = compare_series(curves, lambda curve: curve[-1], finite, classify_metric_difference)
     return entries
-
-
-def _is_metric(name: str) -> bool:
-    phase, _, rest = name.partition("/")
-    return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
 
 
 def classify_metric_difference(difference: float, first: Series, other: Series) -> str:

@@ -92,28 +92,21 @@ def find_better_with_fewer_trials(ordered: Sequence[Configuration], mode: str) -
 
 def _make_configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
     sign = -1 if mode == "max" else 1
-    with_value = sorted(
-        (
-            repeat
-            for repeat in group
-            if repeat.value is not None and repeat.value == repeat.value and repeat.status != "failed"
-        ),
-        key=lambda repeat: (sign * (repeat.value or 0), repeat.trial),
-    )
+    with_value = [repeat for repeat in group if quantities.is_number(repeat.value) and repeat.status != "failed"]
+    with_value.sort(key=lambda repeat: (sign * (repeat.value or 0), repeat.trial))
     ended = [repeat for repeat in with_value if repeat.status in COMPLETE]
     values = [float(repeat.value or 0) for repeat in ended or with_value]
-    std = stdev(values) if len(values) > 1 else math.nan
+    std = half_width = math.nan
+    if len(values) > 1:
+        std = stdev(values)
+        half_width = compute_quantile((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1) * std / math.sqrt(len(values))
     return Configuration(
         number,
         tuple(repeat.trial for repeat in (*ended, *(repeat for repeat in with_value if repeat not in ended))),
         len(ended),
         fmean(values) if values else math.nan,
         std,
-        (
-            compute_quantile((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1) * std / math.sqrt(len(values))
-            if len(values) > 1
-            else math.nan
-        ),
+        half_width,
         compute_score(values, mode, aggregate) if values else math.nan,
         sum(repeat.status in ("failed", "lost", "damaged") for repeat in group),
         sum(repeat.status == "stopped" for repeat in group),

@@ -16,10 +16,13 @@ MAX_ROWS_AS_BLOCKS = 2**21
 MAX_STORED_NUMBERS = 2**23
 """Approximate number of values in the blocks of a longer run."""
 OWN_WORK = "(own work)"
-"""Seconds of a rank's own work, of which blocks only have the maximum. No hook's column has such a name."""
+"""Seconds of a rank's own work, of which blocks only have the maximum. No hook's column has such a name.
+
+It is the sum of all spans except the one that has the wait for others; without spans, the whole iteration.
+"""
 _WAIT = "all_reduce_wait_s"
 _AGGREGATES = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
-"""SQL aggregates of a measurement, and the names of the columns."""
+"""SQL aggregates of a measurement, and the names of the columns: the first for own work, three for spans."""
 
 
 def quote(column: str) -> str:
@@ -43,21 +46,13 @@ def select_known(column: str) -> str:
     return f"sum({quote(f'{column} known')})::bigint"
 
 
-def make_own_work_expression(columns: Collection[str]) -> str:
-    """Return an SQL expression for a rank's own work: the sum of all spans except the one that has the wait for others.
-
-    If no spans were recorded, it is the whole iteration.
-    """
-    wait = _WAIT if _WAIT in columns else "backward_s"
-    spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != wait]
-    return f"({' + '.join(spans) or 'step_s'})"
-
-
 def make_blocks_statement(columns: Collection[str], numbers: Sequence[str], rows: int) -> str:
     """Return the SQL statement that creates the table `blocks` from `rows` rows, as a view if each row is a block."""
     measured = {name: quote(name) for name in numbers}
     if "step_s" in numbers:
-        measured[OWN_WORK] = make_own_work_expression(columns)
+        wait = _WAIT if _WAIT in columns else "backward_s"
+        spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != wait]
+        measured[OWN_WORK] = f"({' + '.join(spans) or 'step_s'})"
     keys = {
         name: name if name in columns else default
         for name, default in (("rank", "0"), ("phase", "'train'"), ("iteration", "0"), ("step", "0"))
@@ -82,13 +77,7 @@ def make_blocks_statement(columns: Collection[str], numbers: Sequence[str], rows
         *(
             f"{aggregate(function, quote(name))} as {quote(f'{name} {suffix}')}"
             for name in measured
-            for function, suffix in _select_aggregates(name)
+            for function, suffix in _AGGREGATES[: 1 if name == OWN_WORK else 3 if name in SPANS else 4]
         ),
     ]
     return f"create temporary {kind} blocks as select {', '.join(outputs)} from (select {inputs} from rows){group}"
-
-
-def _select_aggregates(name: str) -> Sequence[tuple[str, str]]:
-    if name == OWN_WORK:
-        return _AGGREGATES[:1]
-    return _AGGREGATES[:3] if name in SPANS else _AGGREGATES

@@ -101,19 +101,13 @@ def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.Dat
         if name not in SPANS:
             raise UsageError(f"column '{name}' is not a span of the iteration; the spans are {', '.join(SPANS)}")
     spans = {name: name for name in SPANS if name in (rows.columns if selected is None else selected)}
-    sums = (
-        rows.aggregate({name: f"sum({name})" for name in ("step_s", *spans) if name in rows.columns})
-        .iloc[0]
-        .fillna(0.0)
-    )
+    totals = {name: f"sum({name})" for name in ("step_s", *spans) if name in rows.columns}
+    sums = rows.aggregate(totals).iloc[0].fillna(0.0)
     middle = rows.quantiles(spans, [0.5, 0.95])
     table = pd.DataFrame({"seconds": sums[[*spans]]}, index=[*spans], dtype=float)
     table["share"] = table["seconds"] / sums.get("step_s", np.nan)
-    table["median_s"], table["p95_s"], table["worst_rank"] = (
-        middle.loc[0.5],
-        middle.loc[0.95],
-        _find_worst_rank(rows, spans),
-    )
+    table["median_s"], table["p95_s"] = middle.loc[0.5], middle.loc[0.95]
+    table["worst_rank"] = _find_worst_rank(rows, spans)
     return table.rename_axis("span").sort_values("seconds", ascending=False)
 
 

@@ -69,9 +69,8 @@ class Diagnosis:
             if f"{name}_share" in figures:
                 parts.append(f"{figures[f'{name}_share']:.1%} {what}")
         if "ranks_apart_share" in figures:
-            seen = (
-                f" (seen in {figures['compared_share']:.1%} of the iterations)" if "compared_share" in figures else ""
-            )
+            compared = figures.get("compared_share", 1)
+            seen = f" (seen in {compared:.1%} of the iterations)" if compared < 1 else ""
             parts.append(f"ranks {figures['ranks_apart_share']:.1%} apart in their own work{seen}")
         elif figures["ranks"] > 1:
             parts.append("too few iterations to compare the ranks")
@@ -163,10 +162,8 @@ def make_failure_finding(status: str, error: str | None, is_user_error: bool = T
         fix = "fix the task, or edit experiment.yaml in the run's folder, then " if is_user_error else ""
         sentence, advice = f"the run failed: {message}", f"{fix}hookyard resume RUN"
     elif status == "lost":
-        sentence, advice = (
-            "the run is lost: its driver died before it could write how the run ended",
-            "hookyard resume RUN",
-        )
+        sentence = "the run is lost: its driver died before it could write how the run ended"
+        advice = "hookyard resume RUN"
     else:
         return None
     # The weight is more than any share of time.
@@ -179,13 +176,11 @@ def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | N
     A run whose last row ends an epoch failed after it: in a hook, in validation, or while saving.
     """
     last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")["last"].iloc[0]
-    if failure_finding.numbers["status"] != "failed" or pd.isna(last):
+    has_failed = failure_finding.numbers["status"] == "failed" and not pd.isna(last)
+    if not has_failed or (epoch_iterations and int(last) % epoch_iterations == 0):
         return failure_finding
-    if epoch_iterations and int(last) % epoch_iterations == 0:
-        return failure_finding
-    return replace(
-        failure_finding, advice=f"{failure_finding.advice}; hookyard replay RUN --iteration {int(last) + 1} repeats it"
-    )
+    advice = f"{failure_finding.advice}; hookyard replay RUN --iteration {int(last) + 1} repeats it"
+    return replace(failure_finding, advice=advice)
 
 
 def compute_key_figures(sample: IterationSample, seconds: pd.DataFrame, syncs: GradientSyncs | None) -> dict[str, Any]:

@@ -53,14 +53,16 @@ def _find_non_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
         return
     iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
     first, count, bad = int(bad_rows.index[0]), len(bad_rows), [int(rank) for rank in bad_rows.iloc[0]]
+    alone = f" --rank {bad[0]}" if len(bad) == 1 < ranks else ""
     yield Finding(
         "loss",
         f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on"
         f" {format_ranks(bad, ranks)}",
         {"problem": "not finite", "iteration": first, "ranks": bad, "iterations": count},
         "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
-        f"{_format_sample_commands(first, bad, ranks)}; nan_guard skips such steps; anomaly_detection finds the"
-        " operation; a lower learning rate or bf16 may avoid it",
+        f"hookyard samples RUN --where 'iteration = {first}'{alone} lists the samples, hookyard replay RUN --iteration"
+        f" {first} --rank {bad[0]} repeats it; nan_guard skips such steps; anomaly_detection finds the operation; a"
+        " lower learning rate or bf16 may avoid it",
         1.0,
     )
 
@@ -88,12 +90,3 @@ def _find_trend(means: Floats) -> Iterator[Finding]:
             "a lower learning rate, a longer warm-up or gradient_clip; checkpoint's best is from before",
             1.0,
         )
-
-
-def _format_sample_commands(iteration: int, ranks: list[int], of: int) -> str:
-    """Return the commands that list the samples of an iteration and replay it."""
-    alone = f" --rank {ranks[0]}" if len(ranks) == 1 < of else ""
-    return (
-        f"hookyard samples RUN --where 'iteration = {iteration}'{alone} lists the samples, hookyard replay RUN"
-        f" --iteration {iteration} --rank {ranks[0]} repeats it"
-    )

@@ -91,24 +91,17 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
 
 
 def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
-    value = (
-        select_high(column)
-        if column.startswith("cuda_peak")
-        else f"{select_total(column)} / nullif({select_known(column)}, 0)"
-    )
-    used = rows.aggregate({column: value}, ["rank"], TRAINING, rows.blocks)[column]
-    used = used.dropna()
+    mean = f"{select_total(column)} / nullif({select_known(column)}, 0)"
+    value = select_high(column) if column.startswith("cuda_peak") else mean
+    used = rows.aggregate({column: value}, ["rank"], TRAINING, rows.blocks)[column].dropna()
     if len(used) < 2:
         return
     rank = find_rank_with_max(used)
     others = used.drop(rank)
     typical = float(others.median())
     more = float(used[rank]) - typical
-    if (
-        typical <= 0
-        or more < MIN_IMBALANCE * typical
-        or (len(used) > 3 and more < 4 * estimate_lower_spread(used.to_numpy(dtype=float)))
-    ):
+    spread = 4 * estimate_lower_spread(used.to_numpy(dtype=float)) if len(used) > 3 else 0.0
+    if typical <= 0 or more < max(MIN_IMBALANCE * typical, spread):
         return
     yield Finding(
         "memory",

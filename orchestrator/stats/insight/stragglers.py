@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.stats.aggregate import quantities
@@ -111,7 +110,8 @@ def _find_sustained(
     syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
 ) -> Iterator[_SlowRank]:
     """Yield each rank that is slow for long, either in one span or slightly in all of its own work."""
-    limits = _Limits(syncs, len(delays) + 1)
+    tests = 2 * len(syncs.ranks) * (len(delays) + 1)
+    n_errors = compute_significance_threshold(tests, len(compute_block_medians(syncs.step)))
     levels = {span: np.median(seconds, axis=0) for span, seconds in delays.items()}
     own_spans = [span for span in delays if span not in MAY_WAIT]
     trusted_blocks = {
@@ -125,7 +125,7 @@ def _find_sustained(
             delays[spans[0]] if len(spans) == 1 else subtract_median_of_others(syncs.sum_spans(spans))
         )
         certain_work = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_spans[0]]
-        for column, pattern in limits.find_slow_ranks(blocks, certain_work):
+        for column, pattern in _find_slow_ranks(syncs, n_errors, blocks, certain_work):
             span = max(spans, key=lambda name: float(levels[name][column]))
             slow_rank = _SlowRank(pattern, column, span, float(np.mean(blocks[:, column])), {})
             if slow_rank.delay_s >= MIN_SHARE / 2 * syncs.step_s and (
@@ -135,39 +135,30 @@ def _find_sustained(
     yield from slow_ranks.values()
 
 
-class _Limits:
-    """Thresholds above which a delay is large enough for a finding, and significant."""
+def _find_slow_ranks(
+    syncs: GradientSyncs, n_errors: float, blocks: Floats, certain_delays: Floats
+) -> Iterator[tuple[int, str]]:
+    """Yield the column and the pattern of each rank that is slow for long, from its delays per block.
 
-    def __init__(self, syncs: GradientSyncs, spans: int) -> None:
-        self._least_s = MIN_SHARE * syncs.step_s
-        self._errors = compute_significance_threshold(
-            2 * len(syncs.ranks) * spans, len(compute_block_medians(syncs.step))
-        )
-        self._few = len(syncs.ranks) < 4
-
-    def find_slow_ranks(self, blocks: Floats, certain_delays: Floats) -> Iterator[tuple[int, str]]:
-        """Yield the column and the pattern of each rank that is slow for long. The arguments are delays per block."""
-        level = np.median(blocks, axis=0)
-        quarter = max(1, len(blocks) // 4)
-        last = np.median(blocks[-quarter:], axis=0)
-        change = last - np.median(blocks[:quarter], axis=0)
-        spread = estimate_lower_spread(level)
-        is_chronic = self._is_significant(level, estimate_median_error(blocks), spread)
-        # The error comes from neighboring blocks, because the change itself is not noise.
-        has_changed = self._is_significant(
-            change, 1.25 * estimate_change_error(blocks) * np.sqrt(2 / quarter), spread
-        ) & (last >= self._least_s)
-        certain_delay = np.where(
-            has_changed, np.median(certain_delays[-quarter:], axis=0), np.median(certain_delays, axis=0)
-        )
-        current_delay = np.where(has_changed, last, level)
-        is_drifting = has_changed & (change > np.maximum(level, current_delay / 2))
-        for column in np.flatnonzero((is_chronic | has_changed) & (certain_delay >= current_delay / 2)):
-            yield int(column), "drifting" if is_drifting[column] else "chronic"
-
-    def _is_significant(self, seconds: Floats, error: Floats, spread: float) -> NDArray[np.bool_]:
-        """Return True where a delay is large, significant, and larger than the differences between other ranks."""
-        return (seconds >= self._least_s) & (seconds > self._errors * error) & (self._few | (seconds > 4 * spread))
+    A delay is significant if it exceeds `n_errors` times its standard error.
+    """
+    level = np.median(blocks, axis=0)
+    quarter = max(1, len(blocks) // 4)
+    last = np.median(blocks[-quarter:], axis=0)
+    change = last - np.median(blocks[:quarter], axis=0)
+    # A delay must also be larger than the differences between other ranks.
+    least_s, spread = MIN_SHARE * syncs.step_s, 4 * estimate_lower_spread(level) if len(syncs.ranks) > 3 else -np.inf
+    is_chronic = (level >= least_s) & (level > np.maximum(n_errors * estimate_median_error(blocks), spread))
+    # The error comes from neighboring blocks, because the change itself is not noise.
+    change_error = 1.25 * estimate_change_error(blocks) * np.sqrt(2 / quarter)
+    has_changed = (change > np.maximum(n_errors * change_error, spread)) & (np.minimum(change, last) >= least_s)
+    certain_delay = np.where(
+        has_changed, np.median(certain_delays[-quarter:], axis=0), np.median(certain_delays, axis=0)
+    )
+    current_delay = np.where(has_changed, last, level)
+    is_drifting = has_changed & (change > np.maximum(level, current_delay / 2))
+    for column in np.flatnonzero((is_chronic | has_changed) & (certain_delay >= current_delay / 2)):
+        yield int(column), "drifting" if is_drifting[column] else "chronic"
 
 
 def _find_stalls(

@@ -76,6 +76,15 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
         is_saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
         if worst is None or worst["share"] < (SAVING_SHARE if is_saving else HOOK_SHARE):
             continue
+        every = suggest_every(str(event), worst.get("every"), float(worst["share"]))
+        if is_saving:
+            advice = "save less often, or to faster storage"
+        elif event in _ONCE:
+            advice = "leave it out, or train for longer: it does this once"
+        elif every:
+            advice = f"hooks.{hook}.every={every} takes 1% of the time; or leave it out"
+        else:
+            advice = "call it less often, or leave it out"
         seconds_per_call = float(worst["seconds"] / max(worst["calls"], 1))
         name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
         yield Finding(
@@ -93,26 +102,9 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
                 "seconds_by_rank": {int(row["rank"]): float(row["seconds"]) for _, row in rows.iterrows()},
             },
             "hookyard stats RUN --by hook",
-            (
-                "save less often, or to faster storage"
-                if is_saving
-                else _advise_on_hook(
-                    str(hook), str(event), suggest_every(str(event), worst.get("every"), float(worst["share"]))
-                )
-            ),
+            advice,
             float(worst["share"]),
         )
-
-
-def _advise_on_hook(hook: str, event: str, every: str | None) -> str:
-    """Return the advice for a costly hook. With `every` it would take 1% of the time."""
-    if event in _ONCE:
-        return "leave it out, or train for longer: it does this once"
-    return (
-        f"hooks.{hook}.every={every} takes 1% of the time; or leave it out"
-        if every
-        else "call it less often, or leave it out"
-    )
 
 
 def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Finding]:
