@@ -61,23 +61,19 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
     A method that the modules of the task mention again is a helper.
     """
     classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
-    sources = {cls.__module__: "".join(_find_source_lines(cls.__module__)) for cls in classes}
+    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
+    sources = ["".join(getlines(file)) for file in files if file]
     for cls in classes:
         for name, value in vars(cls).items():
             method = getattr(value, "__func__", value)
             near = get_close_matches(name, _TASK_METHODS, n=1, cutoff=0.75)
             if name.startswith("_") or name in _TASK_METHODS or not inspect.isfunction(method) or not near:
                 continue
-            if sum(len(re.findall(rf"\b{name}\b", source)) for source in sources.values()) > 1:
+            if sum(len(re.findall(rf"\b{name}\b", source)) for source in sources) > 1:
                 continue
             message = f"nothing calls {task.__name__}.{name}(){find_source_location(method)}"
             hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
             yield Problem("task", message, suggestion=hint)
-
-
-def _find_source_lines(module: str) -> list[str]:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return getlines(file) if file else []
 
 
 class BuiltHook(NamedTuple):

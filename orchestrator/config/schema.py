@@ -46,7 +46,11 @@ def make_experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str,
     groups, *scheduler_keys = (inner[model]["properties"] for model in extra_keys)
     for keys in scheduler_keys:
         definitions["Component"]["properties"] |= keys
-    definitions["hook"] = _make_any_hook(hooks)
+    kinds = [
+        {"if": {"properties": {"type": {"const": name}}}, "then": {"$ref": f"#/$defs/hook_{name}"}} for name in hooks
+    ]
+    named = {"anyOf": [{"enum": list(hooks)}, {"type": "string", "pattern": IMPORT_PATH}]}
+    definitions["hook"] = {"type": "object", "properties": {"type": named}, "allOf": kinds}
     properties = schema["properties"]
     properties["hooks"] |= {
         "properties": {name: _make_entry(name) for name in hooks},
@@ -62,18 +66,15 @@ def make_experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str,
         "items": {"type": "string"},
         "description": "Files that this one extends, relative to it.",
     }
-    schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _add_completions()]}
+    lengths = [{"required": [key], "properties": {key: {"type": "integer"}}} for key in ("epochs", "steps")]
+    complete = {"required": ["name", "task"], "oneOf": lengths}
+    schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, complete]}
     del schema["required"]
     return schema
 
 
 def _name(reference: Mapping[str, Any]) -> str:
     return str(reference["$ref"]).rpartition("/")[2]
-
-
-def _add_completions() -> dict[str, Any]:
-    lengths = [{"required": [key], "properties": {key: {"type": "integer"}}} for key in ("epochs", "steps")]
-    return {"required": ["name", "task"], "oneOf": lengths}
 
 
 def _make_hook_schema(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,11 +101,3 @@ def _make_entry(name: str | None) -> dict[str, Any]:
         return {"anyOf": [*OFF["anyOf"], {**typed, "required": ["type"]}]}
     settings = {"type": "object", "if": {"required": ["type"]}, "then": typed, "else": {"$ref": f"#/$defs/hook_{name}"}}
     return {"anyOf": [*OFF["anyOf"], settings]}
-
-
-def _make_any_hook(hooks: Mapping[str, type[Hook]]) -> dict[str, Any]:
-    kinds = [
-        {"if": {"properties": {"type": {"const": name}}}, "then": {"$ref": f"#/$defs/hook_{name}"}} for name in hooks
-    ]
-    named = {"anyOf": [{"enum": list(hooks)}, {"type": "string", "pattern": IMPORT_PATH}]}
-    return {"type": "object", "properties": {"type": named}, "allOf": kinds}

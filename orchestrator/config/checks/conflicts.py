@@ -35,23 +35,20 @@ def find_conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]
         yield from check_optimization(experiment, cls, hooks)
         yield from check_changes(experiment, cls)
     yield from check_metrics(data, task, hooks)
-    yield from _check_hooks(_make_setup(experiment, cls, hooks))
+    yield from _check_hooks(experiment, cls, hooks)
 
 
-def _make_setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Setup:
+def _check_hooks(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     workers, kind = experiment.workers, experiment.optimizer.type
-    return Setup(
+    setup = Setup(
         strategy="fsdp" if workers.strategy == "fsdp" and workers.count != 1 else "ddp",
         custom_loop=has_custom_loop(task),
         several_optimizers=has_turns(task),
         splits_batches=experiment.accumulate == "auto",
-        closure=needs_closure(OPTIMIZERS[kind]) if kind in OPTIMIZERS else False,
+        closure=kind in OPTIMIZERS and needs_closure(OPTIMIZERS[kind]),
         hooks=hooks,
     )
-
-
-def _check_hooks(setup: Setup) -> Iterator[Problem]:
-    for name, hook in setup.hooks.items():
+    for name, hook in hooks.items():
         path = f"hooks.{name}"
         try:
             with catch_user_errors(path, f"{type(hook).__name__}.unsuitable() failed"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hooks import EVENTS, HOOKS, Hook, ParamScheduler
+from hooks import EVENTS, HOOKS, ParamScheduler
 from hooks.metrics.names import phase_of
 from orchestrator.config.checks.space import choose_context
 from orchestrator.config.components import PLAN_KEYS
@@ -125,9 +125,9 @@ def _explain_hook(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
     if any(path != other and other.startswith(f"hooks.{name}.type") for other in sweep.space):
         return f"hooks.{name}.type is swept too"
     hook = resolved.hooks.get(name)
-    return (
-        f"hooks.{name} ({type(hook).__name__}) does not declare that it observes" if hook and not hook.observes else ""
-    )
+    if hook and not hook.observes:
+        return f"hooks.{name} ({type(hook).__name__}) does not declare that it observes"
+    return ""
 
 
 def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
@@ -144,13 +144,11 @@ def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
         if isinstance(hook, ParamScheduler):
             if hook.monitor and phase_of(hook.monitor) != "train":
                 yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
-        elif type(hook) not in HOOKS.values() and (event := _find_dependent_event(hook)):
+        elif type(hook) not in HOOKS.values() and (
+            event := next((name for name in EVENTS if name not in _INDEPENDENT_EVENTS and hook.handles(name)), "")
+        ):
             yield (
                 f"hooks.{name} ({type(hook).__name__}) does not declare that it observes, and in {event} it may act on"
                 " values that differ between trials; write observes: ClassVar[bool] = True in its class if training"
                 " and its rows do not depend on it"
             )
-
-
-def _find_dependent_event(hook: Hook) -> str:
-    return next((event for event in EVENTS if event not in _INDEPENDENT_EVENTS and hook.handles(event)), "")

@@ -131,14 +131,9 @@ def _extend(
 
 
 def count_trials(sweep: Sweep) -> int:
-    """Return the number of trials within the budget; by default the length of one round."""
-    trials = sweep.trials or compute_round_length(sweep)
+    """Return the number of trials within the budget; by default each point of the grid, or one, with each seed."""
+    trials = sweep.trials or count_points(sweep) * sweep.repeats
     return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
-
-
-def compute_round_length(sweep: Sweep) -> int:
-    """Return the number of trials that run each point of the grid, or one configuration, with each of its seeds."""
-    return count_points(sweep) * sweep.repeats
 
 
 def count_trainings(sweep: Sweep, first: int = 0) -> int:
@@ -153,17 +148,15 @@ def count_concurrent_trials(sweep: Sweep, trials: int, workers: Workers, nodes: 
     With a range of ranks, each trial takes the maximum, so that trials do not compete for slots. A single trial runs
     with fewer.
     """
-    slots = sum(_count_slots(workers.bundle(), node) for node in nodes)
+    bundle = workers.bundle()
+    slots = sum(
+        min(_count_units(node.get(name, 0)) // max(1, _count_units(amount)) for name, amount in bundle.items())
+        for node in nodes
+    )
     fitting = max(slots // workers.max_count, min(1, slots // workers.min_count))
     return min([trials, fitting, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
 
 
-def _count_slots(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
-    """Return the number of ranks that fit on a node, in Ray's own unit, in which 0.6 holds 0.2 three times."""
-    return min(
-        _count_units(node.get(resource, 0)) // max(1, _count_units(amount)) for resource, amount in bundle.items()
-    )
-
-
 def _count_units(amount: float) -> int:
+    """Count a resource in Ray's own unit, in which 0.6 holds 0.2 three times."""
     return round(amount * 10_000)

@@ -16,7 +16,6 @@ from orchestrator.config.checks.shared_training import find_unshareable_paths
 from orchestrator.config.checks.space import (
     can_mutate,
     choose_context,
-    compute_round_length,
     count_points,
     count_trials,
     find_enclosing_path,
@@ -142,7 +141,8 @@ def _find_overlaps(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
-    points, per_round = count_points(sweep), compute_round_length(sweep)
+    points = count_points(sweep)
+    per_round = points * sweep.repeats
     trials = sweep.trials or per_round
     factors = f"{points} points of the grid" if points > 1 else "1 point"
     factors += f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
@@ -228,7 +228,9 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
             values = {**values_around, name: value}
             others = [other for other in space if other not in values]
             for problem in _check_experiment_with(values, data):
-                if problem not in existing[key] and not any(_is_overlapping(problem.path, other) for other in others):
+                path = f"{problem.path}."
+                is_elsewhere = any(path.startswith(f"{other}.") or f"{other}.".startswith(path) for other in others)
+                if problem not in existing[key] and not is_elsewhere:
                     message = make_relative_message(name, problem)
                     is_unbounded = domain.kind == "normal" and len(domain.values) == 2
                     hint = "write normal: [mean, sd, low, high]" if is_unbounded else problem.suggestion
@@ -245,7 +247,3 @@ def _check_experiment_with(values: Mapping[str, Any], data: Mapping[str, Any]) -
     except ConfigError as error:
         return error.problems
     return ()
-
-
-def _is_overlapping(path: str, other: str) -> bool:
-    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")

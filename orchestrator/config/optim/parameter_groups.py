@@ -83,7 +83,6 @@ def read_groups(entries: Any, path: str) -> list[Group | None]:
 
 
 def group_settings(group: Group | None) -> Settings:
-    """Return the optimizer's arguments that an entry sets."""
     return {"weight_decay": 0.0} if group is None else group.settings
 
 

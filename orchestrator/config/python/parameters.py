@@ -154,7 +154,10 @@ def make_signature_model(cls: Callable[..., Any], skip: int = 1, extra_keys: tup
         if is_named and argument.name != "last_epoch":  # a scheduler's position, which a checkpoint restores
             default = ... if argument.default is argument.empty else argument.default
             default_type = type(default) if type(default) in (int, float) else Any
-            fields[argument.name] = (_evaluate_hint(hints.get(argument.name, default_type)), default)
+            hint = hints.get(argument.name, default_type)
+            if get_origin(hint) is collections.abc.Iterable:  # pydantic would check its elements only when used
+                hint = GenericAlias(list, get_args(hint))
+            fields[argument.name] = (hint, default)
     has_var_keyword = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
     return _create_model(cls, fields, "allow" if has_var_keyword else "forbid")
 
@@ -164,9 +167,3 @@ def _get_type_hints(function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
     except Exception:  # annotations are evaluated here and may name anything
         return {}
-
-
-def _evaluate_hint(hint: Any) -> Any:
-    """Return `list[int]` for `Iterable[int]`, whose elements pydantic would check only when they are used."""
-    arguments = get_args(hint)
-    return GenericAlias(list, arguments) if get_origin(hint) is collections.abc.Iterable else hint

@@ -208,10 +208,6 @@ def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**(task or {}), **data}
 
 
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-
-
 class Experiment(Model):
     """An experiment: task, training, hooks, workers.
 
@@ -342,7 +338,9 @@ class Experiment(Model):
         Its classes are imported from their own folders and the current one. Raises ConfigError.
         """
         data = _convert(values)
-        data = {"name": _snake_case(data.get("task", "experiment").rpartition(":")[2]), **data}
+        class_name = data.get("task", "experiment").rpartition(":")[2]
+        snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+        data = {"name": snake_case, **data}
         experiment = check(cls, without_nulls(data), "")
         experiment._source = ExperimentSource.from_data(data, [Path.cwd(), *list_import_folders(data)])
         return experiment

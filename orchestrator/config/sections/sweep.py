@@ -14,6 +14,7 @@ from hooks.stats.row_stats import PREFIX
 from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.domain import MAX_VALUES, Domain
+from orchestrator.config.text.source import expand_short_form
 
 MAX_SEED = 2**32 - 1
 """The largest seed that Python's, NumPy's and torch's generators all take."""
@@ -117,10 +118,6 @@ TrialScheduler = Annotated[Fifo | Asha | HyperBand | Median | Race | PBT | PB2, 
 SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt", "pb2"]
 
 
-def _expand_name(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
-
-
 def _check_swept_path(path: str) -> str:
     group = path.partition(".")[0]
     if group in ("name", "tags", "notes", "base", "sweep", "workers"):
@@ -190,7 +187,11 @@ class Sweep(Model):
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)
     """Values to try first, by path; missing values are drawn. Points count among the configurations."""
     scheduler: Annotated[
-        TrialScheduler, BeforeValidator(_expand_name, json_schema_input_type=SchedulerName | TrialScheduler)
+        TrialScheduler,
+        BeforeValidator(
+            lambda value: expand_short_form(value, "sweep.scheduler"),
+            json_schema_input_type=SchedulerName | TrialScheduler,
+        ),
     ] = Fifo()
     """Scheduler that decides which trials continue: a name, or `type` and its parameters."""
     stop: Stop | None = None

@@ -76,10 +76,6 @@ def list_prefixes(path: str) -> Iterator[str]:
 
 def read_yaml(path: Path) -> Document:
     """Read a YAML file whose top level is a mapping, or raise ConfigError."""
-    return parse_yaml(_read_text(path), str(path))
-
-
-def _read_text(path: Path) -> str:
     try:
         stat = path.stat()
         if path.suffix == ".py":
@@ -93,7 +89,7 @@ def _read_text(path: Path) -> str:
             size = max(stat.st_size, len(content))
             message = f"has {size:,} bytes, at most {MAX_BYTES:,} are allowed; pass large data to the task as a file"
             raise _make_unreadable_error(path, message)
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _make_unreadable_error(
             path, f"is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
@@ -102,6 +98,7 @@ def _read_text(path: Path) -> str:
         raise _make_unreadable_error(path, f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # a name that no file can have
         raise _make_unreadable_error(path, f"cannot be read: {error}") from None
+    return parse_yaml(text, str(path))
 
 
 def _make_unreadable_error(path: Path, reason: str) -> ConfigError:
