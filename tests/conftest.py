@@ -2,12 +2,16 @@
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
+from functools import cache
 
 # What is imported stays, and going through it again and again meanwhile is half of what it takes to collect the tests.
 gc.disable()
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+import typer.testing  # noqa: E402
 
 from orchestrator.engines.ray_environment import set_environment  # noqa: E402
 from orchestrator.storage.stored_data import warn_once  # noqa: E402
@@ -18,10 +22,16 @@ os.fsync = lambda file: None
 # A call that Ray answers by starting itself is a mistake here: those processes would stay until all tests are over.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 set_environment(None)
+# Typer builds every subcommand anew for each call, which takes longer than most calls.
+vars(typer.testing).update(_get_command=cache(typer.main.get_command))
+if not torch.cuda.is_available():
+    # `torch.manual_seed` formats the whole stack, for the GPUs that it seeds once they are in use.
+    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
 
 
 def pytest_collection_finish() -> None:
-    """Every test's module is imported: Python's garbage collector is as it always is from here on."""
+    """Every test's module is imported: from here on the garbage collector runs, but passes over what is there."""
+    gc.freeze()
     gc.enable()
 
 
@@ -29,3 +39,15 @@ def pytest_collection_finish() -> None:
 def fresh_warnings() -> None:
     """Let each test see warnings that another test has seen."""
     warn_once.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def import_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Restore the import path after each test, and forget the modules that it imported from a temporary folder."""
+    path, modules, temporary = [*sys.path], {*sys.modules}, str(tmp_path_factory.getbasetemp())
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        places = getattr(sys.modules[name], "__path__", None) or [getattr(sys.modules[name], "__file__", None)]
+        if any(str(place).startswith(temporary) for place in places):
+            del sys.modules[name]

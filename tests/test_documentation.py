@@ -8,7 +8,7 @@ import runpy
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from inspect import get_annotations
 from pathlib import Path
 from typing import Any, get_args
@@ -50,13 +50,10 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to call from; what is imported from it is forgotten afterwards."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to call from."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    for name in [name for name in sys.modules if name.split(".")[0] in ("study", "spirals")]:
-        del sys.modules[name]
+    return tmp_path
 
 
 def test_readme_task_and_hook_train(folder: Path) -> None:
@@ -534,9 +531,9 @@ LOOPS = re.findall(r"^# study/(\w+)_before.py$", FROM_A_LOOP.read_text(), re.MUL
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_loop_trains_the_same_before_and_after(folder: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+def test_a_loop_trains_the_same_before_and_after(folder: Path, loop: str) -> None:
     write_files(FROM_A_LOOP, folder)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    sys.path.append(str(folder))
     assert len(LOOPS) == 5
     before, after = (importlib.import_module(f"study.{loop}{part}") for part in ("_before", ""))
     done = run(after.experiment, folder / "runs", local=True)

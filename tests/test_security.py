@@ -39,7 +39,6 @@ MARKUP = "<script>alert(1)</script>"
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run of a stranger's task, whose module is by now one that must not be imported."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "theirs.py").write_text(MODULE)
     hooks = {"odd": {"type": "json_lines"}}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -17,14 +17,10 @@ HOOKYARDS = os.path.dirname(hooks.__file__)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A user's folder on the import path, for the length of a test."""
-    path, modules = list(sys.path), set(sys.modules)
+def folder(tmp_path: Path) -> Path:
+    """A user's folder on the import path."""
     extend_import_path([tmp_path])
-    yield tmp_path
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    return tmp_path
 
 
 def written(file: Path, text: str = "") -> Path:
@@ -54,15 +50,12 @@ def test_user_folder_is_found_with_and_without_an_init_file(folder: Path, packag
 
 
 @pytest.mark.parametrize("package", [True, False])
-def test_name_that_begins_with_its_folder_is_found_from_the_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: bool
-) -> None:
+def test_name_that_begins_with_its_folder_is_found_from_the_parent(tmp_path: Path, package: bool) -> None:
     """A file that names `studies.t:T` and lies in `studies` itself may be called from anywhere."""
     name = f"studies_{package}"
     file = written(tmp_path / name / "t.py", "from hooks import Hook")
     if package:
         written(tmp_path / name / "__init__.py")
-    monkeypatch.setattr(sys, "path", list(sys.path))
     extend_import_path([tmp_path / name])
     assert where(import_named(f"{name}.t")) == str(file)
     with pytest.raises(NoSuchModule, match=f"no module '{name}.u' in {tmp_path / name}$"):

@@ -52,10 +52,7 @@ def page_s_task(folder: Path) -> Any:
     begin = text.index("# study/recurrent.py")
     (folder / "recurrent_of_the_page.py").write_text(text[begin : text.index("\n```", begin)])
     sys.path.insert(0, str(folder))
-    try:
-        return importlib.import_module("recurrent_of_the_page").Recurrent()
-    finally:
-        sys.path.remove(str(folder))
+    return importlib.import_module("recurrent_of_the_page").Recurrent()
 
 
 def raw(rank: int, ranks: int, folder: Path) -> tuple[list[float], list[Any]]:

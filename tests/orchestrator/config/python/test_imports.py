@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -19,15 +17,10 @@ from tests.orchestrator.config.samples import HERE, Band, Line, Shadow
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder at the end of the import path, for the length of a test."""
-    before = list(sys.path)
-    modules = set(sys.modules)
+def folder(tmp_path: Path) -> Path:
+    """A folder at the end of the import path."""
     extend_import_path([tmp_path])
-    yield tmp_path
-    sys.path[:] = before
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    return tmp_path
 
 
 def refused(name: str, base: type = Hook, **kwargs: str) -> str:
@@ -56,9 +49,7 @@ def test_names_are_never_evaluated() -> None:
         assert "there is no hook" in refused(name)
 
 
-def test_missing_module_is_reported_with_the_searched_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other tests have left folders on the path, and long messages are shorten.
-    monkeypatch.setattr(sys, "path", [*sys.path[:3], str(folder)])
+def test_missing_module_is_reported_with_the_searched_folders(folder: Path) -> None:
     (folder / "pack").mkdir()
     (folder / "pack" / "__init__.py").touch()
     assert f"{folder} or the installed packages |" in refused("nosuchmodule:X")
