@@ -28,15 +28,20 @@ from hooks import Hook
 
 @dataclass
 class Diary(Hook):
-    """Writes each step, and warns its own process once."""
+    """Writes each step, and warns its own process once, after the run has left a node."""
 
     path: str = ""
     warned_at: int = 0
+    pause_s: float = 0.0  # at each step after the 6th, until the run resumes
+
+    def on_load(self, state, checkpoint):
+        self.pause_s = 0.0
 
     def on_step(self, state):
         if state.phase != "train":
             return
-        time.sleep(0.1)
+        if state.step > 6:
+            time.sleep(self.pause_s)
         with open(self.path, "a") as file:
             file.write(f"{state.rank} {state.step}\\n")
         if state.rank == 1 and state.step == self.warned_at:
@@ -71,14 +76,14 @@ def drain():
     deadline_ms = int(time.time() * 1000) + 60_000
     ray._private.worker.global_worker.gcs_client.drain_node(used[0], 2, "a spot machine", deadline_ms, timeout=10)
 
-def load(path, warned_at):
-    settings = ["epochs=8", f"hooks.diary={{type: 'diary:Diary', path: '{path}', warned_at: {warned_at}}}"]
-    return load_experiment("points.yaml", settings)
+def load(**diary):
+    return load_experiment("points.yaml", ["epochs=8", f"hooks.diary={{'type': 'diary:Diary', **diary}}"])
 
 threading.Thread(target=drain, daemon=True).start()
-run(load("diary", warned_at), "runs", "drained", engine=engine, address=cluster.address)
+drained = load(path="diary", warned_at=int(warned_at), pause_s=0.5)
+run(drained, "runs", "drained", engine=engine, address=cluster.address)
 if engine == "gang":
-    run(load("other", 0), "runs", "undisturbed", engine=engine, address=cluster.address)
+    run(load(path="other"), "runs", "undisturbed", engine=engine, address=cluster.address)
 print(json.dumps(used))
 """
 
