@@ -25,7 +25,7 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.write.checksums import END_OF_STREAM, add_checksum
+from orchestrator.stats.write.checksums import add_checksum, make_stream
 from orchestrator.stats.write.compaction import compact
 
 READ = """
@@ -79,10 +79,8 @@ def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
     for rank in range(ranks):
         rows = rows_of(rank, iterations)
-        with folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file:
-            for message in (rows.schema, *rows.to_batches(max_chunksize=flush)):
-                file.write(add_checksum(message.serialize()))
-            file.write(END_OF_STREAM)
+        batches = b"".join(add_checksum(batch.serialize()) for batch in rows.to_batches(max_chunksize=flush))
+        folder.storage.write(f"stats/attempt=0/rank={rank}/rows-00000.arrow", make_stream(rows.schema, batches))
 
 
 def measure(path: str, call: str) -> tuple[float, float, float, float, int]:

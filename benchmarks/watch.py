@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
+from typing import IO
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.new_run import create_run
 from orchestrator.runs.result import open_run
+from orchestrator.stats.write.checksums import add_checksum, make_stream_start
 from orchestrator.terminal.run_status import LiveRun
 
 SIZES = {"2 ranks x 10,000": (2, 10_000), "2 ranks x 1,000,000": (2, 1_000_000), "256 ranks x 1,000": (256, 1000)}
@@ -38,29 +40,32 @@ def seconds(work: Callable[[], object]) -> float:
     return perf_counter() - started
 
 
+def write(file: IO[bytes], rows: pa.Table) -> None:
+    for batch in rows.to_batches(max_chunksize=FLUSH):
+        file.write(add_checksum(batch.serialize()))
+    file.flush()
+
+
 def measure(place: Path, ranks: int, iterations: int) -> tuple[float, float, float]:
     """Seconds of the first look, of the quickest of the looks after it, and of reading the whole table."""
     experiment = Experiment(name="large", task="none:None", steps=iterations + NEW_ROWS * LOOKS)
     folder = create_run(place, "large", to_yaml(experiment))
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
-    files, streams, tables = [], [], []
+    files, tables = [], []
     for rank in range(ranks):
         rows = rows_of(rank, iterations + NEW_ROWS * LOOKS)
-        files.append(folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow"))
-        streams.append(pa.ipc.new_stream(files[-1], rows.schema))
-        streams[-1].write_table(rows.slice(0, iterations), max_chunksize=FLUSH)
-        files[-1].flush()
+        name = f"stats/attempt=0/rank={rank}/rows-00000.arrow"
+        files.append(folder.storage.open_stream(name, make_stream_start(rows.schema)))
+        write(files[-1], rows.slice(0, iterations))
         tables.append(rows.slice(iterations))
     live = LiveRun(folder)
     first, later = seconds(live.look), []
     for look in range(LOOKS):
-        for file, stream, rows in zip(files, streams, tables, strict=True):
-            stream.write_table(rows.slice(look * NEW_ROWS, NEW_ROWS))
-            file.flush()
+        for file, rows in zip(files, tables, strict=True):
+            write(file, rows.slice(look * NEW_ROWS, NEW_ROWS))
         later.append(seconds(live.look))
     assert live.look().progress.iteration == iterations + NEW_ROWS * LOOKS
-    for file, stream in zip(files, streams, strict=True):
-        stream.close()
+    for file in files:
         file.close()
     return first, min(later), seconds(lambda: open_run(str(folder)).stats)
 

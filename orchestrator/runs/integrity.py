@@ -72,7 +72,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     storage = folder.storage
     paths = [*storage.tree()]
     excluded = (*_RUNS, f"{CLAIMS}/", "checkpoints/")
-    results = [_check(folder, path, paths) for path in paths if not path.startswith(excluded)]
+    results = [_check(folder, path) for path in paths if not path.startswith(excluded)]
     yield from results
     if not any(result.is_damaged_or_missing for result in results):
         yield from _find_missing_rows(folder)
@@ -93,11 +93,11 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
                 yield result if is_outside else replace(result, file=f"{parent}/{name}/{result.file}")
 
 
-def _check(folder: RunFolder, path: str, paths: Sequence[str]) -> CheckedFile:
+def _check(folder: RunFolder, path: str) -> CheckedFile:
     name = path.rpartition("/")[2]
     for patterns, check, advice in _CHECKS:
         if any(fnmatchcase(path, pattern) for pattern in patterns):
-            return _run_check(path, partial(check, folder, path, paths), _ADVICE.get(name, advice))
+            return _run_check(path, partial(check, folder, path), _ADVICE.get(name, advice))
     return CheckedFile(path, "unknown")
 
 
@@ -115,7 +115,7 @@ def _run_check(path: str, check: Callable[[], bool], advice: str) -> CheckedFile
     return CheckedFile(path, "intact" if has_checksum else "readable")
 
 
-def _check_experiment(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
+def _check_experiment(folder: RunFolder, path: str) -> bool:
     document = parse_yaml(folder.read_experiment_text(), path)
     if document.problems:
         raise ValueError(str(document.problems[0]))
@@ -132,7 +132,7 @@ def _check_json(storage: Storage, path: str) -> bool:
     return has_valid_seal(data) is not None
 
 
-def _check_lines(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
+def _check_lines(folder: RunFolder, path: str) -> bool:
     data = folder.storage.read(path)
     lines = parse_lines(data, path, check_report if path == "metrics.jsonl" else check_mapping)
     run = _read_metadata(folder)
@@ -141,21 +141,19 @@ def _check_lines(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
     return bool(lines) and all(has_valid_seal(line) for line in data.splitlines() if line.strip())
 
 
-def _check_rows(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
+def _check_rows(folder: RunFolder, path: str) -> bool:
     from orchestrator.stats.write.checksums import read_stream, verify_parquet
 
     if path.endswith(".parquet"):
         with folder.storage.open(path) as file:
             return verify_parquet(file)
-    table = path.rpartition("-")[0]
-    has_ended = folder.storage.local is None or any(other.startswith(f"{table}-") and other > path for other in paths)
-    return read_stream(folder.storage.read(path), "", has_ended=has_ended).schema is not None
+    return read_stream(folder.storage.read(path), "").schema is not None
 
 
-_CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]], bool], str]] = (
+_CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str], bool], str]] = (
     (
         ("run.json", "source.json", "info.json", "stats/*/attempt.json"),
-        lambda folder, path, _: _check_json(folder.storage, path),
+        lambda folder, path: _check_json(folder.storage, path),
         _COPY,
     ),
     (("experiment.yaml",), _check_experiment, _COPY),
@@ -185,7 +183,7 @@ def _find_missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str
 
 
 def _find_missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
-    """Yield a result if ranks have too few rows, because the end of a growing file has no checksum."""
+    """Yield a result if ranks have too few rows, because a file that is gone leaves no trace."""
     with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
         # The reports of an evaluation carry the iteration of the evaluated checkpoint.
         if not folder.read_metadata().evaluates and (missing := [*_find_ranks_with_missing_rows(folder)]):
@@ -211,25 +209,29 @@ def _find_missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
 
 
 def _find_ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
-    """Describe each rank with fewer training rows than iterations up to the last report or restored checkpoint."""
-    import pyarrow.compute as pc
+    """Describe each rank with fewer training rows than iterations up to the last report or restored checkpoint.
 
+    Only rank 0 is known to have all iterations of a custom loop, and of the validation up to a checkpoint.
+    """
+    from orchestrator.stats.read.query import Rows
     from orchestrator.stats.read.valid_rows import open_valid_rows
 
     attempts = folder.read_attempts()
-    if not attempts or not all(attempt.has_own_rows for attempt in attempts):
+    if not attempts or any("/" in (attempt.checkpoint or "") for attempt in attempts[1:]):  # of another trial
         return
     last, starts = attempts[-1], [attempt.position.iteration for attempt in attempts]
     reported = [report["iteration"] for report in folder.read_reports() if report.get("attempt") == last.number]
     ends = [*(min(starts[number:]) for number in range(1, len(starts))), max([starts[-1], *filter(None, reported)])]
-    counts: Counter[int] = Counter()
-    for batch in open_valid_rows(folder.storage, attempts).batches(["rank"], pc.field("phase") == "train"):
-        counts.update(batch["rank"].to_pylist())
-    for rank in range(max(attempt.world_size for attempt in attempts)):
-        spans = zip(attempts, starts, ends, strict=True)
-        required = sum(max(end - start, 0) for attempt, start, end in spans if rank < attempt.world_size)
-        if counts[rank] < required:
-            yield f"rank {rank} has {counts[rank]:,} of {required:,} training rows"
+    required: Counter[tuple[int, str]] = Counter()
+    required[0, "val"] = last.position.val_iterations - attempts[0].position.val_iterations
+    for attempt, start, end in zip(attempts, starts, ends, strict=True):
+        for rank in range(attempt.world_size if attempt.order else 1):
+            required[rank, "train"] += max(end - start, 0)
+    rows = Rows(open_valid_rows(folder.storage, attempts))
+    counts = rows.aggregate({"rows": "count(*)"}, ["rank", "split_part(phase, '/', 1)"])["rows"].to_dict()
+    for (rank, phase), number in sorted(required.items()):
+        if (count := counts.get((rank, phase), 0)) < number:
+            yield f"rank {rank} has {count:,} of {number:,} {phase} rows"
 
 
 def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:

@@ -264,7 +264,7 @@ class Storage:
         path = self.local / name
         with raising_storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+            beside = _make_unfinished_path(path)
             try:
                 # "x" does not follow a link that somebody has placed there.
                 with open(beside, "x+b") as file:
@@ -306,15 +306,23 @@ class Storage:
                 file.write(added)
         return None
 
-    def open_stream(self, name: str) -> IO[bytes]:
-        """Open a file for incremental writing; `send` uploads it. Local readers see flushed data."""
-        if self.local is None:
-            return tempfile.TemporaryFile()
+    def open_stream(self, name: str, start: bytes) -> IO[bytes]:
+        """Open a local file for incremental writing. Readers never see it without the bytes `start`."""
         self.check_present()
-        path = self.local / name
+        path = cast(Path, self.local) / name
         with raising_storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return open(path, "wb")
+            beside = _make_unfinished_path(path)
+            file = open(beside, "xb")  # noqa: SIM115  # the caller closes it
+            try:
+                file.write(start)
+                file.flush()
+                os.replace(beside, path)
+            except BaseException:
+                file.close()
+                beside.unlink(missing_ok=True)
+                raise
+            return file
 
     def send(self, stream: IO[bytes], name: str) -> None:
         """Upload a finished stream; does nothing for a local file."""
@@ -350,6 +358,10 @@ class Storage:
                 if (match := _UNFINISHED.fullmatch(name)) and not is_alive(int(match["pid"])):
                     with raising_storage_errors(Path(folder, name)):
                         Path(folder, name).unlink(missing_ok=True)
+
+
+def _make_unfinished_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
 
 
 def _to_state(info: Any) -> FileState:

@@ -27,7 +27,7 @@ from orchestrator.stats.read.recorded_files import (
     list_recorded_files,
     open_parquet,
 )
-from orchestrator.stats.write.checksums import read_stream, read_stream_schema
+from orchestrator.stats.write.checksums import read_stream, read_stream_start
 from orchestrator.storage import Storage
 
 COUNTER_TYPES = {
@@ -177,7 +177,7 @@ def read_schema(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]
     def part(file: RecordedFile) -> pa.Schema:
         try:
             with storage.open(file.path) as stream:
-                return read_stream_schema(stream, str(storage / file.path)) or pa.schema([])
+                return read_stream_start(stream, str(storage / file.path))[0] or pa.schema([])
         except FileNotFoundError:
             return read_schema(storage, _find_current_files(storage, file))[0]
 

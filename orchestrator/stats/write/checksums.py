@@ -1,6 +1,7 @@
 """Checksums in Arrow streams and Parquet files, where other readers ignore them.
 
 A stream has them in the padding after each message's metadata, a Parquet file in the space for the footer's signature.
+The first message of a stream also has the length that the stream had at the last sync.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from os import SEEK_END
 from typing import IO, Any, NamedTuple
@@ -23,18 +23,37 @@ END_OF_STREAM = struct.pack("<Ii", 0xFFFFFFFF, 0)
 """Last bytes of a complete stream."""
 _CHECKSUM_MARKER = b"HYcr"
 _CHECKSUM_SIZE = len(_CHECKSUM_MARKER) + 4
+LENGTH_SIZE = 8 + _CHECKSUM_SIZE
+"""Bytes of a stream's length and its checksum, at the end of the first message."""
 _ROW_GROUP_SIZE = 2**17
 """Number of rows in a row group."""
 _PARQUET_TRAILER_SIZE = 8
 """Bytes after a footer: its length and `PAR1`."""
 
 
-def add_checksum(message: pa.Buffer) -> bytes:
-    """Add the CRC-32 of a serialized message's metadata and body to it."""
+def make_stream_start(schema: pa.Schema, length: int = 0) -> bytes:
+    """Return the first message of a stream. Its last bytes are the length, as from `pack_length`."""
+    return add_checksum(schema.serialize(), pack_length(length))
+
+
+def pack_length(length: int) -> bytes:
+    data = struct.pack("<q", length)
+    return data + _make_checksum(data)
+
+
+def make_stream(schema: pa.Schema, batches: bytes) -> bytes:
+    """Return a complete stream. `batches` are serialized, with checksums."""
+    rest = batches + END_OF_STREAM
+    return make_stream_start(schema, len(make_stream_start(schema)) + len(rest)) + rest
+
+
+def add_checksum(message: pa.Buffer, padding: bytes = b"") -> bytes:
+    """Add the CRC-32 of a serialized message's metadata and body to it, and more padding."""
     data = memoryview(message)
     marker, size = struct.unpack_from("<Ii", data)
     metadata, body = data[8 : 8 + size], data[8 + size :]
-    return b"".join((struct.pack("<Ii", marker, size + _CHECKSUM_SIZE), metadata, _make_checksum(metadata, body), body))
+    padding = _make_checksum(metadata, body) + padding
+    return b"".join((struct.pack("<Ii", marker, size + len(padding)), metadata, padding, body))
 
 
 def _make_checksum(*data: bytes | memoryview | pa.Buffer) -> bytes:
@@ -44,70 +63,64 @@ def _make_checksum(*data: bytes | memoryview | pa.Buffer) -> bytes:
     return _CHECKSUM_MARKER + struct.pack("<I", checksum)
 
 
-def read_stream_schema(stream: Any, path: str) -> pa.Schema | None:
-    """Return the schema at the beginning of a stream; None if it is cut short, or damaged, which logs a warning."""
+def read_stream_start(stream: Any, path: str) -> tuple[pa.Schema | None, int]:
+    """Return the schema of a stream, and its length at the last sync. Warns and returns None if they are damaged."""
     message = _read_message(stream)
     with suppress(pa.ArrowException, OSError):
-        if message is not None and _is_intact(message):
-            return pa.ipc.read_schema(message).remove_metadata()
-    stream.seek(0)
-    if message is not None or _read_rest(stream).endswith(END_OF_STREAM):
-        log_omission(path, "all of its rows are left out: its beginning is damaged")
-    return None
+        if message is not None:
+            metadata = memoryview(message.metadata)
+            checked, length = metadata[:-LENGTH_SIZE], metadata[-LENGTH_SIZE:]
+            if _is_intact(checked) and _is_intact(length):
+                return pa.ipc.read_schema(message).remove_metadata(), struct.unpack_from("<q", length)[0]
+    log_omission(path, "all of its rows are left out: its beginning is damaged")
+    return None, 0
 
 
 class Stream(NamedTuple):
     """The intact part of an Arrow stream."""
 
     schema: pa.Schema | None
-    """None if the beginning is missing or damaged."""
+    """None if the beginning is damaged."""
     batches: list[pa.RecordBatch]
     end: int
     """Offset in the file after the last batch."""
 
 
-def read_stream(
-    data: bytes, path: str, schema: pa.Schema | None = None, start: int = 0, *, has_ended: bool = False
-) -> Stream:
+def read_stream(data: bytes, path: str, schema: pa.Schema | None = None, start: int = 0) -> Stream:
     """Read the complete batches of a stream. `data` begins at the file's byte `start`; after 0, pass the schema.
 
-    Warns of damage. A message that a kill cut short at the end is not damage, unless the stream `has_ended`.
+    Warns of damage. A message that a kill cut short after the last sync is not damage.
     """
-    stream, batches = pa.BufferReader(data), list[pa.RecordBatch]()
-    schema = schema or read_stream_schema(stream, path)
+    stream, batches, length = pa.BufferReader(data), list[pa.RecordBatch](), 0
+    if schema is None:
+        schema, length = read_stream_start(stream, path)
     if schema is None:
         return Stream(None, [], start)
     while True:
         end = stream.tell()
         message = _read_message(stream)
-        batch = None if message is None else _decode_batch(message, schema)
+        batch = None if message is None else _read_batch(message, schema)
         if batch is None:
             break
         batches.append(batch)
     rest, end = data[end:], start + end
-    if message is not None or (rest != END_OF_STREAM and rest.endswith(END_OF_STREAM)):
+    if len(data) < length:
+        log_omission(path, f"it was cut short at byte {len(data)}; the rows after byte {end} are missing")
+    elif rest != END_OF_STREAM and (message is not None or end < length or rest.endswith(END_OF_STREAM)):
         log_omission(path, f"the rows after byte {end} are left out: their checksum does not match")
-    elif has_ended and rest != END_OF_STREAM:
-        log_omission(path, f"it was cut short at byte {start + len(data)}; the rows after byte {end} are missing")
     return Stream(schema, batches, end)
 
 
-def _decode_batch(message: Any, schema: pa.Schema) -> pa.RecordBatch | None:
+def _read_batch(message: Any, schema: pa.Schema) -> pa.RecordBatch | None:
     with suppress(pa.ArrowException, OSError):
-        if _is_intact(message):
+        if _is_intact(memoryview(message.metadata), message.body or b""):
             return pa.ipc.read_record_batch(message, schema)
     return None
 
 
-def _is_intact(message: Any) -> bool:
-    metadata = memoryview(message.metadata)
-    body = b"" if message.body is None else message.body
-    return _make_checksum(metadata[:-_CHECKSUM_SIZE], body) == bytes(metadata[-_CHECKSUM_SIZE:])
-
-
-def _read_rest(stream: Any) -> bytes:
-    # pyarrow's `read()` fails on a file that has grown since it was opened.
-    return b"".join(iter(partial(stream.read, 1 << 20), b""))
+def _is_intact(data: memoryview, body: pa.Buffer | bytes = b"") -> bool:
+    """Return whether `data` ends with the checksum of the rest and the body."""
+    return _make_checksum(data[:-_CHECKSUM_SIZE], body) == bytes(data[-_CHECKSUM_SIZE:])
 
 
 def _read_message(stream: Any) -> Any:

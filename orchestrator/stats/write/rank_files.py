@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,7 +13,14 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator.stats.read.recorded_files import RecordedFile
-from orchestrator.stats.write.checksums import END_OF_STREAM, add_checksum
+from orchestrator.stats.write.checksums import (
+    END_OF_STREAM,
+    LENGTH_SIZE,
+    add_checksum,
+    make_stream,
+    make_stream_start,
+    pack_length,
+)
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
 
@@ -28,19 +36,25 @@ class _DiskPart:
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
-        self._file = storage.open_stream(path)
-        self._file.write(add_checksum(schema.serialize()))
+        start = make_stream_start(schema)
+        self._file = storage.open_stream(path, start)
+        self._length_offset = len(start) - LENGTH_SIZE
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._file.write(add_checksum(batch.serialize()))
         self._file.flush()
         self.rows += batch.num_rows
 
-    def upload(self) -> None: ...
+    def sync(self) -> None:
+        """Store the length in the file, so that readers notice if it is cut short later."""
+        if not self._file.closed:
+            os.pwrite(self._file.fileno(), pack_length(self._file.tell()), self._length_offset)
 
     def end(self) -> None:
         with self._file:
             self._file.write(END_OF_STREAM)
+            self._file.flush()
+            self.sync()
 
 
 class _ObjectPart:
@@ -49,7 +63,7 @@ class _ObjectPart:
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
         self._storage, self._path = storage, path
-        self._uploaded = add_checksum(schema.serialize())
+        self._uploaded = b""
         self._new: list[pa.RecordBatch] = []
         self._has_ended = False
 
@@ -57,15 +71,15 @@ class _ObjectPart:
         self._new.append(batch)
         self.rows += batch.num_rows
 
-    def upload(self) -> None:
+    def sync(self) -> None:
         new = self._new[:]
         if not new:
             self._uploaded = b"" if self._has_ended else self._uploaded
             return
         [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
-        stream = self._uploaded + add_checksum(batch.serialize())
-        self._storage.write(self._path, stream + END_OF_STREAM)
-        self._uploaded = stream
+        batches = self._uploaded + add_checksum(batch.serialize())
+        self._storage.write(self._path, make_stream(self.schema, batches))
+        self._uploaded = batches
         del self._new[: len(new)]
 
     def end(self) -> None:
@@ -143,11 +157,10 @@ class RankFiles:
 
     def sync(self) -> None:
         """Wait until other processes can read everything written so far. Raises StorageError."""
-        if self._is_remote:
-            with self._upload_lock:
-                self._storage.each(
-                    lambda part: part.upload(), [part for table in self._tables.values() for _, part in table.parts]
-                )
+        parts = [part for table in self._tables.values() for _, part in table.parts]
+        lock = self._upload_lock if self._is_remote else self._write_lock
+        with lock, raising_storage_errors(self._storage / self._folder):
+            self._storage.each(lambda part: part.sync(), parts)
 
     def close(self) -> None:
         """End all files, and rewrite them as segments."""

@@ -7,18 +7,18 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from hooks import Hook, State
 from orchestrator import RunError, resume, run, sweep
 from orchestrator.cli import app
+from orchestrator.engines.session import Session
+from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.integrity import check_files
-from orchestrator.stats.write.rank_files import RankFiles
 from tests.orchestrator.cli.test_every_damage import HARMS
-from tests.orchestrator.runs.written import written_run
+from tests.orchestrator.runs.several_ranks import create
 from tests.tasks import described
 
 HOOKS = {"checkpoint": {"every": 1, "best": "val/accuracy"}, "json_lines": True}
@@ -91,19 +91,6 @@ def test_command_reports_damage_place_and_advice(runs: Path, tmp_path: Path) -> 
     )
 
 
-def test_what_was_killed_is_whole_and_what_a_later_part_follows_has_its_end(tmp_path: Path) -> None:
-    folder = written_run(tmp_path)
-    files = RankFiles(folder.storage, folder.rank_folder(0, 0), {"rank": 0}, 30.0)
-    files.write("rows", {"loss": pa.array([0.5])}, 1)
-    files.write("rows", {"loss": pa.array([0.5]), "new": pa.array([1.0])}, 1)
-    first, second = sorted(Path(str(folder)).glob("stats/*/*/rows-*.arrow"))
-    second.write_bytes(second.read_bytes()[:-5])
-    assert wrong(Path(str(folder))) == {}
-    first.write_bytes(first.read_bytes()[:-8])
-    assert wrong(Path(str(folder))) == {"stats/attempt=0/rank=0/rows-00000.arrow": "damaged"}
-    files.close()
-
-
 @dataclass
 class Fails(Hook):
     """Fails in an epoch."""
@@ -115,13 +102,21 @@ class Fails(Hook):
             raise ArithmeticError("broken on purpose")
 
 
-def test_rows_cut_off_the_end_of_a_growing_file_are_missing(tmp_path: Path) -> None:
-    with pytest.raises(RunError):
-        run(described(hooks={**HOOKS, "fails": {"type": f"{__name__}:Fails"}}), tmp_path, "failed", local=True)
-    folder = tmp_path / "failed"
+@pytest.mark.parametrize("task", ["tests.tasks:Points", "tests.orchestrator.loop.test_custom_loop:Fitted"])
+def test_rows_missing_since_the_last_report_are_found(tmp_path: Path, task: str) -> None:
+    reports = Session(create(described(task=task), tmp_path, "running"), World()).reports()
+    next(reports)
+    folder = shutil.copytree(tmp_path / "running", tmp_path / "killed")
+    list(reports)
     assert wrong(folder) == {}
-    [rows] = folder.glob("stats/attempt=0/rank=0/rows-*")
-    rows.write_bytes(rows.read_bytes()[: rows.stat().st_size // 2])
+    costs, rows = sorted(folder.glob("stats/attempt=0/rank=0/*.arrow"))
+    for file in (costs, rows):
+        data = file.read_bytes()
+        for length in (0, len(data) // 2, len(data) - 1):
+            file.write_bytes(data[:length])
+            assert wrong(folder) == {str(file.relative_to(folder)): "damaged"}
+        file.write_bytes(data)
+    rows.unlink()
     assert wrong(folder) == {"stats/": "missing"}
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -56,22 +59,24 @@ def test_text_is_appended(storage: Storage) -> None:
     assert storage.read("a/log.txt") == b"one\ntwo\n"
 
 
-def test_stream_is_complete_after_send(storage: Storage) -> None:
-    storage.write("run.json", "{}")
-    stream = storage.open_stream("a/rows")
-    stream.write(b"one")
-    stream.flush()
-    stream.write(b"two")
-    storage.send(stream, "a/rows")
-    stream.close()
-    assert storage.read("a/rows") == b"onetwo"
+def test_stream_is_seen_only_with_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(StorageError, match="make room"):
+        Storage(tmp_path).open_stream("a/rows", b"one")
+    assert Storage(tmp_path).names("a") == []
+    monkeypatch.undo()
+    with Storage(tmp_path).open_stream("a/rows", b"one") as stream:
+        assert Storage(tmp_path).read("a/rows") == b"one"
+        stream.write(b"two")
+        stream.flush()
+        assert Storage(tmp_path).read("a/rows") == b"onetwo"
 
 
 def test_rows_and_reports_do_not_recreate_a_missing_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "run")
-    for write, content in ((folder.storage.open_stream, "stats/rows"), (folder.append_metrics, {"epoch": 0})):
+    for write in (lambda: folder.storage.open_stream("stats/rows", b""), lambda: folder.append_metrics({"epoch": 0})):
         with pytest.raises(StorageError, match="missing"):
-            write(content)
+            write()
     assert not [*tmp_path.iterdir()]
 
 
@@ -143,7 +148,7 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
     storage.write("folder/file", "x")
     with pytest.raises(StorageError, match=r"file: Not a directory\. A file has the name of a folder: move it away"):
         storage.names("folder/file")
-    for use in (storage.read, storage.open_stream, lambda name: storage.append(name, "x")):
+    for use in (storage.read, partial(storage.open_stream, start=b""), partial(storage.append, data="x")):
         with pytest.raises(StorageError, match=r"folder: Is a directory\. A folder has the name of a file"):
             use("folder")
     with pytest.raises(StorageError, match="folder: "):

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.write.checksums import END_OF_STREAM, add_checksum
+from orchestrator.stats.write.checksums import add_checksum, make_stream
 from orchestrator.sweeps.driver import count_failed_trials
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
@@ -125,10 +125,8 @@ def interrupted_after_one(finished: Path, root: Path) -> Path:
 def undo_compaction(trial: Path) -> None:
     """Write a trial's rows as its rank did."""
     rows = pq.read_table(trial / "stats.parquet").replace_schema_metadata(None)
-    messages = [rows.schema.serialize(), *(batch.serialize() for batch in rows.to_batches())]
-    (trial / "stats/attempt=0/rank=0/rows-0000.arrow").write_bytes(
-        b"".join(map(add_checksum, messages)) + END_OF_STREAM
-    )
+    batches = b"".join(add_checksum(batch.serialize()) for batch in rows.to_batches())
+    (trial / "stats/attempt=0/rank=0/rows-0000.arrow").write_bytes(make_stream(rows.schema, batches))
     (trial / "stats.parquet").unlink()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import DamagedFile
 from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write.checksums import END_OF_STREAM, read_stream, read_stream_schema
+from orchestrator.stats.write.checksums import END_OF_STREAM, read_stream
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.rank_files import RankFiles
 from orchestrator.storage import Storage
@@ -41,16 +41,6 @@ def test_flipped_bit_omits_rows_and_changes_none(data: bytes) -> None:
     for place in range(0, len(data) - 8, 3):
         flipped = data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :]
         assert losses(flipped) in allowed, place
-
-
-def test_schema_of_a_file_that_grows_while_it_is_read(data: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "rank=0/rows-00000.arrow"
-    for length in (0, 8, 100):
-        path.write_bytes(data[:length])
-        with Storage(tmp_path).open("rank=0/rows-00000.arrow") as stream:
-            path.write_bytes(data)
-            assert (schema := read_stream_schema(stream, path.name)) is not None
-            assert schema.names == ["rank", "loss", "word"]
 
 
 @pytest.fixture
@@ -94,14 +84,21 @@ def test_joined_tables_are_plain_parquet_with_or_without_checksum(joined: Path, 
     assert open_recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.123456789, 0.25]
 
 
-def test_stream_cut_short_by_a_kill_is_not_damaged(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    schema, _, second = (place for place in range(len(data) - 8) if data.startswith(END_OF_STREAM[:4], place))
-    assert schema == 0
+def test_stream_is_damaged_only_if_it_is_shorter_than_at_the_last_sync(tmp_path: Path) -> None:
+    files, path = RankFiles(Storage(tmp_path), "rank=0", {"rank": 0}, 30.0), tmp_path / "rank=0/rows-00000.arrow"
+    sizes = []
+    for batch in range(3):
+        files.write("rows", {"loss": pa.array([float(batch)])}, 1)
+        sizes.append(path.stat().st_size)
+        if batch == 1:
+            files.sync()
+    data = path.read_bytes()
     for length in range(len(data)):
-        batches = losses(data[:length])
-        assert batches == [[0.5, 0.25], [1.5, 0.25]][: len(batches)]
-        assert len(batches) >= (length >= second) + (length >= len(data) - 8)
-    assert caplog.text == ""
+        with collecting_omissions() as omissions:
+            losses = [batch["loss"].to_pylist() for batch in read_stream(data[:length], "rows").batches]
+        assert losses == [[0.0], [1.0], [2.0]][: sum(length >= size for size in sizes)]
+        assert len(omissions) == (length < sizes[1])
+    files.close()
 
 
 def test_damaged_batch_ends_the_stream_and_is_reported(data: bytes) -> None:
@@ -112,9 +109,3 @@ def test_damaged_batch_ends_the_stream_and_is_reported(data: bytes) -> None:
         with collecting_omissions() as omissions:
             assert losses(damaged) == [[0.5, 0.25]][: begin == second]
         assert f"the rows after byte {begin} are left out" in omissions[0]
-
-
-def test_ended_stream_without_its_end_is_reported(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    for cut in (data, data[:-8], data[:-9]):
-        read_stream(cut, "rows", has_ended=True)
-        assert ("rows is damaged: it was cut short" in caplog.text) == (cut is not data)
