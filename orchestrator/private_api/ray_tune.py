@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from ray.exceptions import RayActorError
 from ray.tune import tune
 from ray.tune.execution.tune_controller import TuneController
@@ -75,18 +74,14 @@ def forgetting_trials() -> Iterator[None]:
 
 
 class Halving(ASHAScheduler):
-    """ASHA that can replay earlier results, some of them infinite."""
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        with np.errstate(invalid="ignore"):  # a percentile may interpolate with an infinite value
-            return str(super().on_trial_result(tune_controller, trial, result))
+    """ASHA that can replay earlier results."""
 
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
         """Add a trial's results to their rungs."""
         if trial.trial_id not in self._trial_info:
             self._trial_info[trial.trial_id] = self._brackets[0]
         for result in results:
-            Halving.on_trial_result(self, None, trial, result)  # not that of a subclass, which changes results
+            ASHAScheduler.on_trial_result(self, None, trial, result)  # not that of a subclass, which changes results
 
 
 class Bands(HyperBandScheduler):

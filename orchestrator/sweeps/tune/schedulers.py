@@ -36,6 +36,8 @@ SECONDS = "seconds"
 """Key of a result: the trial's training time, including earlier attempts."""
 _MAX_REPORTS = 1_000_000
 """Upper bound of a trial's number of reports."""
+_WORST = 1e300
+"""Magnitude of a value that is not finite. ASHA interpolates between values, so an infinite one would give NaN."""
 _OWN_PARAMETERS = {"type", "mutate", "resample_probability", "perturbation_factors"}
 """Parameters that are not passed to Tune's schedulers, because Hookyard draws new values from the domains."""
 
@@ -186,7 +188,7 @@ class _SweepScheduler(FIFOScheduler):
         values[number] = result[metric]
         score = compute_score([*values.values()], mode, self._settings.aggregate)
         if not math.isfinite(score):
-            score = math.nan if isinstance(self, Exploiting) else -math.inf if mode == "max" else math.inf
+            score = math.nan if isinstance(self, Exploiting) else -_WORST if mode == "max" else _WORST
         return {**result, metric: score}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:

@@ -197,10 +197,12 @@ def test_sequential_trials_stop_where_tune_stops_them(
     ends = []
     for number in range(20):
         trial, curve = Member(number, {}), [draw.random() + draw.random() * report for report in range(12)]
+        if draw.random() < 0.4:
+            curve[draw.randrange(4) :] = [math.nan] * 12
         ours.add(number)
         theirs.on_trial_add(NoneWaits(), trial)
         for count, score in enumerate(curve, 1):
-            result = {"val/score": score, TRAINING_ITERATION: count}
+            result = {"val/score": score if math.isfinite(score) else -1e9, TRAINING_ITERATION: count}
             stops = theirs.on_trial_result(NoneWaits(), trial, result) == TrialScheduler.STOP
             assert ours.should_stop(number, {"val/score": score}, count) is stops
             if stops:
