@@ -193,8 +193,8 @@ def draw_scatter(title: str, points: pd.DataFrame, front: Collection[str], note:
     return draw_chart(title, figure, note, height=380, wide=True)
 
 
-def draw_parallel_coordinates(title: str, trials: pd.DataFrame, score: pd.Series, note: str = "") -> Markup:
-    """Draw a line for each row through its columns. The better its score (0 to 1), the more opaque it is.
+def draw_parallel_coordinates(title: str, trials: pd.DataFrame, note: str = "") -> Markup:
+    """Draw a line for each row through its columns, the best first. Worse ones are fainter.
 
     Columns are numbers or text. A line ends where a trial has no value. These are plain lines because plotly's own
     parallel coordinates need WebGL and `eval`, which the page forbids.
@@ -225,16 +225,15 @@ def draw_parallel_coordinates(title: str, trials: pd.DataFrame, score: pd.Series
         }
     )
     heights = np.stack([values for values, _ in scales], axis=1)
-    order = score.reindex(trials.index).fillna(0).sort_values(kind="stable")
-    for trial, strength in order.items():
+    for index, trial in reversed([*enumerate(trials.index)]):
         figure.add_scatter(
             x=[*range(len(columns))],
-            y=heights[trials.index.get_loc(trial)],
+            y=heights[index],
             mode="lines",
             text=[quantities.format_value(name, trials.at[trial, name]) for name in columns],
             customdata=columns,
             hovertemplate="%{customdata}: %{text}<extra>%{fullData.name}</extra>",
-            **_make_trial_style(str(trial), strength, trial == order.index[-1]),
+            **_make_trial_style(str(trial), 1 - index / len(trials), index == 0),
         )
     return draw_chart(title, figure, note, height=400, wide=True, min_width=AXIS_PIXELS * len(columns))
 
@@ -253,15 +252,14 @@ def _scale_heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
     is_log = _needs_log_axis(name, numbers)
     scaled = np.log(numbers) if is_log else numbers
     low, extent = np.nanmin(scaled), float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
-    heights = (scaled - low) / extent
-    label_heights = np.unique(heights[np.isfinite(heights)])
-    if len(label_heights) > MAX_LABELS:
-        label_heights = np.linspace(0, 1, 5)
-    marks = np.exp(low + extent * label_heights) if is_log else low + extent * label_heights
-    return heights, {
-        at: quantities.format_value(name, float(f"{mark:.3g}"))
-        for at, mark in zip(label_heights.tolist(), marks, strict=True)
-    }
+    marks = np.unique(numbers[np.isfinite(numbers)])
+    if len(marks) > MAX_LABELS:
+        middle = low + extent * np.array([0.25, 0.5, 0.75])
+        rounded = [float(f"{mark:.3g}") for mark in (np.exp(middle) if is_log else middle)]
+        marks = np.array([marks[0], *rounded, marks[-1]])
+    heights = ((np.log(marks) if is_log else marks) - low) / extent
+    labels = [quantities.format_value(name, mark) for mark in marks]
+    return (scaled - low) / extent, dict(zip(heights.tolist(), labels, strict=True))
 
 
 def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> Markup:

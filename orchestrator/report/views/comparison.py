@@ -58,19 +58,17 @@ def describe_selection(shown: int, count: int) -> str:
 
 
 def render_coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
-    """Render parallel coordinates of values, metrics and `step_s`."""
+    """Render parallel coordinates of values, metrics and `step_s`. `trials` are the best first."""
     title = "Parallel coordinates"
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     results = [name for name in dict.fromkeys([*objectives, COST]) if name in trials and trials[name].notna().any()]
     if not values or not results or len(trials) < 2:
         return page.Section("coordinates", title, "Needs two trials, of which one has reported.")
-    metric, mode = next(iter(objectives.items()))
-    score = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
     chosen = select_trials([*map(str, trials.index)], MOST_LINES)
     shown = trials.loc[chosen, [*values, *results]].rename(columns=lambda name: name.removeprefix(CONFIG))
-    note = f"The best trial is orange. The stronger a line, the better its {metric}."
+    note = "The best trial is orange; worse trials are fainter."
     note += describe_selection(len(chosen), len(trials))
-    return page.Section("coordinates", title, draw_parallel_coordinates("Values and metrics", shown, score, note))
+    return page.Section("coordinates", title, draw_parallel_coordinates("Values and metrics", shown, note))
 
 
 def render_configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:

@@ -30,7 +30,7 @@ def test_user_text_is_escaped_in_charts() -> None:
         draw_curves(HOSTILE, HOSTILE, {HOSTILE: (STEPS, STEPS)}),
         draw_stacks(HOSTILE, spans, HOSTILE),
         draw_scatter(HOSTILE, pd.DataFrame({HOSTILE: [1.0], "y": [2.0]}, index=[HOSTILE]), [HOSTILE]),
-        draw_parallel_coordinates(HOSTILE, trials, pd.Series(1.0, trials.index)),
+        draw_parallel_coordinates(HOSTILE, trials),
     ]
     for drawn in markup:
         assert not re.search("<(img|b>&|a )", drawn.replace("<b>&lt;img", ""))
@@ -87,17 +87,18 @@ def test_curve_of_the_best_trial_is_strongest_and_on_top() -> None:
 
 def test_parallel_coordinates_have_a_height_for_each_value() -> None:
     trials = pd.DataFrame(
-        {"rate": [0.01, 0.1, 1.0], "kind": ["b", None, "a"], "step_s": [0.1, 0.2, 0.3], "same": [5, 5, 5]},
+        {"rate": [0.01, 0.1, 1.0], "kind": ["b", None, "a"], "step_s": [0.1, 0.2, 0.3], "same": [1024] * 3},
         index=["t0", "t1", "t2"],
     )
-    chart = charts_of(draw_parallel_coordinates("x", trials, pd.Series([0.1, 1.0, 0.5], trials.index)))["x"]
+    chart = charts_of(draw_parallel_coordinates("x", trials))["x"]
     traces = {trace["name"]: trace for trace in chart["data"]}
-    assert [*traces] == ["t0", "t2", "t1"]
+    assert [*traces] == ["t2", "t1", "t0"]
+    assert traces["t2"]["opacity"] < traces["t1"]["opacity"] < traces["t0"]["opacity"] == 1
     heights = np.array([traces[trial]["y"] for trial in trials.index], dtype=float)
     assert np.allclose(heights.T, [[0, 0.5, 1], [1, np.nan, 0], [0, 0.5, 1], [0, 0, 0]], equal_nan=True)
-    assert traces["t0"]["text"] == ["0.01", "b", "100 ms", "5"]
+    assert traces["t0"]["text"] == ["0.01", "b", "100 ms", "1,024"]
     long = trials.rename(columns={"rate": f"hooks.{'x' * 40}.decay"})
-    chart_of_long = charts_of(draw_parallel_coordinates("x", long, pd.Series(1.0, trials.index)))["x"]
+    chart_of_long = charts_of(draw_parallel_coordinates("x", long))["x"]
     assert chart_of_long["layout"]["xaxis"]["ticktext"][:2] == [f"…{'x' * 15}.decay", "kind"]
     assert chart_of_long["data"][0]["customdata"][0] == long.columns[0]
     labels = [(label["x"], label["text"]) for label in chart["layout"]["annotations"]]
@@ -106,7 +107,7 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
         (1, "a"),
         (1, "b"),
         *((2, text) for text in ("100 ms", "200 ms", "300 ms")),
-        (3, "5"),
+        (3, "1,024"),
     ]
 
 

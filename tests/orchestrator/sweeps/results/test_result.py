@@ -16,6 +16,7 @@ from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.terminal.sweep_status import LiveSweep
+from tests.orchestrator.report.reading import charts_of, main_of
 from tests.orchestrator.sweeps.results.test_comparison import write_sweep
 from tests.tasks import described
 
@@ -259,6 +260,7 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
         outcome.pareto("val/accuracy", "val/loss").index[0],
         sort_best_first(outcome.trials, dict(outcome.objectives)).index[0],
         LiveSweep(outcome.folder).look().best,
+        charts_of(main_of(make_sweep_page(outcome, "now")))["Values and metrics"]["data"][-1]["name"],
     }
     assert first == {"trial-0001"}
 
