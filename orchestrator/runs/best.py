@@ -66,7 +66,8 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     reported = dict.fromkeys(name for report in reports for name in report)
     main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
     diverged = find_divergence(reports, main[0] if main else None)
-    report = find_best_report(reports, *main) if main else None
+    compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
+    report = find_best_report(compared, *main) if main else None
     if main is None or report is None:
         return None, diverged
     metric, mode = main

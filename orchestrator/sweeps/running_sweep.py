@@ -56,7 +56,7 @@ class RunningSweep:
         self._best: dict[int, float] = {}
         """Best value of each trial."""
         for number, trial in previous.items():
-            for report in trial.reports:
+            for report in () if trial.has_failed and trial.has_ended else trial.reports:
                 self._keep_best(number, report)
 
     def _make_search(self, show_line: Callable[[str], None]) -> Search:
@@ -94,6 +94,7 @@ class RunningSweep:
     def record_failure(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool) -> None:
         """Record the failure of a trial, which may be that its reports lack the sweep's metric."""
         self.search.record_end(number, None)
+        self._best.pop(number, None)
         self.rules.trial_failed(trial_name(number), error if metric_missing else None)
         self._end(number, values, f"failed: {error}")
 

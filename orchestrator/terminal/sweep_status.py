@@ -155,7 +155,7 @@ class LiveSweep:
         run = self._runs[name]
         metadata = run.metadata()
         reports = run.reports()
-        best = find_best_report(reports, metric, mode)
+        best = find_best_report([line for line in reports if metadata.modes.keys() <= line.keys()], metric, mode)
         view = _make_view(
             metadata,
             name=name,

@@ -84,7 +84,7 @@ class TrialRecord:
         reports = drop_superseded(lines, attempts)
         metrics = [metric for metric, _ in objectives]
         compared = [report for report in reports if all(metric in report for metric in metrics)]
-        best = find_best_report(reports, *objectives[0]) or {}
+        best = find_best_report(compared, *objectives[0]) or {}
         if metadata.status in COMPLETE:
             warn_lost_rows(folder.storage, attempts)
         return cls(

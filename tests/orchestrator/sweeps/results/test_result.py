@@ -134,6 +134,16 @@ def test_a_trial_is_compared_by_its_best_report_not_its_last(
     assert made.trials.loc["a", "last/test/accuracy"] == 0.25
 
 
+def test_report_that_lacks_one_of_the_metrics_is_ignored(tmp_path: Path) -> None:
+    made, modes = crafted(tmp_path, "max", a=[0.5]), {"val/accuracy": "max", "val/loss": "min"}
+    made.folder.update(sweep={"objectives": [*modes.items()], "trials": 1})
+    trial = made.trial("a").folder
+    trial.update(modes=modes)
+    trial.append_metrics({"attempt": 0, "epoch": 1, "step": 2, "iteration": 2, "val/accuracy": 0.9})
+    best, (view,) = made.best.best, LiveSweep(made.folder).look().trials
+    assert [best and best.value, view.best, Sweep(made.folder).trials.loc["a", "val/accuracy"]] == [0.5] * 3
+
+
 def test_a_sweep_without_a_report_has_no_best(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no trial has reported val/accuracy yet"):
         _ = crafted(tmp_path, "max", a=[]).best
