@@ -61,6 +61,12 @@ def _print(differences: dict[str, Any]) -> None:
     from hooks.metrics.direction import explain_unknown_direction
 
     names = make_headings(differences)
+    # Rounded values of a config may look equal.
+    config = {
+        path: [value if value is None else str(value) for value in values]
+        for path, values in differences["config"].items()
+    }
+    differences = {**differences, "config": config}
     echo(", ".join(f"{name} ({kind})" for name, kind in names))
     for key, (title, empty) in TABLES.items():
         if key in differences:
@@ -86,11 +92,12 @@ def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
 def format_entry(name: str, entry: Any) -> list[str]:
     """Format the value of each run or sweep, with its change from the first."""
     if not isinstance(entry, Mapping):
-        return ["-" if value is None else quantities.format_value("", value) for value in entry]
+        return [quantities.format_value("", value) or "-" for value in entry]
     if "trials" in entry:
         rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
         return [
-            "-" if value is None else f"{value:+.4g} in {trials} trials, {finding}" for value, trials, finding in rows
+            "-" if value is None else f"{value:+.4g} in {trials} trial{'' if trials == 1 else 's'}, {finding}"
+            for value, trials, finding in rows
         ]
     first = entry["values"][0]
     return [
@@ -101,10 +108,10 @@ def format_entry(name: str, entry: Any) -> list[str]:
 
 def _format_change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
     shown = quantities.format_value(name, value) or ("-" if value is None else "nan")
-    if finding is None or value is None or not first or not isfinite(value - first):
+    if finding is None or value is None or first is None or not isfinite(value - first):
         return shown
     if value == first:
         return f"{shown} (equal)"
-    change = f"{value / first - 1:+.1%}"
-    note = {"less": "", "more": "", "unknown": ", too few values to tell from noise"}.get(finding, f", {finding}")
-    return f"{shown} ({change}{note})"
+    change = [f"{(value - first) / abs(first):+.1%}"] if first else []
+    doubt = {"noise": ["noise"], "unknown": ["too few values to tell from noise"]}.get(finding, [])
+    return f"{shown} ({', '.join([*change, *doubt])})" if change or doubt else shown

@@ -90,7 +90,7 @@ class StoppingRules:
 
     def _find_reason(self, progress: _Progress, value: float, seconds: float) -> str | None:
         stop, metric, plateau = self._stop, self._metric, self._stop.plateau
-        if stop.target is not None and self._sign * (value - stop.target) >= 0:
+        if stop.target is not None and math.isfinite(value) and self._sign * (value - stop.target) >= 0:
             return f"{metric} {value:g} reached the target {stop.target:g}"
         if stop.max_reports is not None and progress.reports >= stop.max_reports:
             return f"max_reports: {stop.max_reports} reached"

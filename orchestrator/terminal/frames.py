@@ -120,7 +120,7 @@ def _make_bar_line(label: str, share: float | None, eta_s: float | None) -> Rend
 
 def format_percent(share: float | None) -> str:
     """Format a share, rounded down, so that 100% means complete."""
-    return "" if share is None else f"{int(100 * share)}%"
+    return "" if share is None else f"{int(round(100 * share, 9))}%"
 
 
 def _format_counters(progress: RunProgress) -> Iterator[str]:

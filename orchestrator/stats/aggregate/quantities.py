@@ -24,12 +24,17 @@ def is_number(value: Any) -> bool:
 
 def format_seconds(value: float) -> str:
     """Format seconds: `12.3 ms`, `1.5 s`."""
-    return f"{value * 1000:.3g} ms" if abs(value) < 0.9995 else f"{value:.3g} s"
+    return f"{value * 1000:.3g} ms" if abs(value) < 0.9995 else f"{_round(value)} s"
 
 
 def format_bytes(value: float) -> str:
     """Format bytes: `12.3 MiB`, `1.5 GiB`."""
-    return f"{value / 2**20:.3g} MiB" if abs(value) < 999.5 * 2**20 else f"{value / 2**30:.3g} GiB"
+    return f"{value / 2**20:.3g} MiB" if abs(value) < 999.5 * 2**20 else f"{_round(value / 2**30)} GiB"
+
+
+def _round(value: float) -> str:
+    """Round a number to three digits, or to an integer."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def format_duration(value: float) -> str:
@@ -73,15 +78,17 @@ def format_number(value: float) -> str:
     """Format a number briefly: `1.5k`, `0.25`."""
     if float(value).is_integer():
         return f"{int(value):,}" if abs(value) < 1e7 else _format_with_prefix(value)
-    return f"{value:.4g}" if abs(value) < 1e4 else _format_with_prefix(value)
+    return f"{value:.4g}" if abs(value) < 9999.5 else _format_with_prefix(value)
 
 
 def _format_with_prefix(value: float) -> str:
+    value = float(f"{value:.4g}")
     letter, size = next(((letter, size) for letter, size in _COUNTS if abs(value) >= size), ("", 1.0))
     return f"{value / size:.4g}{letter}" if abs(value) < 1e16 else f"{value:.3g}"
 
 
 def _format_clock(value: float) -> str:
-    minutes, seconds = divmod(round(value), 60)
+    minutes, seconds = divmod(round(abs(value)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+    text = f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+    return f"-{text}" if value < 0 else text

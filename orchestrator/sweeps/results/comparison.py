@@ -25,7 +25,14 @@ from orchestrator.stats.aggregate.compare import (
 from orchestrator.stats.aggregate.configurations import Configuration
 from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.student_t import compute_tail_probability
-from orchestrator.sweeps.results.analysis import CONFIG, SEED, aggregate_repeats, list_configurations, sort_best_first
+from orchestrator.sweeps.results.analysis import (
+    CONFIG,
+    SEED,
+    aggregate_repeats,
+    list_configurations,
+    select_candidates,
+    sort_best_first,
+)
 from orchestrator.sweeps.results.result import Sweep
 
 _MIN_PAIRS = 5
@@ -55,10 +62,8 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
 
 def _find_best_trials(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
     """Return the best trial of each sweep, and its values."""
-    best = [
-        table.iloc[0] if metric in table and table[metric].notna().any() else None
-        for table, metric in zip(tables, metrics, strict=True)
-    ]
+    candidates = [select_candidates(table, metric) for table, metric in zip(tables, metrics, strict=True)]
+    best = [table.iloc[0] if len(table) else None for table in candidates]
     paths = dict.fromkeys(name for table in tables for name in table.columns if name.startswith(CONFIG))
     values = {path.removeprefix(CONFIG): [None if row is None else row.get(path) for row in best] for path in paths}
     return {"best trial": [None if row is None else row.name for row in best], **values}
@@ -104,9 +109,11 @@ def _run_t_test(difference: float, error: float, freedom: int) -> str:
 
 
 def _compare_costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
+    # A follower repeats the speed of its leader.
+    tables = [table[table["leader"] == table.index] if "leader" in table else table for table in tables]
     names = [
         name
-        for name in tables[0].columns
+        for name in dict.fromkeys(str(column) for table in tables for column in table)
         if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))
     ]
     compare = _permute_trials(np.median)
@@ -130,7 +137,8 @@ def _compare_same_values(
 ) -> dict[str, dict[str, list[Any]]]:
     compared: dict[str, dict[str, list[Any]]] = {}
     for metric in objectives:
-        differences = [_compute_differences(tables[0], other, metric) for other in tables[1:]]
+        first, *others = (select_candidates(table, metric) for table in tables)
+        differences = [_compute_differences(first, other, metric) for other in others]
         compared[metric] = {
             "values": [None, *(float(pairs.mean()) if len(pairs) else None for pairs in differences)],
             "trials": [None, *map(len, differences)],
@@ -150,7 +158,7 @@ def _compute_differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) 
         }
         for table in (first, other)
     )
-    if metric not in first or metric not in other or paths != other_paths:
+    if first.empty or other.empty or paths != other_paths:
         return np.empty(0)
     means = [
         table.groupby(table[sorted(paths)].map(_key).agg("\0".join, axis=1))[metric].mean() for table in (first, other)

@@ -28,16 +28,15 @@ def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
         ],
     )
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(FRESH)))
-    folder.append_metrics(
-        {"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s, "val/score": 1.0}
-    )
+    counters = {"attempt": 0, "epoch": 0, "step": 60, "iteration": 60}
+    folder.append_metrics({**counters, "val/loss": -step_s, "val/score": 1.0, "val/f1": ranks - 1})
     return str(folder)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     place = tmp_path_factory.mktemp("runs")
-    return [made(place, "one", 0.1, 0.5, 1), made(place, "two", 0.2, 0.25, 2), made(place, "same", 0.1, 0.5, 1)]
+    return [made(place, "one", 0.1, 0.5, 1), made(place, "two", 0.100001, 0.25, 2), made(place, "same", 0.1, 0.5, 1)]
 
 
 def call(*arguments: str) -> Result:
@@ -47,19 +46,23 @@ def call(*arguments: str) -> Result:
 def test_compare_prints_json(runs: list[str]) -> None:
     found = json.loads(call(*runs, "--json").stdout)
     assert (found["runs"], found["ranks"]) == (["one", "two", "same"], [1, 2, 1])
-    assert found["config"] == {"optimizer.lr": [0.1, 0.2, 0.1]}
+    assert found["config"] == {"optimizer.lr": [0.1, 0.100001, 0.1]}
     assert found["costs"]["step_s"]["findings"] == [None, "less", "noise"]
     assert found["costs"]["samples_per_s"]["findings"] == [None, "more", "noise"]
-    assert found["metrics"]["val/loss last"] == {"values": [0.5, 0.25, 0.5], "findings": [None, "unknown", "unknown"]}
+    assert found["metrics"]["val/loss last"] == {
+        "values": [-0.5, -0.25, -0.5],
+        "findings": [None, "unknown", "unknown"],
+    }
 
 
 def test_compare_prints_a_table(runs: list[str]) -> None:
     printed = call(*runs).stdout
     assert printed.startswith("one (1 rank), two (2 ranks), same (1 rank)\n")
     lines = {line.split()[0]: line for line in printed.splitlines() if line}
-    assert lines["optimizer.lr"].split()[1:] == ["0.1", "0.2", "0.1"]
+    assert lines["optimizer.lr"].split()[1:] == ["0.1", "0.100001", "0.1"]
     assert "(equal)" in lines["step_s"]
-    assert "(-50.0%, too few values to tell from noise)" in lines["val/loss"]
+    assert "-0.25 (+50.0%, too few values to tell from noise)" in lines["val/loss"]
+    assert " 1 (too few values to tell from noise) " in lines["val/f1"]
     assert "val/score best" not in printed
     assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
 

@@ -20,7 +20,7 @@ def settings(**more: Any) -> Sweep:
     [
         ([0.1, 0.5, 0.9, 0.95], "max", {"target": 0.9}, 3),
         ([0.9, 0.5, 0.1], "min", {"target": 0.5}, 2),
-        ([0.1] * 5, "max", {"target": 0.2}, None),
+        ([0.1, math.inf, 0.1], "max", {"target": 0.2}, None),
         ([0.1] * 9, "max", {"max_reports": 4}, 4),
         # A constant never improves: the first report is the best, then two without gain.
         ([0.5] * 9, "max", {"plateau": {"patience": 2}}, 3),

@@ -147,7 +147,7 @@ def test_run_frame_of_a_resumed_run_and_of_a_run_without_rows() -> None:
     assert lines_of(draw_run_frame(empty))[0] == "runs/digits  running"
 
 
-@pytest.mark.parametrize(("share", "text"), [(None, ""), (0.0, "0%"), (0.999, "99%"), (1.0, "100%")])
+@pytest.mark.parametrize(("share", "text"), [(None, ""), (0.0, "0%"), (0.29, "29%"), (0.999, "99%"), (1.0, "100%")])
 def test_100_percent_means_complete(share: float | None, text: str) -> None:
     assert format_percent(share) == text
 

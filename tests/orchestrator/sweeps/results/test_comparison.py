@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import ttest_rel
 from typer.testing import CliRunner
@@ -75,9 +78,19 @@ def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(gain: float
     random = np.random.default_rng(1)
     first, other = random.normal(0.5, 0.2, 8), random.normal(gain, 0.05, 8)
     both = [write_sweep(tmp_path, "first", [*first]), write_sweep(tmp_path, "other", [*(first + other)])]
-    finding = compare_sweeps(both)["same_values"]["val/accuracy"]["findings"][1]
-    is_noise = ttest_rel(first, first + other).pvalue >= 0.01
-    assert finding == ("noise" if is_noise else "more" if other.mean() > 0 else "less")
+    both[1].trial(0).folder.update(status="failed")
+    compared = compare_sweeps(both)["same_values"]["val/accuracy"]
+    is_noise = ttest_rel(first[1:], (first + other)[1:]).pvalue >= 0.01
+    assert compared["findings"][1] == ("noise" if is_noise else "more" if other.mean() > 0 else "less")
+    assert (compared["values"][1], compared["trials"][1]) == (pytest.approx(other[1:].mean()), 7)
+
+
+def test_costs_of_a_shared_training_count_once() -> None:
+    columns = {"status": "finished", "val/accuracy": 0.5, "leader": ["a", "a", "a", "d", "d", "d"]}
+    tables = [pd.DataFrame({**columns, "step_s": [value] * 6}, index=[*"abcdef"]) for value in (0.1, 0.2)]
+    fields = {"name": "x", "config": {}, "objectives": [("val/accuracy", "max")], "aggregate": "mean"}
+    sweeps: list[Any] = [SimpleNamespace(trials=table, objective=("val/accuracy", "max"), **fields) for table in tables]
+    assert compare_sweeps(sweeps)["costs"]["step_s"] == {"values": [0.1, 0.2], "findings": [None, "unknown"]}
 
 
 def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
     """A sweep whose trials reported these accuracies."""
-    folder = create_run(root, "sweep", "", sweep={"objectives": [["val/accuracy", mode]], "trials": len(accuracies)})
+    folder = create_run(
+        root, "sweep", "hooks: {}\n", sweep={"objectives": [["val/accuracy", mode]], "trials": len(accuracies)}
+    )
     for name, values in accuracies.items():
         trial = create_run(f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}})
         trial.begin_attempt()
@@ -177,6 +179,7 @@ def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
         _ = made.best
     assert made.pareto().empty
     assert LiveSweep(made.folder).look().best is None
+    assert compare_sweeps([made, made])["chosen"]["best trial"] == [None, None]
     shown = CliRunner().invoke(app, ["show", made.path]).stdout
     assert "no best trial: each trial that reported val/accuracy failed" in shown
     assert "There is no best checkpoint" in make_sweep_page(made, "now")
