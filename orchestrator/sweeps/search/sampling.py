@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,10 +29,24 @@ def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
     """Draw the configurations of a grid or random search, without repeats. The same seed gives the same ones."""
     random, fan_out = np.random.RandomState(sweep.seed), make_fan_out_points(sweep)
     count = math.ceil(count_trials(sweep) / sweep.repeats / len(fan_out))
-    first = ({**point, **written} for written in sweep.points for point in make_grid_points(sweep))
-    fixed = itertools.islice(itertools.chain(first, itertools.cycle(make_grid_points(sweep))), count)
+    fixed = itertools.islice(_combine_points_and_grid(sweep), count)
     points = [_fill(sweep, lambda name, domain: draw(domain, random), {**point, **fan_out[0]}) for point in fixed]
     return [{**point, **copy.deepcopy(values)} for point in points for values in fan_out]
+
+
+def _combine_points_and_grid(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Yield each of `points` with the grid values that it leaves open, then the rest of each round of the grid."""
+    tried = []
+    for written in sweep.points:
+        for point in make_grid_points(sweep):
+            if all(written.get(name, value) == value for name, value in point.items()):
+                tried.append(point)
+                yield {**point, **written}
+    for point in itertools.cycle(make_grid_points(sweep)):
+        if point in tried:
+            tried.remove(point)
+        else:
+            yield point
 
 
 def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:

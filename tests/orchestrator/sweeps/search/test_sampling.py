@@ -91,6 +91,10 @@ def test_points_come_first_and_missing_values_are_drawn() -> None:
     drawn = draw_points(sweep({"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}}, trials=3, points=points))
     assert (drawn[0]["a"], drawn[1]["b"]) == (0.5, 0.25)
     assert len({value for point in drawn for value in point.values()}) == 6
+    space = {"a": {"uniform": [0, 1]}, "b": {"grid": [1, 2]}}
+    drawn = draw_points(sweep(space, trials=8, points=[{"b": 2}, {"a": 0.5}, {"b": 2}]))
+    assert [point["b"] for point in drawn] == [2, 1, 2, 2, 1, 1, 1, 2], "each item equally often"
+    assert [point["a"] for point in drawn].count(0.5) == 2
 
 
 # Mutation
