@@ -21,8 +21,7 @@ import numpy as np
 
 from benchmarks.tables import write
 from benchmarks.timing import print_table
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.stats.write.compaction import compact
 from tests.browser import CHROMIUM, inspect_pages
 

@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.perceptron import make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
-from orchestrator.loop.clock.backward_timer import BackwardTimer
-from orchestrator.loop.clock.span_clock import Clock
+from orchestrator.loop.span_clock import BackwardTimer, Clock
 
 BATCH = 32
 

@@ -25,7 +25,7 @@ from benchmarks.timing import print_table
 from orchestrator.config.load import to_yaml
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 from orchestrator.runs.result import open_run
 from orchestrator.stats.write.checksums import add_checksum, make_stream_start
 from orchestrator.terminal.run_status import LiveRun
@@ -59,12 +59,12 @@ def measure(place: Path, ranks: int, iterations: int) -> tuple[float, float, flo
         write(files[-1], rows.slice(0, iterations))
         tables.append(rows.slice(iterations))
     live = LiveRun(folder)
-    first, later = seconds(live.look), []
+    first, later = seconds(live.read_view), []
     for look in range(LOOKS):
         for file, rows in zip(files, tables, strict=True):
             write(file, rows.slice(look * NEW_ROWS, NEW_ROWS))
-        later.append(seconds(live.look))
-    assert live.look().progress.iteration == iterations + NEW_ROWS * LOOKS
+        later.append(seconds(live.read_view))
+    assert live.read_view().progress.iteration == iterations + NEW_ROWS * LOOKS
     for file in files:
         file.close()
     return first, min(later), seconds(lambda: open_run(str(folder)).stats)

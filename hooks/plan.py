@@ -39,15 +39,6 @@ class Call:
     """Host seconds of all calls; starts high, so that the first 200 calls count as expensive."""
 
 
-def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
-    return hook.ranks is Ranks.ALL or (rank if hook.ranks is Ranks.MASTER else local_rank) == 0
-
-
-def sort_by_priority(hooks: Mapping[str, Hook]) -> list[tuple[str, Hook]]:
-    """Return hooks by priority, then in the order of the mapping."""
-    return sorted(hooks.items(), key=lambda item: item[1].priority)
-
-
 class Plan:
     """The calls of each event on one rank, resolved once at the start, with their costs. Used in workers.
 
@@ -64,9 +55,10 @@ class Plan:
         self._mark_time = mark_time
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
-        for name, hook in sort_by_priority(hooks):
+        own_rank = {Ranks.ALL: 0, Ranks.MASTER: rank, Ranks.LOCAL_MASTER: local_rank}
+        for name, hook in sorted(hooks.items(), key=lambda item: item[1].priority):
             hook.name = name
-            if runs_on(hook, rank, local_rank):
+            if own_rank[hook.ranks] == 0:
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
@@ -175,10 +167,6 @@ class Plan:
                 rows.append({"hook": call.name, "event": call.event, "calls": call.calls, "seconds": seconds})
                 call.calls, call.seconds = 0, 0.0
         return rows
-
-    def collective_signature(self) -> list[str]:
-        """Return names and order of the collective hooks, which must be the same on all ranks."""
-        return [f"{name}:{type(hook).__name__}" for name, hook in self.hooks.items() if hook.collective]
 
     def names_by_event(self) -> dict[str, list[str]]:
         """Return the hook names of each event in order, for printing; events without hooks are left out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
@@ -13,31 +12,10 @@ RECENT = 1000
 
 
 class Recent(Sequence[Mapping[str, Any]]):
-    """The last closed rows of a rank, oldest first. Columns are cheaper than single rows."""
+    """The last closed rows of a rank, oldest first. Columns are cheaper than single rows.
 
-    @property
-    @abstractmethod
-    def total(self) -> int:
-        """Number of all rows so far, including dropped ones."""
-
-    @abstractmethod
-    def columns(
-        self, count: int, phase: str | None = None, names: Container[str] | None = None
-    ) -> dict[str, list[Any]]:
-        """Return columns of the last `count` rows, of one phase or all; None if a row lacks a column. `names` limits
-        the columns."""
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return _rows(self.columns(len(self)))[index]
-        back = -index if index < 0 else len(self) - index
-        if not 1 <= back <= len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return _rows(self.columns(back))[0]
-
-
-class KeptRows(Recent):
-    """Rows kept in memory if nothing records them."""
+    This class keeps rows in memory if nothing records them; a recorder has its own subclass.
+    """
 
     def __init__(self) -> None:
         self._rows: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
@@ -49,6 +27,7 @@ class KeptRows(Recent):
 
     @property
     def total(self) -> int:
+        """Number of all rows so far, including dropped ones."""
         return self._total
 
     def __len__(self) -> int:
@@ -57,10 +36,20 @@ class KeptRows(Recent):
     def columns(
         self, count: int, phase: str | None = None, names: Container[str] | None = None
     ) -> dict[str, list[Any]]:
+        """Return columns of the last `count` rows, of one phase or all; None if a row lacks a column. `names` limits
+        the columns."""
         newest_first = (row for row in reversed(self._rows) if phase is None or row.get("phase") == phase)
         rows = [*islice(newest_first, count)][::-1]
         known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
         return {name: [row.get(name) for row in rows] for name in known}
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _rows(self.columns(len(self)))[index]
+        back = -index if index < 0 else len(self) - index
+        if not 1 <= back <= len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        return _rows(self.columns(back))[0]
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import foreach_norm
-from hooks.recent_rows import KeptRows, Recent
+from hooks.recent_rows import Recent
 
 logger = logging.getLogger("hookyard")
 
@@ -40,7 +40,7 @@ class Checkpoints(Protocol):
         `meta` is the manifest with `config`.
         """
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the stored checkpoints, oldest first."""
 
 
@@ -155,7 +155,7 @@ class State:
     """The columns recorded for this iteration; write with `record`."""
     loop_columns: frozenset[str] = frozenset()
     """Columns that the loop records; hooks cannot use these names."""
-    recent: Recent = field(default_factory=KeptRows)
+    recent: Recent = field(default_factory=Recent)
     """The last rows of this rank in all phases, oldest first; excludes the current iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the phases since the last report, such as `val/accuracy`, across all ranks."""

@@ -19,7 +19,7 @@ from orchestrator.config.text.reader import dump_yaml
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.loop.report import Report
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.sweeps import in_process
 from orchestrator.sweeps.trials import make_trial_source

@@ -20,7 +20,7 @@ from benchmarks.accidents.programs import MODELS
 from benchmarks.accidents.reference import Trained, train
 from orchestrator import Run, open_run, resume, run
 from orchestrator.runs.continuation import open_checkpoints
-from orchestrator.testing.trees import find_difference
+from orchestrator.testing.watching import find_difference
 
 DISK = ("fill", "hide", "blink", "read-only")
 GONE = "the file does not exist", "is missing", "was removed, or the claim of its driver", "No such file or directory"
@@ -166,7 +166,7 @@ def results(result: Run) -> dict[str, Any]:
 def _saved(result: Run, file: str, name: str) -> dict[str, Any]:
     checkpoints = open_checkpoints(result.folder)
     last = checkpoints.resolve("last")
-    state = checkpoints.load(last, file) if file in checkpoints.files(last) else {}
+    state = checkpoints.load(last, file) if file in checkpoints.read_manifest(last)["files"] else {}
     return dict(state.get(name, state))
 
 

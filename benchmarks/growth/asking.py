@@ -9,7 +9,7 @@ from typing import Any, cast
 import orchestrator.loop.stopping as stopping
 from benchmarks.growth.law import print_growth
 from hooks import State
-from orchestrator.loop.clock.span_clock import Clock
+from orchestrator.loop.span_clock import Clock
 
 HOP_S, STEP_S, STEPS = 20e-6, 0.01, 100_000
 

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.storage import Storage
 
@@ -20,14 +20,14 @@ from orchestrator.storage import Storage
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (32, 64, 128)
     read: list[int] = []
-    pieces = Storage.pieces
+    read_chunks = Storage.read_chunks
 
     def counted(self: Storage, name: str) -> Iterator[bytes]:
-        for piece in pieces(self, name):
+        for piece in read_chunks(self, name):
             read.append(len(piece))
             yield piece
 
-    Storage.pieces = counted
+    Storage.read_chunks = counted
     for place in ("a folder", "S3"):
         costs: dict[str, list[float]] = {
             "s a rank": [],
@@ -43,7 +43,7 @@ def main(sizes: Sequence[int]) -> None:
             ):
                 store = CheckpointStore(Storage("s3://bucket/checkpoints" if place == "S3" else folder))
                 content = torch.zeros(size // 2 * 2**18)
-                name = store.find_unused_name("epoch-0001")
+                name = store.choose_name("epoch-0001")
                 read.clear()
                 requests()
                 began = perf_counter()
@@ -56,7 +56,7 @@ def main(sizes: Sequence[int]) -> None:
                 costs["requests"].append(float(requests()))
                 costs["MiB read back"].append(sum(read) / 2**20)
                 began = perf_counter()
-                assert store.latest() == name
+                assert store.find_latest() == name
                 costs["s to resume, by each of 2"].append((perf_counter() - began) / 2)
         print_growth(f"a checkpoint in {place}", "MiB", sizes, costs)
-    Storage.pieces = pieces
+    Storage.read_chunks = read_chunks

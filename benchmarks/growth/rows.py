@@ -25,7 +25,7 @@ from time import process_time
 import numpy as np
 
 from benchmarks.growth.law import print_growth
-from orchestrator.loop.clock.span_clock import SPAN_COLUMNS
+from orchestrator.loop.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder

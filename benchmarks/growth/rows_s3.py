@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.loop.clock.span_clock import SPAN_COLUMNS
+from orchestrator.loop.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder

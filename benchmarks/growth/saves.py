@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.storage import Storage
 
@@ -24,11 +24,11 @@ def main(sizes: Sequence[int]) -> None:
             store, kept = CheckpointStore(Storage("s3://bucket/checkpoints")), list[str]()
             for number in range(1, 5):
                 requests()
-                name = store.find_unused_name(f"epoch-{number:04d}")
+                name = store.choose_name(f"epoch-{number:04d}")
                 store.discard_unfinished(name)
                 entries = store.write_files(name, {"rank-0000.pt": 0})
                 before = requests()
-                for written in store.storage.each(partial(_write_rank_file, store, name), range(1, ranks)):
+                for written in store.storage.map(partial(_write_rank_file, store, name), range(1, ranks)):
                     entries |= written
                 others = requests()
                 store.commit(name, entries, Position(step=number), {"world_size": ranks, "metrics": {}})

@@ -139,12 +139,12 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
     tracemalloc.start()
     live = LiveSweep(sweep)
     with timed(seconds, "watch, its first look"):
-        live.look()
+        live.read_view()
     gc.collect()
     sizes["watch, KiB it holds"].append(tracemalloc.get_traced_memory()[0] / 1024)
     tracemalloc.stop()
     with timed(seconds, "watch, another look"):
-        live.look()
+        live.read_view()
     with timed(seconds, "report"):
         page = make_report(sweep)
     sizes["report, KiB"].append(len(page.encode()) / 1024)
@@ -156,7 +156,7 @@ def on_s3(root: Path, seconds: Costs, requests: Costs) -> None:
     asks: dict[str, Callable[[], Any]] = {
         "resume, one trial, and end": lambda: resume_sweep(location),
         "table of trials": lambda: open_sweep(location).trials,
-        "watch, its first look": lambda: LiveSweep(RunFolder(location)).look(),
+        "watch, its first look": lambda: LiveSweep(RunFolder(location)).read_view(),
         "without an index": lambda: (RunFolder(location).storage.delete(INDEX), open_sweep(location).trials),
     }
     with slow_s3(root) as count_requests:

@@ -12,8 +12,7 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.terminal.run_status import LiveRun
 
@@ -48,7 +47,7 @@ def main(sizes: Sequence[int]) -> None:
                 live = LiveRun(RunFolder("s3://bucket/run"))
                 for which in ("first look", "another"):
                     began = perf_counter()
-                    assert len(live.look().ranks) == ranks
+                    assert len(live.read_view().ranks) == ranks
                     costs[f"s, {which}"].append(perf_counter() - began)
                     costs[f"requests, {which}"].append(float(requests()))
     print_growth("watch on S3", "ranks", sizes, costs)

@@ -18,7 +18,7 @@ class DINOLoss:
     """The mean over pairs of a global view and another of -sum_k p_teacher(k) log p_student(k), the mean over the
     batch.
 
-    p_teacher is the softmax of (output - centre) / teacher temperature, p_student of output / temperature.
+    p_teacher is the softmax of (output - center) / teacher temperature, p_student of output / temperature.
     Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), equation 3 and algorithm
     1.
     """
@@ -26,11 +26,11 @@ class DINOLoss:
     temperature: float = 0.1
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Return the hook that makes the teacher's outputs and their centre."""
+        """Return the hook that makes the teacher's outputs and their center."""
         return {"dino": {}}
 
     def __call__(self, output: DINOOutput) -> Tensor:
-        targets = [((view - output.centre) / output.teacher_temperature).softmax(dim=1) for view in output.teacher]
+        targets = [((view - output.center) / output.teacher_temperature).softmax(dim=1) for view in output.teacher]
         predictions = [view.float() / self.temperature for view in output.student]
         losses = [
             functional.cross_entropy(prediction, target)

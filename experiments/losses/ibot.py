@@ -18,7 +18,7 @@ class IBOTLoss:
     """The weighted sum of two means of -sum_k p_teacher(k) log p_student(k).
 
     One is over pairs of a global view and another view, as in DINO; the other over the masked patches of each sample,
-    then over the samples and global views. p_teacher is the softmax of (output - centre) / teacher temperature,
+    then over the samples and global views. p_teacher is the softmax of (output - center) / teacher temperature,
     p_student of output / temperature. A sample without a masked patch adds nothing to the second.
     Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), equations 2 and 3 and algorithm
     1.
@@ -29,12 +29,12 @@ class IBOTLoss:
     patch_weight: float = 1.0
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Return the hook that makes the teacher's outputs and their centres."""
+        """Return the hook that makes the teacher's outputs and their centers."""
         return {"ibot": {}}
 
     def __call__(self, output: IBOTOutput, masks: Sequence[Tensor]) -> Tensor:
         """`masks` has (B, N) for each global view, true where a patch was hidden from the student."""
-        targets = [((whole - output.centre) / output.temperature).softmax(-1) for whole, _ in output.teacher]
+        targets = [((whole - output.center) / output.temperature).softmax(-1) for whole, _ in output.teacher]
         views = [
             functional.cross_entropy(whole.float() / self.temperature, target)
             for i, target in enumerate(targets)
@@ -42,7 +42,7 @@ class IBOTLoss:
             if i != j
         ]
         patches = [
-            self._masked(student, (teacher - output.patch_centre) / output.patch_temperature, mask)
+            self._masked(student, (teacher - output.patch_center) / output.patch_temperature, mask)
             for (_, student), (_, teacher), mask in zip(output.student, output.teacher, masks, strict=False)
         ]
         return self.view_weight * torch.stack(views).mean() + self.patch_weight * torch.stack(patches).mean()

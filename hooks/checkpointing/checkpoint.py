@@ -221,7 +221,11 @@ class Checkpoint(Hook):
 
     def _choose_metric(self, state: State) -> None:
         """Choose the validation metric to monitor; none if no direction is known and none is set."""
-        metric = _find_first_val_metric(state.metrics) if self.best else choose_main_metric(state.metrics, state.config)
+        metric = choose_main_metric(state.metrics, state.config)
+        if self.best:  # `auto`, whether its direction is known or not
+            metric = next(iter(val_metrics(state.metrics)), None)
+            if metric is None:
+                raise SettingError(f"best: auto found no validation metric; {list_known(state.metrics)}")
         if metric:
             self._monitor([metric], declared_modes(state.config))
 
@@ -267,7 +271,7 @@ class Checkpoint(Hook):
     def _reconcile(self, state: State, restored: str) -> None:
         """Drop names of checkpoints that no longer exist. Add the restored one, which could not record its own name, if
         it is one to keep."""
-        stored = set(state.checkpoints.names()) if state.checkpoints else set()
+        stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
         names = [*self._names, restored] if self._should_keep_restored else self._names
         self._names = [name for name in _deduplicate(names) if name in stored]
         for metric in self._pending:
@@ -291,13 +295,6 @@ def _get_value(best: _Best, state: State) -> float:
     if best.metric not in state.metrics and best.score is None and state.metrics:
         raise SettingError(f"best: {explain_missing(best.metric, state.metrics)}")
     return state.metrics.get(best.metric, math.nan)
-
-
-def _find_first_val_metric(metrics: Mapping[str, float]) -> str:
-    """Return the first validation metric besides the loss, or the loss if there is no other."""
-    if names := val_metrics(metrics):
-        return names[0]
-    raise SettingError(f"best: auto found no validation metric; {list_known(metrics)}")
 
 
 def _resolve_alias(key: str) -> str:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from hooks.hook import Hook
-from hooks.parts.logs.hyperparameters import flatten
+from hooks.parts.logs.readings import flatten
 from hooks.parts.logs.tracker import Tracker
 from hooks.state import State
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from hooks.hook import Hook
-from hooks.parts.logs.hyperparameters import flatten
+from hooks.parts.logs.readings import flatten
 from hooks.parts.logs.tracker import Tracker
 from hooks.state import State
 

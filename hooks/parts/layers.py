@@ -18,6 +18,11 @@ from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.private_torch import compiler_is_imported, tree_leaves
 from hooks.state import State
 
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+RunningNorm = BatchNorm | nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+"""Layers that can normalize with running statistics."""
+
+
 PENDING = 100
 """Maximum number of measurements that stay on their device before they are written."""
 

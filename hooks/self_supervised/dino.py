@@ -20,7 +20,7 @@ class DINOOutput:
     """Student's outputs for all views, (B, K), with gradients; the global views first."""
     teacher: list[Tensor]
     """Teacher's outputs for the global views, (B, K)."""
-    centre: Tensor
+    center: Tensor
     """Running mean of the teacher's outputs across all ranks, (1, K), without this batch."""
     teacher_temperature: float
     """Divisor of the teacher's centered outputs."""

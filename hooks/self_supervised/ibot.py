@@ -26,9 +26,9 @@ class IBOTOutput:
     """Student's outputs for all views, with gradients; the global views, which it sees masked, first."""
     teacher: list[Tokens]
     """Teacher's outputs for the unmasked global views."""
-    centre: Tensor
+    center: Tensor
     """Running mean of the teacher's outputs for whole views across all ranks, (1, K), without this batch."""
-    patch_centre: Tensor
+    patch_center: Tensor
     """Running mean of the teacher's outputs for patches, (1, P)."""
     temperature: float
     """Divisor of the teacher's centered outputs for whole views."""
@@ -50,7 +50,7 @@ class IBOT(CenteredTeacher, Hook):
     VISSL IBOTHook.
     """
 
-    patch_centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
+    patch_center_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     """Momentum of the patches' center: the weight of its old value at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.04
     """Teacher's temperature for whole views after the warm-up."""
@@ -61,7 +61,7 @@ class IBOT(CenteredTeacher, Hook):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._patch_center = Center(self.patch_centre_momentum)
+        self._patch_center = Center(self.patch_center_momentum)
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
@@ -79,16 +79,16 @@ class IBOT(CenteredTeacher, Hook):
         patch_temperature = warm_up(
             state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature
         )
-        centre, patch_centre = self._center.like(whole), self._patch_center.like(patches)
-        state.output = IBOTOutput(student, teacher, centre, patch_centre, temperature, patch_temperature)
+        center, patch_center = self._center.like(whole), self._patch_center.like(patches)
+        state.output = IBOTOutput(student, teacher, center, patch_center, temperature, patch_temperature)
         if state.phase == "train":
             self._center.follow(whole, state.world_size)
             self._patch_center.follow(patches, state.world_size)
             state.record(teacher_temperature=temperature, teacher_patch_temperature=patch_temperature)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **self._patch_center.state_dict("patch_centre")}
+        return {**super().state_dict(), **self._patch_center.state_dict("patch_center")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._patch_center.value = state.get("patch_centre")
+        self._patch_center.value = state.get("patch_center")

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from hooks.errors import SettingError
 from hooks.hook import Hook
-from hooks.parts.norm_layers import BatchNorm
+from hooks.parts.layers import BatchNorm
 from hooks.parts.self_supervised.gather import batch_sizes, gather
 from hooks.parts.self_supervised.teacher import MomentumTeacher
 from hooks.state import State

@@ -19,9 +19,9 @@ from hooks.needs import Needs
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.average_snapshots import Snapshots
 from hooks.parts.averaged_parameters import (
     AveragedParameters,
+    Snapshots,
     copy_in_full_precision,
     move_to_averages,
     restore_average,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.eval_mode import evaluating
-from hooks.parts.norm_layers import BatchNorm
+from hooks.parts.layers import BatchNorm
 from hooks.private_torch import tree_map_only
 from hooks.state import State
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestrator.checkpoint.manifest import MANIFEST, check_inside, position_in, read_manifest
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import MANIFEST, Position, check_inside, read_manifest
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate, write_json
@@ -95,7 +94,7 @@ def _owned(index: Mapping[str, Any]) -> set[str]:
 def list_checkpoints(storage: Storage, *, warn: bool = True) -> list[str]:
     """Return the stored checkpoints, oldest first; damaged ones are skipped with a warning."""
     names = [name for name in storage.names() if not name.startswith(".")]
-    positions = dict(zip(names, storage.each(lambda name: read_position(storage, name, warn=warn), names), strict=True))
+    positions = dict(zip(names, storage.map(lambda name: read_position(storage, name, warn=warn), names), strict=True))
     stored = {name: position for name, position in positions.items() if position}
     if stored and warn:
         warn_lost_index(storage)
@@ -105,7 +104,7 @@ def list_checkpoints(storage: Storage, *, warn: bool = True) -> list[str]:
 def read_position(storage: Storage, name: str, *, warn: bool = True) -> Position | None:
     """Return the position of a checkpoint; None if it is missing, or with a warning if it is damaged."""
     try:
-        return position_in(read_manifest(storage, name))
+        return Position.read(read_manifest(storage, name)["position"])
     except FileNotFoundError:
         # On an object store, a missing manifest may mean an unfinished save: it is written last.
         if warn and storage.local and storage.exists(f"{name}/model.pt"):

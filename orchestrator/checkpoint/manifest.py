@@ -1,17 +1,70 @@
-"""The manifest of a checkpoint: its position, and the size and sha256 of each file. Needs no torch."""
+"""The manifest of a checkpoint: the training progress, and the size and sha256 of each file. Needs no torch."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from orchestrator.checkpoint.position import Position
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import read_json, validate
+
+
+class Stage(IntEnum):
+    """Progress of the current round."""
+
+    TRAIN = 0
+    """Within a training phase, or before the first."""
+    TRAINED = 1
+    """Training has ended; validation comes next."""
+    VALIDATED = 2
+    """Validation has ended; the report comes next."""
+    REPORTED = 3
+    """The round has ended."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Counters of completed work, of the run and of the current epoch."""
+
+    epoch: int = 0
+    """Completed passes over the training data."""
+    step: int = 0
+    iteration: int = 0
+    samples: int = 0
+    world_samples: int = 0
+    offset: int = 0
+    """Samples of the current epoch that all ranks together have consumed."""
+    phase_iteration: int = 0
+    """Iterations of the current epoch that each rank has completed."""
+    eval_iterations: Mapping[str, int] = field(default_factory=dict)
+    """Iterations of each val phase since the current epoch began."""
+    val_iterations: int = 0
+    """Validation iterations since the run began."""
+    stage: Stage = Stage.TRAIN
+    stepped: bool = True
+    """False if the last iteration skipped its optimizer step."""
+
+    def __post_init__(self) -> None:
+        counts = {**vars(self), "eval_iterations": min(self.eval_iterations.values(), default=0)}
+        negative = [name for name, value in counts.items() if value < 0]
+        if negative:
+            raise ValueError(f"`position.{negative[0]}` is less than 0")
+
+    @classmethod
+    def read(cls, entries: Any) -> Self:
+        """Read a position from a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
+        values = validate(entries, Mapping[str, Any], "position")
+        missing = [field.name for field in fields(cls) if field.name not in values]
+        if missing:
+            raise ValueError(f"its position has no `{missing[0]}`")
+        position: Self = validate(values, cls, "position")
+        return position
+
 
 MANIFEST = "manifest.json"
 
@@ -70,13 +123,8 @@ def check_manifest(manifest: Any) -> dict[str, Any]:
         raise ValueError(f"`world_size` is {checkpoint.world_size}")
     for file in checkpoint.files:
         check_inside(file)
-    position_in(manifest)
+    Position.read(manifest["position"])
     return dict(manifest)
-
-
-def position_in(manifest: Mapping[str, Any]) -> Position:
-    """Return the position in a manifest; raises ValueError if it is invalid."""
-    return Position.read(manifest["position"])
 
 
 def check_inside(name: str) -> None:
@@ -89,7 +137,7 @@ def check_inside(name: str) -> None:
 def find_damage(storage: Storage, folder: str, entries: Entries, *, check_hashes: bool = True) -> str | None:
     """Return the first problem of a checkpoint's files, or None; if not `check_hashes`, compare only sizes."""
     if check_hashes:
-        reasons = storage.each(lambda file: check_file(storage, folder, file, entries[file]), entries)
+        reasons = storage.map(lambda file: check_file(storage, folder, file, entries[file]), entries)
     else:
         states = storage.tree(folder)
         reasons = [_check_size(file, entry, states.get(file)) for file, entry in entries.items()]
@@ -109,15 +157,11 @@ def find_damage_together(
     return next(filter(None, group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))), None)
 
 
-def check_file(
-    storage: Storage, folder: str, file: str, entry: Mapping[str, Any], *, check_hashes: bool = True
-) -> str | None:
-    """Return the problem of a checkpoint's file, or None; if not `check_hashes`, compare only its size."""
-    if not check_hashes:
-        return _check_size(file, entry, storage.state(f"{folder}/{file}"))
+def check_file(storage: Storage, folder: str, file: str, entry: Mapping[str, Any]) -> str | None:
+    """Return the problem of a checkpoint's file, or None."""
     size, sha256 = 0, hashlib.sha256()
     try:
-        for piece in storage.pieces(f"{folder}/{file}"):
+        for piece in storage.read_chunks(f"{folder}/{file}"):
             size += len(piece)
             sha256.update(piece)
     except FileNotFoundError:

@@ -20,25 +20,24 @@ from functools import partial
 from io import BytesIO
 from itertools import chain, count
 from pickle import UnpicklingError
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
 from hooks.state import find_evaluation_label
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.hashed_files import HashingWriter, write_file, write_object
 from orchestrator.checkpoint.index import INDEX, Index, list_checkpoints
 from orchestrator.checkpoint.manifest import (
     MANIFEST,
     Entries,
+    Position,
     RankGroup,
+    check_file,
     describe_difference,
     find_damage,
     find_damage_together,
-    position_in,
     read_manifest,
 )
-from orchestrator.checkpoint.position import Position
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import seal
@@ -70,22 +69,17 @@ class CheckpointStore:
 
     # Writing: every rank writes its files, then the master commits.
 
-    def staging_folder(self, name: str) -> str:
+    def get_staging_folder(self, name: str) -> str:
         """Return the folder that holds a checkpoint until it is committed."""
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Write objects into the unfinished checkpoint `name` and verify them; return their manifest entries."""
-        write = partial(write_object, self.storage, self.staging_folder(name))
+        write = partial(write_object, self.storage, self.get_staging_folder(name))
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
-    def link(self, name: str, file: str, source: CheckpointStore, source_name: str) -> bool:
-        """Hard-link a file of another store's checkpoint into the unfinished checkpoint `name`; return False if that
-        is impossible."""
-        return self.storage.link(f"{self.staging_folder(name)}/{file}", source.storage, f"{source_name}/{file}")
-
-    def find_unused_name(self, name: str) -> str:
+    def choose_name(self, name: str) -> str:
         """Return a name to write to: `name`, or an unused variant on an object store, which cannot replace a folder.
 
         Master only.
@@ -98,7 +92,7 @@ class CheckpointStore:
     def discard_unfinished(self, name: str) -> None:
         """Delete the files of an interrupted save."""
         if self.is_master:
-            self.storage.delete(self.staging_folder(name))
+            self.storage.delete(self.get_staging_folder(name))
 
     def commit(
         self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]
@@ -116,7 +110,7 @@ class CheckpointStore:
         )
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
-        folder = self.staging_folder(name)
+        folder = self.get_staging_folder(name)
         self._check(folder, manifest["files"], check_hashes=False)
         self.storage.write(f"{folder}/{MANIFEST}", seal(json.dumps(manifest, indent=1)))
         if folder == name:
@@ -133,16 +127,16 @@ class CheckpointStore:
         Master only; must not run during a save.
         """
         folder, _, name = path.rpartition("/")
-        names = self.names()
+        names = self.list_names()
         is_own = folder == self.storage.path
         if is_own:
-            retained = names[: names.index(self.manifest(name)["name"]) + 1]
+            retained = names[: names.index(self.read_manifest(name)["name"]) + 1]
         else:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             retained = [name]
         index = self.index.read()
-        owners = {owner: [kept for kept in owned if kept in retained] for owner, owned in index["owners"].items()}
-        labels = {label: kept for label, kept in index["labels"].items() if is_own and kept in retained}
+        owners = {owner: [item for item in owned if item in retained] for owner, owned in index["owners"].items()}
+        labels = {label: target for label, target in index["labels"].items() if is_own and target in retained}
         self.index.write({**index, "owners": {**owners, "run": [name]}, "labels": labels})
         for other in set(names) - set(retained):
             self.storage.delete(other)
@@ -150,19 +144,19 @@ class CheckpointStore:
 
     def copy_from(self, source: CheckpointStore, name: str) -> None:
         """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master only."""
-        manifest = source.manifest(name)
+        manifest = source.read_manifest(name)
         self.discard_unfinished(name)
 
         def copy(file: str) -> None:
             def fill(writer: HashingWriter) -> None:
-                for piece in source.storage.pieces(f"{name}/{file}"):
+                for piece in source.storage.read_chunks(f"{name}/{file}"):
                     writer.write(piece)
 
-            entry = write_file(self.storage, self.staging_folder(name), file, fill)
+            entry = write_file(self.storage, self.get_staging_folder(name), file, fill)
             if reason := describe_difference(file, manifest["files"][file], entry):
-                raise CheckpointError(f"checkpoint {source.path(name)}: {reason}")
+                raise CheckpointError(f"checkpoint {source.get_path(name)}: {reason}")
 
-        self.storage.each(copy, manifest["files"])
+        self.storage.map(copy, manifest["files"])
         self._finish(name, manifest)
 
     def recover(self) -> None:
@@ -184,11 +178,11 @@ class CheckpointStore:
 
     # Finding checkpoints
 
-    def path(self, name: str) -> str:
+    def get_path(self, name: str) -> str:
         """Return the path of a checkpoint, without a URL's query options and credentials."""
         return f"{self.storage.path}/{name}"
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the stored checkpoints with an intact manifest, oldest first."""
         return list_checkpoints(self.storage, warn=False)
 
@@ -201,7 +195,7 @@ class CheckpointStore:
         paths = (path.partition("/") for path in self.storage.tree())
         return sorted({name for name, _, file in paths if file in markers and not name.startswith(".")})
 
-    def latest(
+    def find_latest(
         self,
         on_skip: Callable[[str], None] = lambda reason: None,
         group: RankGroup | None = None,
@@ -238,30 +232,29 @@ class CheckpointStore:
 
         def read(name: str) -> dict[str, Any] | CheckpointError:
             try:
-                return self.manifest(name)
+                return self.read_manifest(name)
             except CheckpointError as error:
                 return error
 
-        names = self.names()
+        names = self.list_names()
         order = [*(name for name in self._folders() if name not in names), *reversed(names)]
-        return [*zip(order, self.storage.each(read, order), strict=True)]
+        return [*zip(order, self.storage.map(read, order), strict=True)]
 
     def resolve(self, label: str) -> str:
         """Return a checkpoint's name, given that name or a label such as `best`; raises CheckpointError.
 
         `last` is the newest checkpoint whose files have the right sizes.
         """
-        labelled = self.index.read()["labels"].get(label)
-        if labelled:
-            return str(labelled)
+        if target := self.index.read()["labels"].get(label):
+            return str(target)
         if label not in ("best", "last"):
-            self.manifest(label)
+            self.read_manifest(label)
             return label
         if label == "last":
-            last = self.latest(lambda reason: _log.warning("skipped: %s", reason), check_hashes=False)
+            last = self.find_latest(lambda reason: _log.warning("skipped: %s", reason), check_hashes=False)
             if last is not None:
                 return last
-        names = self.names()
+        names = self.list_names()
         if not names:
             raise CheckpointError(f"no checkpoint in {self.storage}{self._explain_missing(label)}")
         available = ", ".join(["last", *names])
@@ -273,46 +266,42 @@ class CheckpointStore:
 
     def verify(self, name: str) -> str:
         """Read all files of a checkpoint, and return its fingerprint; raises CheckpointError if one is damaged."""
-        self._check(name, self.manifest(name)["files"])
-        return self.fingerprint(name)
+        self._check(name, self.read_manifest(name)["files"])
+        return self.compute_fingerprint(name)
 
-    def fingerprint(self, name: str) -> str:
+    def compute_fingerprint(self, name: str) -> str:
         """Return the sha256 of a checkpoint's manifest, which contains the hashes of its files."""
         return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
 
     def _check(self, folder: str, entries: Entries, *, check_hashes: bool = True) -> None:
         reason = find_damage(self.storage, folder, entries, check_hashes=check_hashes)
         if reason:
-            others = ", ".join(other for other in self.names() if other != folder)
+            others = ", ".join(other for other in self.list_names() if other != folder)
             raise CheckpointError(f"{reason}; other checkpoints: {others}" if others else reason)
 
     # Reading
 
-    def manifest(self, name: str) -> dict[str, Any]:
+    def read_manifest(self, name: str) -> dict[str, Any]:
         """Return a checkpoint's manifest; raises CheckpointError if it is missing or damaged."""
         try:
             return read_manifest(self.storage, name)
         except FileNotFoundError:
-            names = ", ".join(self.names()) or "none"
+            names = ", ".join(self.list_names()) or "none"
             raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {names}") from None
         except DamagedFile as error:
             raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
 
-    def files(self, name: str) -> list[str]:
-        """Return the files of a checkpoint."""
-        return list(self.manifest(name)["files"])
-
-    def position(self, name: str) -> Position:
+    def read_position(self, name: str) -> Position:
         """Return the training progress at a checkpoint."""
-        return position_in(self.manifest(name))
+        return Position.read(self.read_manifest(name)["position"])
 
     def load(self, name: str, file: str) -> Any:
         """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for anything else."""
         try:
-            with self.storage.fetched(f"{name}/{file}") as content:
+            with self.storage.open_copy(f"{name}/{file}") as content:
                 return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-            raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
+            raise CheckpointError(f"{self.get_path(name)}/{file} cannot be loaded: {error}") from error
 
     def find_evaluated_weights(self, label: str) -> str:
         """Return the key of the weights used for validation: `model`, or that of a hook, such as `ema/model`.
@@ -321,34 +310,34 @@ class CheckpointStore:
         selects one.
         """
         name, index = self.resolve(label), self.index.read()
-        manifest, metrics = self.manifest(name), index.get("metrics", {})
-        labels = [label, *(other for other, labelled in index["labels"].items() if labelled == name)]
+        manifest, metrics = self.read_manifest(name), index.get("metrics", {})
+        labels = [label, *(other for other, target in index["labels"].items() if target == name)]
         metric = next((metrics[known] for known in labels if known in metrics), manifest.get("main_metric", ""))
         evaluations = manifest.get("evaluations", {})
         evaluation = find_evaluation_label(metric, evaluations)
         hook = "" if evaluation is None else evaluations[evaluation]
         return f"{hook}/model" if hook else "model"
 
-    def weights(self, label: str, entry: str | None = None) -> dict[str, Any]:
-        """Return the verified state dict of the evaluated weights or of `entry`, unsharded and on the CPU."""
-        name, entry = self.resolve(label), entry or self.find_evaluated_weights(label)
-        file = f"{entry.partition('/')[0]}.pt"
-        entries = self.manifest(name)["files"]
-        needed = {key: value for key, value in entries.items() if key == file or placeholders.has_shards(key)}
+    def load_weights(self, label: str, key: str | None = None) -> dict[str, Any]:
+        """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the CPU."""
+        name, key = self.resolve(label), key or self.find_evaluated_weights(label)
+        file = f"{key.partition('/')[0]}.pt"
+        entries = self.read_manifest(name)["files"]
+        needed = {other: entry for other, entry in entries.items() if other == file or placeholders.has_shards(other)}
         self._check(name, needed)
-        weights: dict[str, Any] = self._load_entries(name, {"model": entry})["model"]
+        weights: dict[str, Any] = self._load_parts(name, {"model": key})["model"]
         return weights
 
-    def state_dict_keys(self, name: str, entry: str) -> list[str]:
+    def list_keys(self, name: str, entry: str) -> list[str]:
         """Return the keys of a state dict in a checkpoint, such as `model` or `ema/model`."""
         file, _, key = entry.partition("/")
         content = self.load(name, f"{file}.pt")
         return list(content[key] if key else content)
 
-    def buffers(self, label: str) -> dict[str, Any]:
+    def load_buffers(self, label: str) -> dict[str, Any]:
         """Return the verified buffers of rank 0, including those outside the state dict (`persistent=False`)."""
         name, file = self.resolve(label), "rank-0000.pt"
-        entries = self.manifest(name)["files"]
+        entries = self.read_manifest(name)["files"]
         self._check(name, {file: entries[file]})
         buffers: dict[str, Any] = self.load(name, file)["buffers"]
         return buffers
@@ -375,23 +364,23 @@ class CheckpointStore:
         if not self.is_master:
             return ""
         buffer = BytesIO()
-        content = self._load_entries(name, {key: entry for key, entry in parts.items() if entry != "meta"})
+        content = self._load_parts(name, {part: key for part, key in parts.items() if key != "meta"})
         if "meta" in parts.values():
-            content["meta"] = {**self.manifest(name), "config": dict(config)}
+            content["meta"] = {**self.read_manifest(name), "config": dict(config)}
         torch.save(content, buffer)
         target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
         self.storage.write(target, buffer.getvalue())
-        return self.path(target)
+        return self.get_path(target)
 
-    def _load_entries(self, name: str, entries: Mapping[str, str]) -> dict[str, Any]:
-        available = {file.removesuffix(".pt"): file for file in shared_files(self.files(name))}
+    def _load_parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
+        available = {file.removesuffix(".pt"): file for file in shared_files(self.read_manifest(name)["files"])}
         content = {}
-        for target, entry in entries.items():
-            file, _, key = entry.partition("/")
+        for part, path in parts.items():
+            file, _, key = path.partition("/")
             if file not in available:
                 raise CheckpointError(f"checkpoint '{name}' has no {file}; it has {', '.join(available)}")
             loaded = self.load(name, available[file])
-            content[target] = loaded[key] if key else loaded
+            content[part] = loaded[key] if key else loaded
         return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
@@ -408,3 +397,79 @@ class CheckpointStore:
 def shared_files(files: Iterable[str]) -> list[str]:
     """Return the files that all ranks share: neither per-rank files nor shards."""
     return [file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)]
+
+
+class HashingWriter:
+    """Writer that hashes its output."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.size, self.sha256 = file, 0, hashlib.sha256()
+        self.failure: OSError | None = None
+        """Error of the file system; torch.save raises a RuntimeError that does not say it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+        self.sha256.update(data)
+        size = memoryview(data).nbytes
+        self.size += size
+        return size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_file(storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]) -> dict[str, Any]:
+    """Write a file of a checkpoint with `fill`, verify it, and return its entry; raises CheckpointError."""
+    with storage.create(f"{folder}/{file}") as stream:
+        writer = HashingWriter(stream)
+        fill(writer)
+    entry = {"sha256": writer.sha256.hexdigest(), "bytes": writer.size}
+    # A store that verifies uploads need not send the file back.
+    if not storage.verifies_uploads and (reason := check_file(storage, folder, file, entry)):
+        raise CheckpointError(f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage")
+    return entry
+
+
+def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict[str, Any]:
+    """Write an object with torch.save, verify it, and return its entry; raises CheckpointError."""
+
+    def fill(writer: HashingWriter) -> None:
+        try:
+            torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
+        except RuntimeError:
+            if writer.failure is not None:
+                raise writer.failure from None
+            raise
+
+    return write_file(storage, folder, file, fill)
+
+
+class TrainingFiles:
+    """The newest checkpoint with the training's files. Used in workers; only the master acts.
+
+    A hard link is as good as a copy, because checkpoint files are never modified.
+    """
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = [f"{file}.pt" for file in files]
+        self._position: object = None
+        self._stored: tuple[CheckpointStore, str, Mapping[str, dict[str, Any]]] | None = None
+
+    def link(self, position: object, store: CheckpointStore, name: str) -> dict[str, dict[str, Any]]:
+        """Link the files saved at a position into the unfinished checkpoint `name`; return their entries."""
+        if self._stored is None or position != self._position:
+            return {}
+        (source, stored, entries), folder = self._stored, store.get_staging_folder(name)
+        return {
+            file: entry
+            for file, entry in entries.items()
+            if store.storage.link(f"{folder}/{file}", source.storage, f"{stored}/{file}")
+        }
+
+    def keep(self, position: object, store: CheckpointStore, name: str, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Remember a stored checkpoint at a position, with the entries of its files."""
+        self._position, self._stored = position, (store, name, {file: entries[file] for file in self._files})

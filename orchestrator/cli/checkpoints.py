@@ -46,7 +46,7 @@ def evaluate(
     from orchestrator.runs.evaluation import Evaluation
     from orchestrator.runs.result import Run
 
-    evaluation = Evaluation.of(evaluated.folder, label, phase, overrides or [], workers)
+    evaluation = Evaluation.prepare(evaluated.folder, label, phase, overrides or [], workers)
     in_process = local or engine == "in-process" or (engine is None and evaluated.folder.read_launch_metadata().local)
     skip = in_process or skip_preflight
     with stdout_to_stderr(), preflight(address, evaluated.folder.location, evaluation.experiment, skip=skip):

@@ -44,8 +44,7 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the runs and sweeps in a storage with status and best metric, the newest last."""
-    from orchestrator.records.run_folder import STATUSES, RunFolder
-    from orchestrator.records.run_list import list_runs
+    from orchestrator.records.run_folder import STATUSES, RunFolder, list_runs
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
@@ -62,7 +61,7 @@ def ls(
     for _, run in selected:
         if isinstance(run, DamagedFile):
             echo(str(run), err=True)
-    rows = Storage(storage).each(_make_row, selected)
+    rows = Storage(storage).map(_make_row, selected)
     rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
@@ -145,9 +144,9 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove runs and sweeps with all their files, after listing their contents."""
-    from orchestrator.records.removal import Removal
+    from orchestrator.records.removal import plan_removal
 
-    removals = [Removal.of(run) for run in runs]
+    removals = [plan_removal(run) for run in runs]
     for removal in removals:
         echo(str(removal), err=True)
     if not yes:

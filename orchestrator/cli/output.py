@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import quantities
-from orchestrator.storage.location import is_url
+from orchestrator.storage.remote import is_url
 from orchestrator.terminal.printable import escape_controls, escape_json, escape_line
 
 

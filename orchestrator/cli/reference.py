@@ -29,13 +29,13 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
 
     Prints every problem, and exits with 2 if there is one.
     """
-    from orchestrator.config.load import load_with_data
+    from orchestrator.config.load import load_checked
     from orchestrator.config.resolve import resolve
     from orchestrator.task import has_custom_loop
 
     try:
         with stdout_to_stderr():
-            experiment = load_with_data(config, overrides or [])
+            experiment = load_checked(config, overrides or [])
     except ConfigError as error:
         if not as_json:
             raise

@@ -61,7 +61,7 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
     from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
     from orchestrator.records.run_folder import EVALUATIONS
-    from orchestrator.runs.best import UsageHint, find_best_and_divergence
+    from orchestrator.runs.best import find_best_and_divergence, make_usage_hint
 
     run = folder.read_metadata()
     reports = folder.read_current_reports()
@@ -87,7 +87,7 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
         "metrics": _select_last_metrics(reports),
         "checkpoints": checkpoints,
         "best": best,
-        "use": UsageHint.of(folder, label) if checkpoints and is_usable else None,
+        "use": make_usage_hint(folder, label) if checkpoints and is_usable else None,
     }
 
 
@@ -208,7 +208,7 @@ def _describe_shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
 
 def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """Summarize the trials of a sweep, which come the best first."""
-    from orchestrator.runs.best import UsageHint
+    from orchestrator.runs.best import make_usage_hint
     from orchestrator.sweeps.results.analysis import (
         MIN_TRIALS,
         aggregate_repeats,
@@ -241,7 +241,7 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
             else []
         ),
         "reached": reached,
-        "use": UsageHint.of(sweep.folder, "best", sweep.trial(str(best)).folder) if has_checkpoint else None,
+        "use": make_usage_hint(sweep.folder, "best", sweep.trial(str(best)).folder) if has_checkpoint else None,
         "importance": {} if importance is None else importance["importance"].to_dict(),
         "importance_spread": {} if importance is None else importance["spread"].to_dict(),
         "pareto": [*find_pareto_front(trials, dict(sweep.objectives)).index] if has_front else [],

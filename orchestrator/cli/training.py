@@ -155,7 +155,7 @@ def _experiment(config: str, overrides: list[str]) -> Experiment:
                 f"{folder} is a run, not an experiment file. To continue its best checkpoint as a new run: {command}"
             )
         return load_experiment(config, overrides)
-    return run_or_best_trial(RunFolder.open(path)).continued(label, overrides)
+    return run_or_best_trial(RunFolder.open(path)).continue_from(label, overrides)
 
 
 def run_or_best_trial(folder: RunFolder) -> Run:

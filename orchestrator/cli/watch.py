@@ -37,7 +37,7 @@ def watch(
 
     folder = RunFolder.open(run)
     frame = LiveFrame(folder)
-    view = frame.look()
+    view = frame.read_view()
     if as_json:
         print_json(view)
     elif once or not sys.stdout.isatty():
@@ -62,7 +62,7 @@ def _watch(console: Console, folder: RunFolder, frame: LiveFrame, view: Any) -> 
                 return view
             try:
                 time.sleep(frame.every_s)
-                view = frame.look()
+                view = frame.read_view()
             except OSError:
                 # A file may be rewritten at this moment; if the run was removed, this raises.
                 type(folder).open(str(folder))

@@ -29,7 +29,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     return _check_and_warn(*_read(Path(path), overrides))
 
 
-def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment as `load_experiment` does, and check its data, which may be slow."""
     from orchestrator.config.checks.data import check_data
 

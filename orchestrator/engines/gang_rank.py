@@ -27,8 +27,7 @@ from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.in_process import Rank
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.session import Assignment
-from orchestrator.engines.shared_training import session_of
+from orchestrator.engines.session import Assignment, make_session
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 
@@ -101,7 +100,7 @@ class GangRank(Rank):
             self._abort_thread = threading.Thread(target=self._abort_on_failure, args=(rendezvous, world), daemon=True)
             self._abort_thread.start()
         world.number_on_nodes()
-        self.take(session_of(assignment, world, resolved, stop_requested=lambda: self.is_warned))
+        self.take(make_session(assignment, world, resolved, stop_requested=lambda: self.is_warned))
 
     def _abort_on_failure(self, rendezvous: Rendezvous, world: World) -> None:
         """Abort this rank's collectives once another rank has failed."""

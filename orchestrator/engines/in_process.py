@@ -13,8 +13,7 @@ from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import Resources, check_fits, find_local_resources, needs_start
-from orchestrator.engines.session import Assignment, Session
-from orchestrator.engines.shared_training import SharedSession, session_of
+from orchestrator.engines.session import Assignment, Session, SharedSession, make_session
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
@@ -100,7 +99,7 @@ class InProcess(Rank):
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         world = World(device=self.device)
         options = {"display": self._display, "stop_requested": self._stop_requested, "end_hung": self._end_hung}
-        self.take(session_of(assignment, world, resolved, **options))
+        self.take(make_session(assignment, world, resolved, **options))
 
     def next(self) -> Report | None:
         """Train to the next report. Raises RankFailed if the experiment fails."""

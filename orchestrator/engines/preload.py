@@ -10,12 +10,9 @@ import gc
 
 import ray
 
+_is_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
-def _is_actor() -> bool:
-    return ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
-
-
-if _is_actor() and gc.isenabled():
+if _is_actor and gc.isenabled():
     gc.disable()
     from hooks.private_torch import import_compiler
 

@@ -63,7 +63,7 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
         _check_no_unread_keys(experiment)
     message = world.broadcast(lambda: _explain_lack_of_cpus(experiment, world))
     if message:
-        raise ConfigError([Problem("workers.cpus", message)])
+        raise ConfigError.at("workers.cpus", message)
     return {
         **datasets,
         **{phase: _make_share(dataset, phase, experiment, world, of_train) for phase, dataset in of_ray.items()},

@@ -1,16 +1,17 @@
-"""A session: one attempt of a run in one worker process, with any engine."""
+"""A session: one attempt of a run, or of runs that share a training run, in one worker process with any engine."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hooks.state import Display
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
@@ -24,15 +25,14 @@ from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, HookedRun, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
-from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.shared_training import SharedRun, SharedTraining
-from orchestrator.loop.training_loop import TrainingLoop
+from orchestrator.loop.shared_training import RUN_NOTE_PREFIX, SharedRun, SharedTraining
+from orchestrator.loop.training_loop import RunContext, TrainingLoop
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.hang import FOLDER as HANG_REPORTS
 from orchestrator.records.hang import HangReports
+from orchestrator.records.lease import is_pid_alive
 from orchestrator.records.metadata import Attempt, DataOrder, Host, LeadingAttempt
-from orchestrator.records.process import is_pid_alive
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import has_custom_loop
@@ -96,7 +96,7 @@ class Session:
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._resolved, self._display = resolved, display
+        self._given, self._display = resolved, display
         self._stop_requested, self._end_hung = stop_requested, end_hung
         self._link: MailboxLink | None = None
         if assignment.mailbox and world.is_master:
@@ -112,9 +112,12 @@ class Session:
         self.followers: Sequence[Session] = ()
         """Sessions that share this training run; set before `reports`."""
 
+    @cached_property
+    def _resolved(self) -> ResolvedExperiment:
+        return self._given or resolve(self.assignment.source)
+
     def prepare(self) -> CheckpointStore:
         """Resolve the experiment, and return its checkpoints; an evaluation uses those of its parent run."""
-        self._resolved = self._resolved or resolve(self.assignment.source)
         if self.assignment.target:
             parent = self.folder.evaluated_run()
             self._store = CheckpointStore(parent.find_checkpoint_folder(), parent.name, is_master=False)
@@ -125,15 +128,13 @@ class Session:
 
     def reports(self) -> Generator[Report, None, None]:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield each report."""
-        self._resolved = self._resolved or resolve(self.assignment.source)
         yield from produce_within(partial(torch_threads, thread_count(self._resolved.experiment)), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
         attempt = self._attempt or self._begin()
-        assert self._resolved is not None
         hang_reports = HangReports(self.folder, attempt.number, self.world.world_size)
         with HangWatch(hang_reports, self.world, self._resolved.experiment.hang, self._end_hung) as watch:
-            loop = self._loop or self._build(self._resolved, attempt)
+            loop = self._loop or self._build(attempt)
             watch.follow(loop.state)
             yield from self._write_reports(loop, attempt, watch)
 
@@ -174,11 +175,14 @@ class Session:
                 self._link.finish()
             self._artifacts.close()
 
-    def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> TrainingLoop:
+    def _build(self, attempt: Attempt) -> TrainingLoop:
         """Build the loop and its followers, and restore their checkpoints."""
-        task, experiment, hooks, target = resolved.task, resolved.experiment, resolved.hooks, self.assignment.target
+        resolved, target = self._resolved, self.assignment.target
+        task, experiment, hooks = resolved.task, resolved.experiment, resolved.hooks
         context = self._make_context(experiment, attempt)
-        data: dict[str, Any] = {"data_of": self._data_of, "origin": self._find_initial_weights(experiment)}
+        # Rank 0 reads the initial weights that were found when the run was created.
+        init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
+        data: dict[str, Any] = {"data_of": self._data_of, "origin": InitialWeights(**init) if init else None}
         if target:
             loop: TrainingLoop = EvaluationLoop(
                 task, experiment, hooks, context, kind=target.phase, rewinds=target.rewinds, **data
@@ -200,7 +204,6 @@ class Session:
     def _follow(self, training: SharedTraining, leader: LeadingAttempt) -> None:
         """Begin an attempt that shares the training of the leader."""
         attempt = self._attempt = replace(self._begin(), leader=leader)
-        assert self._resolved is not None
         experiment = self._resolved.experiment
         loop = SharedRun(training, experiment, self._resolved.hooks, self._make_context(experiment, attempt))
         self._restore(loop, attempt)
@@ -246,11 +249,6 @@ class Session:
             self._loop.end_early()
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
-
-    def _find_initial_weights(self, experiment: Experiment) -> InitialWeights | None:
-        """Return the initial weights, resolved when the run was created; None on all ranks except 0."""
-        init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
-        return InitialWeights(**init) if init else None
 
     def _write_info(self, loop: TrainingLoop) -> None:
         """Write `info.json`, and upload files that hooks wrote."""
@@ -299,9 +297,10 @@ def _begin_attempt(
         folder.storage.delete(HANG_REPORTS)
         if checkpoint and not has_explicit_start and not folder.read_attempts():
             raise UsageError(
-                f"{store.path(checkpoint)} belongs to an earlier run; move it away, or choose another out_dir or name"
+                f"{store.get_path(checkpoint)} belongs to an earlier run; move it away, or choose another out_dir or"
+                " name"
             )
-        position = store.position(checkpoint) if checkpoint else None
+        position = store.read_position(checkpoint) if checkpoint else None
         attempt = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
         if display is not None and attempt.number:
             display.line(_format_attempt(attempt, [host.node for host in hosts]))
@@ -313,7 +312,9 @@ def _begin_attempt(
     checkpoint = None
     if assignment.target is None:
         world.broadcast(recover)
-        checkpoint = world.broadcast(partial(store.reset_to, chosen)) if chosen else store.latest(log_skipped, world)
+        checkpoint = (
+            world.broadcast(partial(store.reset_to, chosen)) if chosen else store.find_latest(log_skipped, world)
+        )
     attempt: Attempt = world.broadcast(begin)
     return attempt
 
@@ -324,3 +325,107 @@ def _format_attempt(attempt: Attempt, nodes: list[str]) -> str:
     )
     ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
     return f"{start}; {ranks} on {', '.join(dict.fromkeys(nodes))}"
+
+
+class SharedSession:
+    """The sessions of an assignment and its followers, which train and report in turn. Used in workers.
+
+    Training continues until the last run ends. If one run fails, all end, and a note on the error names it.
+    """
+
+    def __init__(
+        self, assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
+    ) -> None:
+        self._world = world
+        self.sessions = [
+            Session(assignment, world, resolved, **options),
+            *(Session(follower, world, **options) for follower in assignment.followers),
+        ]
+        self._ended_runs: set[int] = set()
+
+    def reports(self) -> Generator[Report, None, None]:
+        self._choose_checkpoints()
+        leader, *followers = self.sessions
+        leader.followers = followers
+        reports = [session.reports() for session in self.sessions]
+        active, run_index = set(range(len(reports))), 0
+        try:
+            while active:
+                for run_index in sorted(active):
+                    if (yield from self._turn(run_index, reports[run_index])):
+                        continue
+                    active.remove(run_index)
+                    self.sessions[run_index].write_end()
+                    if run_index:  # the leader is still training
+                        reports[run_index].close()
+        except Exception as error:
+            error.add_note(f"{RUN_NOTE_PREFIX}{find_failed_run(error, run_index)}")
+            raise
+        finally:
+            for own in reversed(reports):
+                own.close()
+
+    def _turn(self, run_index: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
+        """Yield the next report of a run, and its test report if it stops; return whether the run continues."""
+        for report in reports:
+            yield replace(report, run_index=run_index)
+            if report.is_final or run_index in self._ended_runs:
+                return False
+            if not report.stopped:
+                return True
+        return False
+
+    def end_run(self, run_index: int) -> None:
+        """End a run at its last report."""
+        self._ended_runs.add(run_index)
+
+    def save(self) -> str:
+        """Raise: schedulers that pause trials exclude shared training."""
+        raise NotImplementedError("trials that share a training run are not paused")
+
+    def _choose_checkpoints(self) -> None:
+        """Resume all runs from the newest position where all have a checkpoint, or start all from scratch."""
+        stores = [session.prepare() for session in self.sessions]
+        newest = [store.find_latest(group=self._world) for store in stores]
+        positions = {name and _find_position(store, name) for store, name in zip(stores, newest, strict=True)}
+        if len(positions) == 1:
+            return
+        common: list[str] | None = self._world.broadcast(partial(_find_newest_common, stores))
+        if common is None and self._world.is_master:
+            names = ", ".join(session.folder.name for session in self.sessions)
+            _log.warning(
+                "%s share a training run but no checkpoints of the same place; they start from scratch, without their"
+                " checkpoints",
+                names,
+            )
+        for number, (session, store) in enumerate(zip(self.sessions, stores, strict=True)):
+            if common is None:
+                self._world.broadcast(store.clear)
+            else:
+                session.assignment = replace(session.assignment, checkpoint=store.get_path(common[number]))
+
+
+def find_failed_run(error: BaseException, otherwise: int = 0) -> int:
+    """Return the index of the run that failed, from a note on the error or on its cause."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(RUN_NOTE_PREFIX)]
+    if notes:
+        return int(notes[0].removeprefix(RUN_NOTE_PREFIX))
+    return find_failed_run(error.__cause__, otherwise) if error.__cause__ else otherwise
+
+
+def make_session(
+    assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
+) -> Session | SharedSession:
+    return (SharedSession if assignment.followers else Session)(assignment, world, resolved, **options)
+
+
+def _find_position(store: CheckpointStore, name: str) -> tuple[int, Stage]:
+    position = store.read_position(name)
+    return position.iteration, position.stage
+
+
+def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
+    """Return each store's checkpoint at the newest position that all have in common; None if there is none."""
+    by_position = [{_find_position(store, name): name for name in store.list_names()} for store in stores]
+    common = set.intersection(*map(set, by_position))
+    return [names[max(common)] for names in by_position] if common else None

@@ -16,11 +16,11 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
+from orchestrator.engines.mailbox import ReportOrdinal, ReportQueue
 from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment
-from orchestrator.engines.report_queue import ReportOrdinal, ReportQueue
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.engines.train_failures import OnFailure, first_failure
 from orchestrator.loop.report import Report

@@ -14,19 +14,18 @@ from torch.optim import Optimizer
 from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
 from hooks.state import State
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.config.checks.custom_training import list_train_parameters
 from orchestrator.config.python.user_code import find_source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError
-from orchestrator.loop.clock.span_clock import Clock
-from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.cursor import EpochProgress, RunCursor
-from orchestrator.loop.state.optimizer_state import load_state
+from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.state.cursor import EpochProgress
+from orchestrator.loop.state.hooked_contents import load_state
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
-from orchestrator.loop.training_loop import TrainingLoop, make_plan
+from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
@@ -61,7 +60,7 @@ class CustomLoop(TrainingLoop):
             plan=plan,
             clock=clock,
             state=state,
-            cursor=RunCursor(state, EpochProgress(state)),
+            epoch=EpochProgress(state),
             contents=self.parts,
         )
         self._arguments = {name: self.state.config[name] for name in list_train_parameters(type(task))}
@@ -72,9 +71,9 @@ class CustomLoop(TrainingLoop):
     def phases(self) -> tuple[str, ...]:
         return PHASES  # its phases are known only from its reports
 
-    def save_now(self) -> None:
+    def start_save(self) -> None:
         if self.parts.are_named:
-            return super().save_now()
+            return super().start_save()
         if self.saving.last_step == self.state.step:
             return None
         raise TaskError(
@@ -250,7 +249,7 @@ class CustomLoop(TrainingLoop):
         """Write a checkpoint in the middle of a round, or between two rounds if this one has no row yet."""
         began = perf_counter()
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
-        self.save_now()
+        self.start_save()
         self.cursor.stage = Stage.TRAIN
         self._ended += perf_counter() - began  # saving does not count as part of an iteration
 

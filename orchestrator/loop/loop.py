@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from hooks.hook import Hook
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import kind_of, phase_of
 from hooks.plan import Plan
 from hooks.state import State, Weights
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
-from orchestrator.errors import ConfigError, Problem, TaskError
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.data.phases import DataOf, data_from_task
-from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.model.initial_weights import load_initial_weights
+from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
-from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.training import Training, load_initial_weights
-from orchestrator.loop.training_loop import TrainingLoop
+from orchestrator.loop.step.task_errors import check_type, unexpected
+from orchestrator.loop.training import Training
+from orchestrator.loop.training_loop import RunContext, TrainingLoop
+from orchestrator.randomness import with_same_random_state
 from orchestrator.task import Task, missing_loss
 
 
 class HookedRun(TrainingLoop):
     """One run of a training loop: its hooks, evaluation, checkpoints and reports. Used in workers.
 
-    Events fire in `Training` for the start and the training phases, in `Evaluation` for the other phases, in
-    `IterationRunner` within an iteration, in `CheckpointSaver` around a checkpoint, and here for reports and the end.
+    Events fire in `Training` for the start and the training phases, in `IterationRunner` within an iteration, in
+    `CheckpointSaver` around a checkpoint, and here for the phases of val and test, for reports and the end. An
+    evaluation runs once with each set of weights in `state.evaluations`.
     """
 
     def __init__(
@@ -48,11 +52,10 @@ class HookedRun(TrainingLoop):
             plan=plan,
             clock=clock,
             state=state,
-            cursor=RunCursor(state, training.epoch),
+            epoch=training.epoch,
             contents=training.contents,
         )
-        iterations = IterationRunner(task, state, plan, clock, training.precisions, self.recorder, self.world)
-        self.evaluation = Evaluation(task, state, plan, iterations, self.cursor, training.data, self.world)
+        self._evaluator = IterationRunner(task, state, plan, clock, training.precisions, self.recorder, self.world)
         training.runs.append(self)
 
     def run(self) -> Generator[Report, None, None]:
@@ -62,17 +65,17 @@ class HookedRun(TrainingLoop):
     def _begin(self) -> None:
         self.check_data()
         self.training.begin()
-        self.evaluation.check_names()
+        self.check_phase_names()
 
     def check_data(self) -> None:
         """Raise ConfigError if a hook monitors a metric of a phase without data, or data to evaluate has no loss."""
         evaluated = [phase for phase in self.phases() if phase != "train"]
         if evaluated and type(self.task).loss is missing_loss:
-            message = (
+            raise ConfigError.at(
+                "task",
                 f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which"
-                " that is evaluated; write loss(output, batch)"
+                " that is evaluated; write loss(output, batch)",
             )
-            raise ConfigError([Problem("task", message)])
         problems = check_phases_of_metrics({"hooks": self.state.config.get("hooks")}, self.training.data.loaders)
         if problems:
             raise ConfigError(problems)
@@ -88,8 +91,8 @@ class HookedRun(TrainingLoop):
         yield from super()._rounds()
         if self.cursor.stage is not Stage.TRAIN and self._has_another_report():
             self.saving.rewind_randomness()
-            self.evaluation.run("test")
-            yield self._make_report(last=True)
+            self.evaluate("test")
+            yield self._make_report(is_last=True)
 
     def _train(self) -> None:
         self.training.train_phase()
@@ -105,14 +108,10 @@ class HookedRun(TrainingLoop):
             self.save_if_requested()
 
     def _validate(self) -> None:
-        if self._is_validation_due():
-            self.evaluation.run("val")
-
-    def _is_validation_due(self) -> bool:
         every = self.experiment.validate_every
-        if not self.training.data.phase_names("val") or every.count == 0:
-            return False
-        return self.state.finished or bool(self.stopping.reasons) or every.due(self.state)
+        is_last = self.state.finished or bool(self.stopping.reasons)
+        if self.training.data.phase_names("val") and every.count and (is_last or every.due(self.state)):
+            self.evaluate("val")
 
     def phases(self) -> tuple[str, ...]:
         data = self.training.data
@@ -121,6 +120,96 @@ class HookedRun(TrainingLoop):
 
     def _has_another_report(self) -> bool:
         return bool(self.training.data.phase_names("test")) and not self.stopping.interrupted
+
+    # Evaluation
+
+    def check_phase_names(self) -> None:
+        """Raise TaskError if a phase and a set of weights have the same name: both would report `val/NAME/loss`."""
+        for phase in self.training.data.phases:
+            name = phase.partition("/")[2]
+            if name and name in self.state.evaluations:
+                provider = self.state.evaluations[name].provider
+                raise TaskError(
+                    f"data() has a phase '{phase}', and the hook '{provider}' validates as {phase} too: rename one of"
+                    " them"
+                )
+
+    def evaluate(self, kind: str) -> None:
+        """Run the phases of `val` or of `test`, and put their metrics into `state.metrics`; collective."""
+        for phase in self.training.data.phase_names(kind):
+            self._evaluate_phase(phase)
+
+    def _evaluate_phase(self, phase: str) -> None:
+        state, cursor, data = self.state, self.cursor, self.training.data.phases[phase]
+        state.phase, state.stepped = phase, False
+        is_val = kind_of(phase) == "val"
+        offset, train_iterations = cursor.eval_iterations.get(phase, 0), state.phase_iteration
+        epoch = cursor.epoch_label
+        state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
+        state.iterations_before = cursor.val_iterations if is_val else 0
+        self.plan.fire("on_phase_start", state)
+        for label, weights in with_same_random_state(state.evaluations.items()):
+            state.evaluation, before = label, state.phase_iteration
+            meters = {name: meter.to(state.device) for name, meter in self._meters().items()}
+            with weights(state), torch.no_grad():
+                state.module.eval()
+                batches, places = data.evaluation_batches()
+                iterations = self._evaluator.evaluate(batches, meters, offset, epoch)
+                for has_batch in self._iterate_batches(places):
+                    if has_batch:
+                        next(iterations)
+                    else:
+                        state.forward(state.module, self.training.data.first_sample(phase))
+            state.module.train()
+            if meters and not data.by_index:
+                self._check_each_rank_has_samples(phase, before)
+            values = self._evaluator.reduce_metrics(f"{phase}/{label}" if label else phase, self.world, meters)
+            if not values:
+                raise TaskError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
+            if clash := values.keys() & state.metrics.keys():
+                raise TaskError(
+                    f"{', '.join(sorted(clash))} would be metrics of {phase} and of another phase: rename the phase or"
+                    " the metric"
+                )
+            state.metrics |= values
+        if is_val:
+            cursor.eval_iterations[phase] = offset + state.phase_iteration
+            cursor.val_iterations += state.phase_iteration
+        state.evaluation = ""
+        self.plan.fire("on_phase_end", state)
+        state.phase_iteration, state.phase_length = train_iterations, cursor.epoch.length
+
+    def _check_each_rank_has_samples(self, phase: str, before: int) -> None:
+        """Raise TaskError on all ranks if a rank has no samples, because computing its meters would hang or fail."""
+        counts = self.world.gather(self.state.phase_iteration - before)
+        if 0 in counts:
+            raise TaskError(
+                f"the task has meters, which need a {phase} sample on each rank, and the stream has none for rank"
+                f" {counts.index(0)}"
+            )
+
+    def _meters(self) -> Mapping[str, Any]:
+        method = self.task.meters
+        meters = check_type(method, method(), Mapping, "a mapping of names to meters")
+        for name, meter in meters.items():
+            if isinstance(meter, type) or not all(hasattr(meter, part) for part in ("to", "update", "compute")):
+                raise unexpected(method, f" for '{name}'", meter, "a torchmetrics object")
+        return meters
+
+    def _iterate_batches(self, places: Iterable[object]) -> Iterator[bool]:
+        """Yield True for each of this rank's batches.
+
+        A sharded model needs all ranks in each call, so a rank without a batch yields False while another has one.
+        """
+        if not is_sharded(self.state.module):
+            yield from (True for _ in places)
+            return
+        own = iter(places)
+        while True:
+            has_batch = next(own, own) is not own
+            if not self.world.maximum([float(has_batch)])[0]:
+                return
+            yield has_batch
 
 
 class Loop(HookedRun):
@@ -180,8 +269,8 @@ class EvaluationLoop(Loop):
         self.state.metrics, self.cursor.eval_iterations, self.cursor.stage = {}, {}, Stage.VALIDATED
         if self._rewinds:
             self.saving.rewind_randomness()
-        self.evaluation.run(self._kind)
-        report = self._make_report(last=True)
+        self.evaluate(self._kind)
+        report = self._make_report(is_last=True)
         # Hooks may restore training metrics from the checkpoint; leave them out.
         yield replace(
             report,

@@ -14,16 +14,15 @@ from hooks.metrics.names import kind_of
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State, Weights
-from orchestrator.checkpoint.training_files import TrainingFiles
+from orchestrator.checkpoint.store import TrainingFiles
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import HookedRun
 from orchestrator.loop.report import Report
-from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_loop import TrainingLoop, make_plan
+from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
@@ -105,7 +104,7 @@ class SharedTraining(Training):
             run.call_with_note(run.check_data)
         super().begin()
         for run in self._active:
-            run.call_with_note(run.evaluation.check_names)
+            run.call_with_note(run.check_phase_names)
         self._turn_start = self._capture_turn_start()
 
     def train_phase(self) -> None:
@@ -255,9 +254,9 @@ class SharedRun(HookedRun):
         )
         self.training.remove(self, self.plan)
 
-    def save_now(self) -> None:
+    def start_save(self) -> None:
         self.training.recorder.sync()  # the first run's recorder holds the training rows
-        super().save_now()
+        super().start_save()
 
     def _with_own_state(self, call: Call) -> Callable[..., None]:
         """Return a function that calls a hook with this run's state instead of the training's."""
@@ -298,8 +297,8 @@ class SharedRun(HookedRun):
         training.begin_turn()
         self._take_phase()
 
-    def _make_report(self, *, last: bool = False) -> Report:
-        report = super()._make_report(last=last)
+    def _make_report(self, *, is_last: bool = False) -> Report:
+        report = super()._make_report(is_last=is_last)
         if not report.is_final:
             self.training.end_turn(self.state.name)
         return report

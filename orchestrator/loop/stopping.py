@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from hooks.state import State
-from orchestrator.loop.clock.span_clock import Clock
+from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.world import World
 
 CHECK_EVERY_S = 0.25

@@ -10,19 +10,17 @@ from torch import nn
 
 from hooks.hook import Hook
 from hooks.state import State
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.config.optim.optimizer import build_optimizers, check_closure, needs_closure
 from orchestrator.config.optim.schedule import Schedule, Timeline
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, TaskError
-from orchestrator.loop.clock.span_clock import clock_for
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
-from orchestrator.loop.model import initial_weights, weight_sources
-from orchestrator.loop.model.meta_device import build_model, initialize_shards
-from orchestrator.loop.model.strategy import forward_pass, wrap_model
+from orchestrator.loop.model.initial_weights import load_initial_weights
+from orchestrator.loop.model.strategy import build_model, forward_pass, initialize_shards, wrap_model
 from orchestrator.loop.model.torch_settings import apply_settings, settings_without_effect
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
@@ -33,8 +31,7 @@ from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.stopping import StopCoordinator
-from orchestrator.loop.training_loop import TrainingLoop, make_plan
-from orchestrator.loop.world import World
+from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, hide_progress, show_progress
 
@@ -69,7 +66,8 @@ class Training:
             name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
             for name in experiment.optimizations
         }
-        self.timeline = self._make_timeline()
+        steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
+        self.timeline = Timeline.from_hooks(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
         self.schedules = self._make_schedules()
         on_meta = experiment.workers.meta_device and self.world.world_size > 1
         module = apply_settings(build_model(task, on_meta), experiment, self.world)
@@ -101,11 +99,6 @@ class Training:
         self._batches: Iterator[object] | None = None
         """Remaining training batches of the epoch; None between two epochs."""
         seed_all(experiment.seed + self.world.rank)
-
-    def _make_timeline(self) -> Timeline:
-        experiment = self.experiment
-        steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
-        return Timeline.from_hooks(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
 
     def _make_schedules(self) -> dict[str, Schedule | None]:
         """Return the schedule of each optimizer over the whole run, or None."""
@@ -182,7 +175,7 @@ class Training:
                 self.for_each_run(lambda run: run.finish_if_written())
                 if self._must_stop():
                     if self.stopping.interrupted:
-                        self.for_each_run(lambda run: run.save_now())
+                        self.for_each_run(lambda run: run.start_save())
                         return
                     state.request_checkpoint("stop")
                     break
@@ -256,19 +249,6 @@ class Training:
         self.runs.clear()
         self._batches = None
         self.data.close()
-
-
-def load_initial_weights(
-    module: nn.Module, experiment: Experiment, world: World, origin: InitialWeights | None
-) -> list[str]:
-    """Load the experiment's initial weights into the model, on each rank; return lines for the log."""
-    init, folders = experiment.init, experiment.import_paths
-    if init is None:
-        return []
-    source = world.broadcast(
-        lambda: weight_sources.find_again(origin) if origin else weight_sources.find(init, folders)
-    )
-    return initial_weights.load(module, init, weight_sources.read(source), source)
 
 
 def _choose_runner(task: Task, experiment: Experiment, state: State) -> type[IterationRunner]:

@@ -4,26 +4,63 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from hooks.hook import Hook
 from hooks.plan import Plan
-from hooks.state import State
-from orchestrator.checkpoint.position import Stage
+from hooks.state import Display, State
+from orchestrator.checkpoint.manifest import Stage
+from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RankMismatch
-from orchestrator.loop.clock.hook_costs import CostRecorder
-from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.report import Report
-from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.cursor import RunCursor
-from orchestrator.loop.state.saving import CheckpointContents, CheckpointSaver
+from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.state.cursor import EpochProgress, RunCursor
+from orchestrator.loop.state.saving import CheckpointContents, CheckpointSaver, RowWriter
 from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
 from orchestrator.loop.world import World
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import Task
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Rank, storage and display of a loop. By default one rank of a run that writes nothing. Used in workers."""
+
+    world: World = field(default_factory=World)
+    recorder: Recorder = field(default_factory=Recorder)
+    store: CheckpointStore | None = None
+    """Checkpoint store; None saves no checkpoints."""
+    artifacts: Path = Path(".")
+    """Local folder for files that hooks write."""
+    send_artifacts: Callable[[], None] = lambda: None
+    """Function that uploads these files to the run's storage."""
+    display: Display | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment` itself."""
+    name: str = ""
+    """Name of the run; empty for the name of the experiment."""
+    stop_requested: Callable[[], bool] = lambda: False
+    """Function that returns whether this rank is interrupted."""
+
+    def process_fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self.world, field.name) for field in fields(self.world)}
+
+    def run_fields(self, experiment: Experiment) -> dict[str, Any]:
+        return {
+            "artifacts": self.artifacts,
+            "display": self.display,
+            "config": self.config or experiment.model_dump(mode="json"),
+            "name": self.name or experiment.name,
+            "checkpoints": self.store,
+            "recent": self.recorder.recent,
+        }
+
 
 logger = logging.getLogger("hookyard")
 
@@ -46,15 +83,15 @@ class TrainingLoop(ABC):
         plan: Plan,
         clock: Clock,
         state: State,
-        cursor: RunCursor,
+        epoch: EpochProgress,
         contents: CheckpointContents,
     ) -> None:
         self.task, self.experiment, self.world, self.recorder = task, experiment, context.world, context.recorder
-        self.plan, self.clock, self.state, self.cursor = plan, clock, state, cursor
+        self.plan, self.clock, self.state, self.cursor = plan, clock, state, RunCursor(state, epoch)
         self.stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
-        self.cost_recorder = CostRecorder(self.recorder, plan, state, cursor)
+        self.row_writer = RowWriter(self.recorder, plan, state, self.cursor)
         self.saving = CheckpointSaver(
-            context.store, state, plan, contents, cursor, self.world, self.cost_recorder, context.send_artifacts
+            context.store, state, plan, contents, self.cursor, self.world, self.row_writer, context.send_artifacts
         )
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
@@ -68,7 +105,7 @@ class TrainingLoop(ABC):
 
     def save(self) -> str | None:
         """Write a checkpoint between two reports and return its path; collective."""
-        self.save_now()
+        self.start_save()
         self.saving.finish()
         return self.saving.last_path
 
@@ -88,17 +125,19 @@ class TrainingLoop(ABC):
         except BaseException as error:
             self._handle(error)
             self._close()
-            self._close_files_quietly()
+            self._clean_up(self.saving.abandon, self.saving.close, self.row_writer.close)
+            if rows := self.recorder.incomplete_rows:
+                logger.warning(
+                    "The last %d rows of rank %d are incomplete: its device had not finished computing them",
+                    rows,
+                    self.world.rank,
+                )
             raise
 
     def _handle(self, error: BaseException) -> None:
         # Wait only briefly for the device: it may have failed, or be blocked by a rank that died.
         flush_rows = partial(self.recorder.flush_within, DEVICE_TIMEOUT_S)
-        for clean_up in (flush_rows, self.plan.stop_device_timing, self.world.abort):
-            try:
-                clean_up()
-            except Exception as cleanup_error:  # keep the original error
-                logger.warning("Rank %d: cleanup after a failure failed: %s", self.world.rank, cleanup_error)
+        self._clean_up(flush_rows, self.plan.stop_device_timing, self.world.abort)
         self.recorder.drop_device_values()
         self.plan.fire("on_exception", self.state, error)
 
@@ -109,24 +148,15 @@ class TrainingLoop(ABC):
         self.plan.fire("on_end", self.state)
         self._close()
         self.saving.close()
-        self.cost_recorder.close()
+        self.row_writer.close()
 
-    def _close_files_quietly(self) -> None:
-        for files, close in (
-            ("a checkpoint", self.saving.abandon),
-            ("earlier checkpoints", self.saving.close),
-            ("rows", self.cost_recorder.close),
-        ):
+    def _clean_up(self, *calls: Callable[[], object]) -> None:
+        """Make calls after a failure. An error in one of them is only logged, to keep the original error."""
+        for call in calls:
             try:
-                close()
-            except Exception as error:  # keep the original error
-                logger.warning("Rank %d could not close %s: %s", self.world.rank, files, error)
-        if rows := self.recorder.incomplete_rows:
-            logger.warning(
-                "The last %d rows of rank %d are incomplete: its device had not finished computing them",
-                rows,
-                self.world.rank,
-            )
+                call()
+            except Exception as error:
+                logger.warning("Rank %d: cleanup after a failure failed: %s", self.world.rank, error)
 
     def _rounds(self) -> Iterator[Report]:
         """Yield the report of each round, from the restored checkpoint's stage on."""
@@ -152,20 +182,20 @@ class TrainingLoop(ABC):
     def _is_finished(self) -> bool:
         return self.cursor.stage is not Stage.TRAIN and self.state.finished
 
-    def _make_report(self, *, last: bool = False) -> Report:
+    def _make_report(self, *, is_last: bool = False) -> Report:
         state, cursor, stopping = self.state, self.cursor, self.stopping
         if stopping.reasons or self._is_finished():
             self.saving.finish()
         self.saving.finish_if_written()
         metrics = self._collect_metrics()
         self.plan.fire("on_report", state, metrics)
-        self.cost_recorder.flush()
+        self.row_writer.flush()
         is_partial = cursor.stage is Stage.TRAIN
         if not is_partial:
             cursor.stage = Stage.REPORTED
         state.metrics = {}
-        is_ending = bool(stopping.reasons) or self._is_finished()
-        is_final = is_partial or (is_ending and (last or not self._has_another_report()))
+        run_ends = bool(stopping.reasons) or self._is_finished()
+        is_final = is_partial or (run_ends and (is_last or not self._has_another_report()))
         return Report(
             metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, is_final, is_partial, self.phases()
         )
@@ -187,10 +217,10 @@ class TrainingLoop(ABC):
             return
         self.state.checkpoint_reasons.clear()
         start = perf_counter()
-        self.save_now()
+        self.start_save()
         self.clock.checkpoint_s += perf_counter() - start
 
-    def save_now(self) -> None:
+    def start_save(self) -> None:
         """Save a checkpoint, or start saving it in the background; collective."""
         self.saving.save(self.state.milestone)
 
@@ -240,7 +270,8 @@ def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
     Raises RankMismatch if ranks run different collective hooks, because they would deadlock.
     """
     plan = Plan(hooks, world.rank, world.local_rank, clock.device_mark)
-    signatures = world.gather(plan.collective_signature())
+    collective_hooks = [f"{name}:{type(hook).__name__}" for name, hook in plan.hooks.items() if hook.collective]
+    signatures = world.gather(collective_hooks)
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:
             raise RankMismatch(

@@ -39,8 +39,8 @@ class Artifacts:
         if self._run.local:
             return
         lists = [name for name in self._run.names(_LISTS) if _rank_in(name) % self._world_size == self._rank]
-        self._listed = {file for files in self._run.each(self._files_in, lists) for file in files}
-        self._run.each(self._fetch, sorted(self._listed))
+        self._listed = {file for files in self._run.map(self._files_in, lists) for file in files}
+        self._run.map(self._fetch, sorted(self._listed))
         self._sent = {name: state for name, state in self._states().items() if name in self._listed}
 
     def send(self) -> None:
@@ -50,9 +50,11 @@ class Artifacts:
         states = self._states()
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
         # Write the list first: it must name every uploaded file.
-        self._write_list({*states})
-        self._run.each(self._send, changed)
-        self._run.each(self._run.delete, [name for name in self._sent if name not in states])
+        if self._listed != {*states}:
+            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", seal(json.dumps({"files": sorted(states)})))
+            self._listed = {*states}
+        self._run.map(self._send, changed)
+        self._run.map(self._run.delete, [name for name in self._sent if name not in states])
         self._sent = states
 
     def close(self) -> None:
@@ -69,11 +71,6 @@ class Artifacts:
                     states[path.relative_to(self.folder).as_posix()] = status.st_size, status.st_mtime_ns
         return states
 
-    def _write_list(self, files: set[str]) -> None:
-        if files != self._listed:
-            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", seal(json.dumps({"files": sorted(files)})))
-            self._listed = files
-
     def _files_in(self, name: str) -> Iterable[str]:
         try:
             entries = read_json(self._run, f"{_LISTS}/{name}", check_mapping, "Files of its hooks are not downloaded.")
@@ -86,7 +83,7 @@ class Artifacts:
     def _fetch(self, name: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError), self._run.fetched(name) as content, path.open("wb") as file:
+        with suppress(FileNotFoundError), self._run.open_copy(name) as content, path.open("wb") as file:
             shutil.copyfileobj(content, file)
 
     def _send(self, name: str) -> None:

@@ -143,7 +143,7 @@ class HangReports:
     def read(self) -> list[RankStack]:
         """Return the ranks' reports, ordered by rank; skips reports that are being withdrawn."""
         names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
-        stacks = {stack.rank: stack for stack in self._storage.each(self._read, names) if stack}
+        stacks = {stack.rank: stack for stack in self._storage.map(self._read, names) if stack}
         written = self._storage.tree(STACKS) if stacks or self._world_size == 1 else {}
         for name, state in written.items():
             attempt, rank = map(int, name.split("-"))

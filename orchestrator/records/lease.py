@@ -1,22 +1,95 @@
-"""The lease on a run, which allows one driver at a time. Its claims are files in the run's folder, on a disk, NFS or an
-object store."""
+"""The lease on a run, which allows one driver at a time, and the identity of a driver's process.
+
+Its claims are files in the run's folder, on a disk, NFS or an object store. Imports neither ray nor torch.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shlex
+import socket
+import sys
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from threading import Event, Lock, Thread
 from time import gmtime, sleep, strftime, time
 from typing import Literal, Self
 
 from orchestrator.errors import HookyardError, LeaseLost, StorageError, UsageError
-from orchestrator.records.process import Process, is_pid_alive
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import parse_json, validate
+
+
+@dataclass(frozen=True)
+class Process:
+    """Identity of a process, which differs from that of later processes with the same pid."""
+
+    pid: int
+    host: str
+    boot: str | None = None
+    """Boot id of its machine, and its pid namespace; None if unknown."""
+    process_started: str | None = None
+    """Start time in the system's units."""
+
+    @classmethod
+    def this(cls) -> Self:
+        return cls(os.getpid(), socket.gethostname(), _boot(), _start_time(os.getpid()))
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def is_visible(self) -> bool:
+        """Return whether this machine can check that the process is alive."""
+        return (self.host, self.boot) == (socket.gethostname(), _boot())
+
+    def is_this(self) -> bool:
+        return self == Process.this()
+
+    def is_alive(self) -> bool:
+        """Return whether a visible process is alive, and its pid was not reused."""
+        started = _start_time(self.pid)
+        return started is not None and self.process_started in (None, started)
+
+
+def is_pid_alive(pid: int) -> bool:
+    """Return whether a process on this machine has this pid."""
+    return _start_time(pid) is not None
+
+
+def _boot() -> str | None:
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a process; None if there is none, or only a zombie."""
+    if sys.platform != "linux":
+        return _start_time_by_psutil(pid)
+    try:
+        # The program's name stands in brackets, and may contain anything.
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZX" else fields[18]
+
+
+def _start_time_by_psutil(pid: int) -> str | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.AccessDenied:
+        return "unknown"
+
 
 FOLDER = ".driver"
 """Folder with the claims on a run."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
-from orchestrator.records.process import Process
+from orchestrator.records.lease import Process
 from orchestrator.storage.stored_data import validate
 
 EngineName = Literal["train", "gang", "in-process"]

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
-from orchestrator.records.run_folder import EVALUATIONS, RunFolder
-from orchestrator.records.run_list import list_run_folders
+from orchestrator.records.run_folder import EVALUATIONS, RunFolder, list_run_folders
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")
@@ -24,28 +23,6 @@ class Removal:
     folder: RunFolder
     checkpoints_outside: Sequence[Storage]
     """Folders of checkpoints outside the run's folder, because of an `out_dir`."""
-
-    @classmethod
-    def of(cls, path: str) -> Removal:
-        """Plan the removal of a run; raises UsageError if it is a trial or running, or if another run needs it."""
-        folder = RunFolder.open(path)
-        runs = [folder, *list_run_folders(folder.storage / "trials")]
-        evaluations = folder.storage.each(lambda run: list_run_folders(run.storage / EVALUATIONS), runs)
-        for run in [folder, *(evaluation for group in evaluations for evaluation in group)]:
-            if _status(run) == "running":
-                raise UsageError(f"{run} is running: end it before you remove {folder.name}")
-        root = folder.storage.parent
-        if root.name == "trials" and RunFolder(root.parent).exists():
-            raise UsageError(
-                f"{folder} is a trial, and its sweep's tables need all trials: remove the sweep, hookyard rm"
-                f" {root.parent}"
-            )
-        for other in list_run_folders(root):
-            if _continues(other, folder) and not other.list_checkpoints():
-                raise UsageError(
-                    f"{other} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
-                )
-        return cls(folder, _checkpoints_outside(folder, runs))
 
     def __str__(self) -> str:
         trials = len(list_run_folders(self.folder.storage / "trials"))
@@ -77,6 +54,27 @@ class Removal:
         self.folder.storage.parent.delete(self.folder.name)
         if self.folder.storage.exists():
             raise StorageError(f"some files of {self.folder} could not be removed: check their permissions")
+
+
+def plan_removal(path: str) -> Removal:
+    """Plan the removal of a run; raises UsageError if it is a trial or running, or if another run needs it."""
+    folder = RunFolder.open(path)
+    runs = [folder, *list_run_folders(folder.storage / "trials")]
+    evaluations = folder.storage.map(lambda run: list_run_folders(run.storage / EVALUATIONS), runs)
+    for run in [folder, *(evaluation for group in evaluations for evaluation in group)]:
+        if _status(run) == "running":
+            raise UsageError(f"{run} is running: end it before you remove {folder.name}")
+    root = folder.storage.parent
+    if root.name == "trials" and RunFolder(root.parent).exists():
+        raise UsageError(
+            f"{folder} is a trial, and its sweep's tables need all trials: remove the sweep, hookyard rm {root.parent}"
+        )
+    for other in list_run_folders(root):
+        if _continues(other, folder) and not other.list_checkpoints():
+            raise UsageError(
+                f"{other} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
+            )
+    return Removal(folder, _checkpoints_outside(folder, runs))
 
 
 def _status(folder: RunFolder) -> str:

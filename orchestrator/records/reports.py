@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
-from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import log_omission, parse_lines, validate
+from orchestrator.checkpoint.manifest import Position, Stage
+from orchestrator.records.metadata import Attempt, seconds_at
+from orchestrator.storage.stored_data import log_omission, validate
 
 FILE = "metrics.jsonl"
 
@@ -34,30 +32,6 @@ def check_report(line: Any) -> dict[str, Any]:
     if entries.time is not None:
         seconds_at(entries.time)
     return dict(line)
-
-
-def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, Any]]:
-    """Return all reports of a run. Damaged lines are skipped with a warning, a line cut short by a kill without one.
-
-    `ended` is the metadata of a complete run, of which no report may be missing.
-    """
-    try:
-        data = storage.read(FILE)
-    except FileNotFoundError:
-        data = b""
-    path = str(storage / FILE)
-    if ended and data and not data.endswith(b"\n"):
-        log_omission(path, "its last line was cut short")
-    elif ended and (missing := (ended.reports or 0) - data.count(b"\n")) > 0:
-        log_omission(path, f"{missing} of its {ended.reports} reports are missing")
-    return parse_lines(data, path, check_report)
-
-
-def repair_reports(storage: Storage) -> None:
-    """End a line that a kill cut short, so that the next report gets its own."""
-    with suppress(FileNotFoundError):
-        if not storage.read(FILE).endswith(b"\n"):
-            storage.append(FILE, "\n")
 
 
 def drop_superseded(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]) -> list[Mapping[str, Any]]:

@@ -1,10 +1,11 @@
-"""The folder of a run: its metadata, experiment, attempts and reports."""
+"""The folder of a run: its metadata, experiment, attempts and reports; and the runs in a storage, also new ones."""
 
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,17 +14,25 @@ from typing import Any
 import yaml
 
 from orchestrator.checkpoint.index import list_checkpoints
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import MISSING, ConfigError, DamagedFile, StorageError, UsageError
-from orchestrator.records.lease import Lease, check_lease, is_driven
+from orchestrator.records.lease import FOLDER as CLAIMS
+from orchestrator.records.lease import Lease, Process, check_lease, is_driven
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
-from orchestrator.records.process import Process
 from orchestrator.records.reports import FILE as REPORTS
-from orchestrator.records.reports import drop_superseded, read_reports, repair_reports
+from orchestrator.records.reports import check_report, drop_superseded
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import append_line, check_mapping, read_json, validate, write_json
+from orchestrator.storage.stored_data import (
+    append_line,
+    check_mapping,
+    log_omission,
+    parse_lines,
+    read_json,
+    validate,
+    write_json,
+)
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
@@ -156,9 +165,8 @@ class RunFolder:
             hosts = sorted({host.node for host in attempts[-1].hosts})
             entries = {"attempts": len(attempts), "ranks": attempts[-1].world_size, "hosts": hosts}
         try:
-            entries["info"] = read_json(self.storage, "info.json", check_mapping, "It is left out of run.json.")
-        except FileNotFoundError:
-            pass
+            with suppress(FileNotFoundError):
+                entries["info"] = read_json(self.storage, "info.json", check_mapping, "It is left out of run.json.")
         except DamagedFile as error:
             _log.warning("%s", error)
         self.update(status=status, ended=now(), reports=len(self.read_reports()), **entries, **metadata)
@@ -240,7 +248,7 @@ class RunFolder:
         numbers = parse_numbers(self.storage.names("stats"), "attempt=")
         if not numbers and self.storage.exists("stats.parquet"):
             numbers = [0]
-        return [attempt for attempt in self.storage.each(self._read_attempt, numbers) if attempt]
+        return [attempt for attempt in self.storage.map(self._read_attempt, numbers) if attempt]
 
     def _read_attempt(self, number: int) -> Attempt | None:
         file = f"stats/attempt={number}/attempt.json"
@@ -266,7 +274,9 @@ class RunFolder:
         number = max((attempt.number for attempt in self.read_attempts()), default=-1) + 1
         attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
         self.write_attempt(attempt)
-        repair_reports(self.storage)
+        with suppress(FileNotFoundError):
+            if not self.storage.read(REPORTS).endswith(b"\n"):  # a kill cut the last report short
+                self.storage.append(REPORTS, "\n")
         return attempt
 
     def write_attempt(self, attempt: Attempt) -> None:
@@ -303,9 +313,21 @@ class RunFolder:
         append_line(self.storage, REPORTS, line)
 
     def read_reports(self) -> list[dict[str, Any]]:
-        """Return every intact line of `metrics.jsonl`."""
-        metadata = self.read_metadata() if self.exists() else None
-        return read_reports(self.storage, metadata if metadata and metadata.status in COMPLETE else None)
+        """Return every intact line of `metrics.jsonl`.
+
+        Damaged lines are skipped with a warning, as are missing ones of a complete run; a line cut short by a kill
+        without one.
+        """
+        metadata, path, data = self.read_metadata() if self.exists() else None, str(self.storage / REPORTS), b""
+        with suppress(FileNotFoundError):
+            data = self.storage.read(REPORTS)
+        if metadata and metadata.status in COMPLETE:
+            missing = (metadata.reports or 0) - data.count(b"\n")
+            if data and not data.endswith(b"\n"):
+                log_omission(path, "its last line was cut short")
+            elif missing > 0:
+                log_omission(path, f"{missing} of its {metadata.reports} reports are missing")
+        return parse_lines(data, path, check_report)
 
     def read_current_reports(self) -> list[Mapping[str, Any]]:
         """Return the reports that no later attempt has repeated."""
@@ -324,3 +346,98 @@ def parse_numbers(names: Sequence[str], prefix: str) -> list[int]:
     """Return the sorted numbers in names such as `rank=3`; other names are ignored."""
     suffixes = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
+
+
+def list_run_folders(storage: Storage) -> list[RunFolder]:
+    """Return the runs and sweeps in a storage by name; a folder that lost its `run.json` is skipped with a warning."""
+    folders = [RunFolder(storage, name) for name in storage.names()]
+    exists = dict(zip(folders, storage.map(RunFolder.exists, folders), strict=True))
+    for folder in folders:
+        if not exists[folder] and folder.has_lost_metadata():
+            _log.warning("%s", folder.make_lost_metadata_error())
+    return [folder for folder in folders if exists[folder]]
+
+
+def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
+    """Return the runs and sweeps in a storage with their metadata, damaged ones first, then the oldest; raises
+    UsageError if the storage does not answer."""
+    root = Storage(storage)
+    root.reach()
+    folders = [RunFolder(root, name) for name in root.names()]
+    results = zip(folders, root.map(_read_metadata, folders), strict=True)
+    runs = [(folder, metadata) for folder, metadata in results if metadata is not None]
+    return sorted(runs, key=lambda run: "" if isinstance(run[1], DamagedFile) else run[1].started)
+
+
+def _read_metadata(folder: RunFolder) -> RunMetadata | DamagedFile | None:
+    try:
+        return folder.read_metadata()
+    except FileNotFoundError:
+        return folder.make_lost_metadata_error() if folder.has_lost_metadata() else None
+    except DamagedFile as error:
+        return error
+
+
+def create_run(storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
+    """Create a run; raises UsageError if the name is taken."""
+    folder = RunFolder(storage, name)
+    check_name_is_free(folder)
+    with errors_before_start():
+        if folder.exists():
+            _log.warning("Replacing %s, which ended before training", folder)
+            for file in sorted(folder.storage.names(), key="run.json".__eq__):
+                if file != CLAIMS:
+                    folder.storage.delete(file)
+        folder.begin(experiment, **metadata)
+    return folder
+
+
+@errors_before_start()
+def check_name_is_free(folder: RunFolder) -> None:
+    """Raise UsageError if a new run would overwrite another run, or other files.
+
+    A name can be reused if the process was killed while creating the run, or if the run ended before it trained.
+    """
+    if folder.exists():
+        if _is_untrained(folder):
+            return
+        raise UsageError(
+            f"{folder} exists already. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start another run,"
+            " choose another name: --name, or name= in Python."
+        )
+    names = folder.storage.names()
+    foreign = [
+        name
+        for name in names
+        if name != CLAIMS and not any(name == first or name.startswith(f".{first}.") for first in INITIAL_FILES)
+    ]
+    if foreign or names == ["experiment.yaml"]:
+        content = ", ".join((foreign or names)[:5])
+        raise UsageError(
+            f"{folder} exists already and is not a run: it contains {content}, but no run.json. Choose"
+            " another name: --name, or name= in Python."
+        )
+
+
+def _is_untrained(folder: RunFolder) -> bool:
+    """Return whether a run, or all trials of a sweep, ended before the first step."""
+    try:
+        metadata = folder.read_metadata()
+        if folder.find_status(metadata) == "running":
+            return False
+        trials = list_run_folders(folder.storage / "trials") if metadata.sweep else []
+        return not any(map(_has_trained, trials or [folder]))
+    except DamagedFile:
+        return False
+
+
+def _has_trained(folder: RunFolder) -> bool:
+    metadata = folder.read_metadata()
+    if metadata.status in COMPLETE:
+        return True
+    files = ("metrics.jsonl", "stats.parquet", EVALUATIONS)
+    if any(map(folder.storage.exists, files)) or any("/rows-" in name for name in folder.storage.tree("stats")):
+        return True
+    parent = metadata.continued_from
+    names = {name for name in folder.find_checkpoint_folder().names() if name != "index.json"}
+    return bool(names - {parent["checkpoint"] if parent else None})

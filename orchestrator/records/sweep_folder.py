@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import UsageError
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.run_list import list_run_folders
+from orchestrator.records.run_folder import RunFolder, list_run_folders
 from orchestrator.storage import Storage
 
 SCRATCH = ".tune"

@@ -40,7 +40,7 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
     first = sweep.trial(names[0]) if len(select_candidates(ordered, next(iter(objectives)))) else None
     reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     drawn = select_trials(reported, MAX_CURVES)
-    reports = sweep.folder.storage.each(lambda name: sweep.trial(name).reports(), drawn)
+    reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
     sections = [
         *([render_configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
         render_trials(ordered, objectives, sweep.path),

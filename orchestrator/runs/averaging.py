@@ -115,8 +115,8 @@ def _choose_hook(folder: RunFolder, hook: str | None) -> str:
 def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
     """Return the averages in each checkpoint, oldest first. Of several at the same step, the latest is used."""
     by_step: dict[int, tuple[str, list[Term]]] = {}
-    for name in store.names():
-        state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.files(name) else None
+    for name in store.list_names():
+        state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.read_manifest(name)["files"] else None
         if state and state["steps"]:
             step = state["steps"][""]
             by_step[step] = name, [Term(name, step, std) for std in state["std"]]
@@ -124,7 +124,7 @@ def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
 
 
 def _choose_checkpoint(folder: RunFolder, store: CheckpointStore, snapshots: Mapping[str, Any], at: int | None) -> str:
-    steps = {store.position(name).step: name for name in snapshots}
+    steps = {store.read_position(name).step: name for name in snapshots}
     if not steps:
         raise UsageError(f"{folder} has no snapshot yet: none of its checkpoints has an average")
     if at is not None and at not in steps:
@@ -149,7 +149,7 @@ def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, 
     total: dict[str, Tensor] = {}
     record: Mapping[str, Any] = {}
     for checkpoint in dict.fromkeys(term.checkpoint for term in terms):
-        record = store.weights(checkpoint, hook)
+        record = store.load_weights(checkpoint, hook)
         first = {**record["model"], **record["exact"]}
         for number, term in enumerate(term for term in terms if term.checkpoint == checkpoint):
             averages = record["further"][str(term.std)] if number else first

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 from hooks.metrics.direction import find_best_metric
 from orchestrator.checkpoint.index import read_index, read_position, warn_lost_index
@@ -110,24 +110,24 @@ class UsageHint:
     python: str
     command: str
 
-    @classmethod
-    def of(cls, folder: RunFolder, label: str, trial: RunFolder | None = None) -> Self:
-        """Return code that loads the model, and a command that resumes the run or trains for as long again.
 
-        `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a checkpoint.
-        """
-        config, attempts = folder.read_experiment(), (trial or folder).read_attempts()
-        has_model = not attempts or attempts[-1].order is not None
-        code = f"model = {{}}.load({json.dumps(label)})"
-        if not has_model:
-            code = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
-        opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
-        python = f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}"
-        if folder.find_status() in ("interrupted", "failed", "lost"):
-            return cls(python, f"hookyard resume {shlex.quote(str(folder))}")
-        unit = "epochs" if config.get("epochs") else "steps"
-        length, scheduler = config.get(unit) or 0, config.get("scheduler")
-        entries = scheduler.items() if isinstance(scheduler, dict) else ()
-        keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTH_ARGUMENTS and value == length)]
-        longer = " ".join(f"{key}={2 * length}" for key in keys)
-        return cls(python, f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}")
+def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = None) -> UsageHint:
+    """Return code that loads the model, and a command that resumes the run or trains for as long again.
+
+    `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a checkpoint.
+    """
+    config, attempts = folder.read_experiment(), (trial or folder).read_attempts()
+    has_model = not attempts or attempts[-1].order is not None
+    code = f"model = {{}}.load({json.dumps(label)})"
+    if not has_model:
+        code = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
+    opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
+    python = f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}"
+    if folder.find_status() in ("interrupted", "failed", "lost"):
+        return UsageHint(python, f"hookyard resume {shlex.quote(str(folder))}")
+    unit = "epochs" if config.get("epochs") else "steps"
+    length, scheduler = config.get(unit) or 0, config.get("scheduler")
+    entries = scheduler.items() if isinstance(scheduler, dict) else ()
+    keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTH_ARGUMENTS and value == length)]
+    longer = " ".join(f"{key}={2 * length}" for key in keys)
+    return UsageHint(python, f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}")

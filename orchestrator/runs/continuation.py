@@ -19,7 +19,7 @@ from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
-from orchestrator.storage.location import is_url, split_options
+from orchestrator.storage.remote import is_url, split_options
 
 
 def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> CheckpointStore:
@@ -58,7 +58,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     try:
         name = store.resolve(label)
         sha256 = store.verify(name)
-        position = store.position(name)
+        position = store.read_position(name)
     except CheckpointError as error:
         raise UsageError(str(error)) from None
     source = folder.read_source().with_values(
@@ -72,15 +72,15 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     experiment = with_overrides(source, overrides)
     if experiment.init is not None:
         raise UsageError(
-            f"a run continues {store.path(name)} with its weights, so init.from={experiment.init.source} has no effect;"
-            " remove init"
+            f"a run continues {store.get_path(name)} with its weights, so init.from={experiment.init.source} has no"
+            " effect; remove init"
         )
     check_same_optimizers(folder, store, name, experiment)
     unit = "steps" if experiment.steps else "epochs"
     done, length = (position.step, experiment.steps) if experiment.steps else (position.epoch, experiment.epochs)
     if length is not None and done >= length:
         raise UsageError(
-            f"{store.path(name)} was saved after {done} {unit}, and {unit} is {length}; set a larger total, such as"
+            f"{store.get_path(name)} was saved after {done} {unit}, and {unit} is {length}; set a larger total, such as"
             f" {unit}={2 * done}"
         )
     return experiment
@@ -88,7 +88,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
 
 def check_same_optimizers(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment) -> None:
     """Raise UsageError if the optimizers of a checkpoint differ from those of the experiment."""
-    manifest = store.manifest(name)
+    manifest = store.read_manifest(name)
     optimizers = manifest.get("optimizers") or {"": manifest}
     stored = {key: entries.get("optimizer", {}).get("type") for key, entries in optimizers.items()}
     needed = {key: optimization.optimizer.type for key, optimization in experiment.optimizations.items()}
@@ -98,8 +98,8 @@ def check_same_optimizers(folder: RunFolder, store: CheckpointStore, name: str, 
         ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items()) for kinds in (stored, needed)
     )
     raise UsageError(
-        f"{store.path(name)} has the state of {stored_text}, and the experiment uses {needed_text}. Keep the optimizer,"
-        f" or start another run from the weights alone: init.from={folder}@{name}"
+        f"{store.get_path(name)} has the state of {stored_text}, and the experiment uses {needed_text}. Keep the"
+        f" optimizer, or start another run from the weights alone: init.from={folder}@{name}"
     )
 
 
@@ -109,7 +109,7 @@ def check_same_ranks(folder: RunFolder, name: str, experiment: Experiment, engin
     if engine != "in-process" and experiment.workers.min_count < ranks:
         return
     store = open_checkpoints(folder)
-    manifest = store.manifest(name)
+    manifest = store.read_manifest(name)
     stored_ranks, per_rank_state = manifest["world_size"], ", ".join(manifest.get("per_rank", ()))
     is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get("data", ("train",))
     stream = "the train data is a stream, and each {} has its own place in it"
@@ -117,7 +117,7 @@ def check_same_ranks(folder: RunFolder, name: str, experiment: Experiment, engin
         what = stream.format("rank") if is_stream else f"session.restore() has parts of each rank ({per_rank_state})"
         number = f"{stored_ranks} rank{'s' if stored_ranks > 1 else ''}"
         raise UsageError(
-            f"{what}, and {store.path(name)} is of {number}, not {ranks}; use {stored_ranks}"
+            f"{what}, and {store.get_path(name)} is of {number}, not {ranks}; use {stored_ranks}"
             f" (workers.count={stored_ranks}; resume --workers {stored_ranks}), or start another run"
         )
     processes = experiment.loader.num_workers
@@ -125,7 +125,7 @@ def check_same_ranks(folder: RunFolder, name: str, experiment: Experiment, engin
     before = orders[-1].values["loader"]["num_workers"] if orders else processes
     if is_stream and before != processes:
         raise UsageError(
-            f"{stream.format('loader process')}, and {store.path(name)} is of {before} processes for each rank, not"
+            f"{stream.format('loader process')}, and {store.get_path(name)} is of {before} processes for each rank, not"
             f" {processes}; use loader.num_workers={before}"
         )
 
@@ -134,11 +134,11 @@ def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
     """Copy the parent checkpoint into a new run. Raises CheckpointError if it has changed or is damaged."""
     parent = experiment.source.continued_from
     store = open_checkpoints(folder)
-    if parent is None or folder.read_attempts() or parent.checkpoint in store.names():
+    if parent is None or folder.read_attempts() or parent.checkpoint in store.list_names():
         return
     source = CheckpointStore(open_parent_run(folder.storage, parent).find_checkpoint_folder())
-    if source.fingerprint(parent.checkpoint) != parent.sha256:
-        raise CheckpointError(f"{source.path(parent.checkpoint)} has changed since this run was created from it")
+    if source.compute_fingerprint(parent.checkpoint) != parent.sha256:
+        raise CheckpointError(f"{source.get_path(parent.checkpoint)} has changed since this run was created from it")
     store.copy_from(source, parent.checkpoint)
 
 

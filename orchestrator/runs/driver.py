@@ -12,12 +12,18 @@ from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.records.lease import Lease
+from orchestrator.records.lease import Lease, Process
 from orchestrator.records.metadata import EngineName
-from orchestrator.records.new_run import check_name_is_free, create_run
-from orchestrator.records.process import Process
-from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
-from orchestrator.runs.best import UsageHint
+from orchestrator.records.run_folder import (
+    COMPLETE,
+    DEFAULT_STORAGE,
+    RunFolder,
+    check_name_is_free,
+    create_run,
+    errors_before_start,
+    now,
+)
+from orchestrator.runs.best import make_usage_hint
 from orchestrator.runs.continuation import check_same_optimizers, check_same_ranks, open_checkpoints, open_parent_run
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.result import Run
@@ -96,7 +102,7 @@ def resume_with_lease(
     with errors_before_start():
         metadata = folder.read_metadata()
         if metadata.status in COMPLETE:
-            command = UsageHint.of(folder, "last").command
+            command = make_usage_hint(folder, "last").command
             raise UsageError(f"{folder} has {metadata.status}. To train it longer: {command}")
         if metadata.evaluates:
             raise UsageError(
@@ -133,7 +139,7 @@ def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | Non
     store.index.read()
     folder.read_attempts()
     try:
-        return store.latest(check_hashes=False)
+        return store.find_latest(check_hashes=False)
     except CheckpointError as error:
         reports = folder.read_current_reports()
         lost = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "its training"

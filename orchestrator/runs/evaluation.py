@@ -21,8 +21,7 @@ from orchestrator.engines.session import EvaluationTarget
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName, Evaluated
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import EVALUATIONS, RunFolder
+from orchestrator.records.run_folder import EVALUATIONS, RunFolder, create_run
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.model import make_import_error
@@ -75,7 +74,7 @@ class Evaluation:
     """True if the number of ranks was set for the evaluation."""
 
     @classmethod
-    def of(
+    def prepare(
         cls, run: RunFolder, label: str, phase: Phase, overrides: Iterable[str] = (), workers: int | None = None
     ) -> Evaluation:
         """Prepare the evaluation of `best`, `last` or a named checkpoint, with overrides of the run's experiment.
@@ -146,7 +145,7 @@ def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool
     store = open_checkpoints(run)
     try:
         name = store.resolve(label)
-        sha256, manifest, position = store.verify(name), store.manifest(name), store.position(name)
+        sha256, manifest, position = store.verify(name), store.read_manifest(name), store.read_position(name)
     except CheckpointError as error:
         raise UsageError(str(error)) from None
     phases = manifest.get("phases", [phase])

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, check_index
-from orchestrator.checkpoint.manifest import MANIFEST, check_file, check_manifest
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.manifest import MANIFEST, Position, Stage, check_file, check_manifest
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError

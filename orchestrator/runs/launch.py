@@ -17,7 +17,7 @@ from orchestrator.engines.ray_environment import Ray, describe_connection, read_
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
-from orchestrator.loop.model.weight_sources import describe_initial_weights
+from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.provenance import collect_provenance
@@ -157,7 +157,7 @@ def _drive_on_ray(
             spares = f", with {workers.spares} spare" if workers.spares else ""
             display.line(f"training with a gang of {workers.describe('rank')}{spares}")
         else:
-            from orchestrator.engines.report_queue import ReportQueue
+            from orchestrator.engines.mailbox import ReportQueue
             from orchestrator.engines.train_engine import TrainJobs
 
             name, mailbox = start_mailbox(ReportQueue)

@@ -25,7 +25,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     missing or damaged, or the model has changed; UsageError if the task cannot be imported, or has no model.
     """
     store = open_checkpoints(folder)
-    weights = store.weights(label)
+    weights = store.load_weights(label)
     config = folder.read_experiment()
     extend_import_path([*folder.read_source().import_paths, Path.cwd()])
     try:
@@ -45,12 +45,12 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
         here = model.state_dict()
         mismatches = "; ".join(describe_mismatches(weights, here, here)) or error
         raise CheckpointError(
-            f"{store.path(store.resolve(label))} does not fit the model that {config['task']} now"
+            f"{store.get_path(store.resolve(label))} does not fit the model that {config['task']} now"
             f" makes{_describe_commit(folder)}: {mismatches}. {weights_only}"
         ) from None
     unsaved = {name: buffer for name, buffer in model.named_buffers() if name not in weights}
     if unsaved:
-        saved = store.buffers(label)
+        saved = store.load_buffers(label)
         for name, buffer in unsaved.items():
             buffer.copy_(saved[name])
     return model.eval()

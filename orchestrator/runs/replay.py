@@ -24,7 +24,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
@@ -220,9 +220,9 @@ def _are_equal(first: pd.Series, second: pd.Series) -> pd.Series:
 def _find_checkpoint_before(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
     """Return the last intact checkpoint before an iteration, and its iteration."""
     store = open_checkpoints(folder, is_master=False)
-    for name in reversed(store.names()):
+    for name in reversed(store.list_names()):
         try:
-            start = store.position(name).iteration
+            start = store.read_position(name).iteration
             if start < iteration:
                 store.verify(name)
                 return name, start

@@ -229,7 +229,7 @@ class Run(Result):
 
     def weights(self, label: str = "best") -> dict[str, Tensor]:
         """Return the state dict of `load`'s model, without importing the task."""
-        return self._store().weights(label)
+        return self._store().load_weights(label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
         """Return the averaged weights of profile width `std`, from the snapshots of `ema: {average: power}`.
@@ -241,7 +241,7 @@ class Run(Result):
 
         return make_average(self.folder, std, at, hook)
 
-    def continued(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
+    def continue_from(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
         """Return an experiment, with overrides, that continues from `best`, `last` or a named checkpoint.
 
         It continues with weights, optimizer, averages and counters, so `epochs` is the total. Raises UsageError if the
@@ -270,7 +270,9 @@ class Run(Result):
         """
         from orchestrator.runs.evaluation import Evaluation
 
-        return Run(Evaluation.of(self.folder, label, phase, overrides, workers).start(engine, address, local=local))
+        return Run(
+            Evaluation.prepare(self.folder, label, phase, overrides, workers).start(engine, address, local=local)
+        )
 
     def _compact(self) -> Storage:
         """Finish the compaction of the rows if it was interrupted, and return their storage."""

@@ -21,7 +21,7 @@ from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import data_from_task
-from orchestrator.loop.data.sharding import SeededBatches
+from orchestrator.loop.data.sampling import SeededBatches
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all

@@ -19,8 +19,15 @@ from threading import current_thread
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.errors import StorageError
-from orchestrator.storage.location import is_url, join_location, split_options, with_access_of, without_credentials
-from orchestrator.storage.remote import CONNECTIONS, Remote
+from orchestrator.storage.remote import (
+    CONNECTIONS,
+    Remote,
+    is_url,
+    join_location,
+    split_options,
+    with_access_of,
+    without_credentials,
+)
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -196,7 +203,7 @@ class Storage:
         files = {info.path[len(root) + 1 :]: _to_state(info) for info in infos if info.is_file}
         return dict(sorted(files.items()))
 
-    def each(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
+    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
         """Return the results of a function for all items, in order; remote calls run concurrently."""
         if self.local or current_thread().name.startswith(_THREADS):
             return [call(item) for item in items]
@@ -213,24 +220,24 @@ class Storage:
             file.seek(start)
             return file.read()
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def read_chunks(self, name: str) -> Iterator[bytes]:
         """Yield a file's bytes in pieces; raises FileNotFoundError."""
         if self.local is None:
-            yield from self._remote.pieces(self._path(name))
+            yield from self._remote.read_chunks(self._path(name))
             return
         with self._open_local(name) as file:
             while piece := file.read(_PIECE_BYTES):
                 yield piece
 
     @contextmanager
-    def fetched(self, name: str) -> Iterator[IO[bytes]]:
+    def open_copy(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file for reading, or a local copy of a remote file; raises FileNotFoundError."""
         if self.local:
             with self._open_local(name) as file:
                 yield file
             return
         with tempfile.TemporaryFile() as temporary:
-            for piece in self.pieces(name):
+            for piece in self.read_chunks(name):
                 temporary.write(piece)
             temporary.seek(0)
             yield temporary

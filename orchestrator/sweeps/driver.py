@@ -21,13 +21,19 @@ from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.ray_environment import Ray, Resources, choose_address, describe_connection, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
-from orchestrator.loop.model.weight_sources import describe_initial_weights
-from orchestrator.records.lease import Lease
+from orchestrator.loop.model.initial_weights import describe_initial_weights
+from orchestrator.records.lease import Lease, Process
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.records.new_run import check_name_is_free, create_run
-from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
-from orchestrator.records.run_folder import COMPLETE, DEFAULT_STORAGE, RunFolder, errors_before_start, now
+from orchestrator.records.run_folder import (
+    COMPLETE,
+    DEFAULT_STORAGE,
+    RunFolder,
+    check_name_is_free,
+    create_run,
+    errors_before_start,
+    now,
+)
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name, trial_number
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
@@ -167,7 +173,7 @@ def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
 
     trials = [RunFolder(folder.storage / "trials", name) for name in names]
     deadline = monotonic() + _ORPHAN_TIMEOUT_S
-    while alive := [trial for trial in folder.storage.each(RunFolder.read_metadata, trials) if has_live_process(trial)]:
+    while alive := [trial for trial in folder.storage.map(RunFolder.read_metadata, trials) if has_live_process(trial)]:
         if monotonic() > deadline:
             raise UsageError(f"process {alive[0].pid} is still training {folder}/trials/{alive[0].name}; stop it first")
         sleep(0.5)

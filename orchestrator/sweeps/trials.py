@@ -18,12 +18,11 @@ from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
-from orchestrator.engines.session import Assignment
-from orchestrator.engines.shared_training import find_failed_run
+from orchestrator.engines.session import Assignment, find_failed_run
 from orchestrator.errors import ConfigError, MetricMissing, RunError
-from orchestrator.loop.model.weight_sources import describe_initial_weights
+from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.report import Report
-from orchestrator.records.process import Process
+from orchestrator.records.lease import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.stats.read.dataset import read_row_schema

@@ -45,7 +45,7 @@ class LiveFrame:
 
     def __init__(self, folder: RunFolder) -> None:
         is_sweep = bool(folder.read_metadata().sweep)
-        self.look: Callable[[], Any] = LiveSweep(folder).look if is_sweep else LiveRun(folder).look
+        self.read_view: Callable[[], Any] = LiveSweep(folder).read_view if is_sweep else LiveRun(folder).read_view
         """Function that reads new data and returns the view."""
         self.draw: Callable[[Any, int | None], RenderableType] = draw_sweep_frame if is_sweep else draw_run_frame
         """Function that renders a view in a number of lines."""
@@ -56,7 +56,7 @@ class LiveFrame:
     def __call__(self, lines: int) -> RenderableType:
         if (start := monotonic()) >= self._next_look:
             with suppress(Exception):  # a display must never end training; the next read may succeed
-                self._view = self.look()
+                self._view = self.read_view()
             self._next_look = monotonic() + max(self.every_s, (monotonic() - start) / MAX_READ_SHARE)
         return self.draw(self._view, lines) if self._view else ""
 
@@ -83,7 +83,7 @@ def draw_run_frame(view: RunView, lines: int | None = None) -> Iterator[Renderab
         metrics = "   ".join(_format_metrics(view.report))
         yield Text(f"report {view.reports}, epoch {view.report.get('epoch', '-')}:   {metrics}")
     if view.attempts > 1:
-        yield Text(f"attempt {view.attempts}, resumed from {view.began_at or 'the beginning'}")
+        yield Text(f"attempt {view.attempts}, resumed from {view.resumed_from or 'the beginning'}")
     if view.ranks:
         visible = view.ranks
         if len(visible) > MAX_RANKS:

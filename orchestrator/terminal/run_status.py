@@ -82,7 +82,7 @@ class RunView:
     report: Mapping[str, Any]
     """The last report."""
     attempts: int
-    began_at: str | None
+    resumed_from: str | None
     """Checkpoint from which the current attempt resumed."""
     row_age_s: float | None
     """Seconds since the last row of any rank."""
@@ -96,11 +96,11 @@ class RunView:
 class LiveRun:
     """Incremental reader of a run's files, for any process that can access the run's storage.
 
-    `clock` returns Unix time. If `diagnosed` is false, there are no findings.
+    `clock` returns Unix time. If `diagnose` is false, there are no findings.
     """
 
-    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
-        self.folder, self._clock, self._diagnosed = folder, clock, diagnosed
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnose: bool = True) -> None:
+        self.folder, self._clock, self._diagnose = folder, clock, diagnose
         self._metadata: RunMetadata | None = None
         self.metadata_state: FileState | None = None
         """State of the file `run.json` when it was read."""
@@ -109,7 +109,7 @@ class LiveRun:
         self._experiment: dict[str, Any] = {}
         self._has_warned = False
         self._attempt: int | None = None
-        self._rows: AttemptTail | None = None
+        self._tail: AttemptTail | None = None
         self._rank_statuses: dict[int, RankStatus] = {}
         self._findings: tuple[Finding, ...] = ()
         self._next_comparison = float("-inf")
@@ -128,10 +128,10 @@ class LiveRun:
         return run
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """Return the valid reports that `metadata` or `look` has read so far."""
+        """Return the valid reports that `metadata` or `read_view` has read so far."""
         return drop_superseded(self._lines, self.folder.read_attempts())
 
-    def look(self) -> RunView:
+    def read_view(self) -> RunView:
         metadata, attempts = self.metadata(), self.folder.read_attempts()
         status, attempt = self.folder.find_status(metadata), attempts[-1] if attempts else None
         reports = drop_superseded(self._lines, attempts)
@@ -152,7 +152,7 @@ class LiveRun:
             reports=len(reports),
             report=reports[-1] if reports else {},
             attempts=len(attempts),
-            began_at=attempt.checkpoint if attempt else None,
+            resumed_from=attempt.checkpoint if attempt else None,
             row_age_s=row_age_s,
             ranks=ranks,
             findings=self._findings,
@@ -166,13 +166,13 @@ class LiveRun:
         if not attempts:
             return {}, pd.DataFrame()
         number = attempts[-1].number
-        if self._rows is None or number != self._attempt:
-            self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
+        if self._tail is None or number != self._attempt:
+            self._attempt, self._tail = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
             self._rank_statuses, self._findings, self._next_comparison = {}, (), float("-inf")
-        self._rows.update()
-        if has_ended and reports and not self._rows.ranks:
-            self._rows.read_compacted(attempts, reports[-1]["iteration"])
-        return self._rows.ranks, self._rows.training_rows()
+        self._tail.update()
+        if has_ended and reports and not self._tail.ranks:
+            self._tail.read_compacted(attempts, reports[-1]["iteration"])
+        return self._tail.ranks, self._tail.training_rows()
 
     def _make_rank_views(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:
         rss = dict(rows.groupby("rank")["rss_bytes"].last().dropna()) if "rss_bytes" in rows else {}
@@ -206,8 +206,8 @@ class LiveRun:
             return
         start = perf_counter()
         self._rank_statuses = compare_ranks(rows)
-        is_diagnosed = self._diagnosed and rows["rank"].nunique() <= MAX_DIAGNOSED
-        self._findings = diagnose(rows).findings if is_diagnosed else ()
+        is_diagnose = self._diagnose and rows["rank"].nunique() <= MAX_DIAGNOSED
+        self._findings = diagnose(rows).findings if is_diagnose else ()
         self._next_comparison = self._clock() + max(_COMPARE_INTERVAL_S, (perf_counter() - start) / _COMPARE_SHARE)
 
     def _find_notice(self, status: str, row_age_s: float | None, metadata: RunMetadata) -> str | None:

@@ -89,7 +89,7 @@ class LiveSweep:
         self._settled: dict[str, TrialView] = {}
         self._attempts = 0
 
-    def look(self) -> SweepView:
+    def read_view(self) -> SweepView:
         metadata = self._sweep_run.metadata()
         starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep
@@ -146,7 +146,7 @@ class LiveSweep:
             if name not in self._settled and name not in self._runs:
                 folder = RunFolder(self.folder.storage / "trials", name)
                 if folder.exists():
-                    self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
+                    self._runs[name] = LiveRun(folder, self._clock, diagnose=False)
         return [name for name in names if name in self._settled or name in self._runs]
 
     def _make_trial_view(self, name: str, metric: str, mode: str) -> TrialView:
@@ -162,7 +162,7 @@ class LiveSweep:
             status=run.folder.find_status(metadata),
             best=best[metric] if best else None,
             last=next((report[metric] for report in reversed(reports) if metric in report), None),
-            run=run.look() if metadata.status == "running" else None,
+            run=run.read_view() if metadata.status == "running" else None,
         )
         if view.status in SETTLED or (view.status == "failed" and metadata.is_user_error):
             self._settled[name] = view

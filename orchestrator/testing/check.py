@@ -18,11 +18,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.world import World
 from orchestrator.task import Task
-from orchestrator.testing.checked_runs import GIVE_FIELDS, CheckedRun, CheckedRuns, Situation, Snapshot
+from orchestrator.testing.checked_runs import GIVE_FIELDS, CheckedRun, CheckedRuns, Situation
 from orchestrator.testing.ranks import RanksFailed, on_two_ranks
 from orchestrator.testing.training import SmallTask
-from orchestrator.testing.trees import find_difference
-from orchestrator.testing.watching import CheckFailure, HookCheckFailed
+from orchestrator.testing.watching import CheckFailure, HookCheckFailed, find_difference
 
 SITUATIONS = (Situation(), Situation(ranks=2, accumulate=2), Situation(ranks=2, strategy="fsdp"))
 _METHODS = (
@@ -34,7 +33,6 @@ _METHODS = (
     "handles",
     "get_interval",
 )
-_PARTS = tuple(part.name for part in dataclasses.fields(Snapshot))
 _KEEP_STATE = (
     "return what must survive from state_dict() (from rank_state_dict() if ranks differ), and restore it in"
     " load_state_dict(); draw random numbers with torch, NumPy or random, whose generators a checkpoint holds"
@@ -179,12 +177,12 @@ def _check_observes(whole: CheckedRun, without: CheckedRun, compare: _Compare) -
         raise CheckFailure("observes", f"{what}, as without the hook", advice)
 
     for number, (snapshot, other) in enumerate(zip(whole.snapshots, without.snapshots, strict=False), 1):
-        step, other_step = snapshot.metrics.get("step"), other.metrics.get("step")
+        step, other_step = snapshot["metrics"].get("step"), other["metrics"].get("step")
         if step != other_step:
             advice = "call state.request_stop only in on_phase_end, or remove `observes`"
             fail(f"report {number} comes after step {step}, not {other_step}", advice)
         for part in ("random", "parameters", "buffers", "optimizer"):
-            if text := compare(getattr(snapshot, part), getattr(other, part)):
+            if text := compare(snapshot[part], other[part]):
                 fail(f"at report {number} {part}{text}")
     if len(whole.snapshots) == len(without.snapshots) and (text := compare(whole.end, without.end)):
         fail(f"at the end {text}")
@@ -224,8 +222,8 @@ def _expect_equal(
     if len(actual.snapshots) != total:
         fail(f"it makes {len(actual.snapshots)} reports, not {total}")
     for number, (snapshot, other) in enumerate(zip(actual.snapshots, expected.snapshots, strict=True), 1):
-        for part in _PARTS:
-            if text := compare(getattr(snapshot, part), getattr(other, part)):
+        for part, value in snapshot.items():
+            if text := compare(value, other[part]):
                 fail(f"at report {number} of {total} {part}{text}")
     for row, other_row in zip(actual.rows, expected.rows, strict=True):
         if text := compare(row, other_row):

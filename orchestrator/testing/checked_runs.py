@@ -22,8 +22,7 @@ from orchestrator.randomness import random_state
 from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
 from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
-from orchestrator.testing.trees import copy_tree, find_difference
-from orchestrator.testing.watching import CheckFailure, watch_calls
+from orchestrator.testing.watching import CheckFailure, copy_tree, find_difference, watch_calls
 
 NAME = "checked"
 """Name of the hook in its loop."""
@@ -55,25 +54,11 @@ class Situation:
 
 
 @dataclass
-class Snapshot:
-    """The state of a run at a report."""
-
-    metrics: dict[str, Any]
-    random: dict[str, Any]
-    """States of the random generators."""
-    parameters: dict[str, Any]
-    buffers: dict[str, Any]
-    optimizer: dict[str, Any]
-    state_dict: Any
-    rank_state_dict: Any
-
-
-@dataclass
 class CheckedRun:
     """The results of a run."""
 
-    snapshots: list[Snapshot] = field(default_factory=list)
-    """One at each report."""
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
+    """At each report: metrics, random generators, parameters, buffers, optimizer, and the hook's state dicts."""
     end: dict[str, Any] = field(default_factory=dict)
     """Parameters, buffers and optimizer after the run."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -158,15 +143,12 @@ class CheckedRuns:
             to_do = "leave alone what training needs; if the task is the cause, give task= with one that trains"
             raise CheckFailure("runs", f"a run with it fails: {describe_error(error)}", to_do) from error
 
-    def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> Snapshot:
-        runs_here = NAME in loop.plan.hooks
-        return Snapshot(
-            dict(metrics),
-            random_state(),
-            **_copy_training_state(loop),
-            state_dict=_read_back("state_dict", hook.state_dict()) if runs_here else {},
-            rank_state_dict=_read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},
-        )
+    def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
+        snapshot = {"metrics": dict(metrics), "random": random_state(), **_copy_training_state(loop)}
+        if NAME in loop.plan.hooks:
+            snapshot["state_dict"] = _read_back("state_dict", hook.state_dict())
+            snapshot["rank_state_dict"] = _read_back("rank_state_dict", hook.rank_state_dict())
+        return snapshot
 
 
 def _copy_training_state(loop: Loop) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import torch_threads
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import Task, has_custom_loop
 

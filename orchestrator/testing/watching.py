@@ -1,22 +1,68 @@
-"""Watched calls of a hook: device reads, collectives, columns, and shared state."""
+"""Watched calls of a hook: device reads, collectives, columns, and shared state; and differences of nested values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from functools import partial
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hooks.hook import WITHIN_ITERATION, Hook
+from hooks.parts import sharded_tensors as shards
 from hooks.plan import Call, Plan
 from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.state import State
+from orchestrator.checkpoint import placeholders
 from orchestrator.randomness import random_state
-from orchestrator.testing.trees import copy_tree, find_difference
+from orchestrator.stats.aggregate.quantities import get_unit
+
+
+def copy_tree(tree: Any) -> Any:
+    """Copy nested containers. A sharded tensor becomes a copy of this rank's shard."""
+    tensors = {id(tensor): shards.local(tensor).detach().clone() for tensor in placeholders.tensors_in(tree)}
+    return deepcopy(tree, tensors)
+
+
+def find_difference(actual: Any, expected: Any, path: str = "", varies: Collection[str] = ()) -> str:
+    """Return the path of the first difference of two trees, bit for bit, with both values; empty if they are equal.
+
+    Skips the names in `varies`, and names with a unit of time, speed or memory.
+    """
+    if type(actual) is not type(expected):
+        return f"{path} is a {type(actual).__name__}, not a {type(expected).__name__}"
+    if isinstance(expected, dict):
+        for key in {**expected, **actual}:
+            if key in varies or get_unit(str(key)) or str(key).endswith("_seconds") or key == "seconds":
+                continue
+            if key not in actual or key not in expected:
+                return f"{path}[{key!r}] is {'missing' if key not in actual else 'there, and should not be'}"
+            if text := find_difference(actual[key], expected[key], f"{path}[{key!r}]", varies):
+                return text
+        return ""
+    if isinstance(expected, (list, tuple, deque)):
+        if len(actual) != len(expected):
+            return f"{path} has {len(actual)} entries, not {len(expected)}"
+        pairs = enumerate(zip(actual, expected, strict=True))
+        return next(filter(None, (find_difference(*pair, f"{path}[{index}]", varies) for index, pair in pairs)), "")
+    if isinstance(expected, Tensor):
+        is_same = actual.dtype == expected.dtype and actual.shape == expected.shape
+        is_equal = is_same and torch.equal(actual.nan_to_num(), expected.nan_to_num())
+        return "" if is_equal else f"{path} is {_format_tensor(actual)}, not {_format_tensor(expected)}"
+    is_equal = actual is expected or actual == expected or (actual != actual and expected != expected)
+    return "" if is_equal else f"{path} is {actual!r}, not {expected!r}"
+
+
+def _format_tensor(tensor: Tensor) -> str:
+    values = tensor.flatten()[:4].tolist()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {values}{'...' if tensor.numel() > 4 else ''}"
+
 
 READS = frozenset(
     "item tolist numpy cpu __bool__ __float__ __int__ __index__ __array__ is_nonzero equal allclose nonzero argwhere"

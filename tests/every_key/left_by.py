@@ -24,7 +24,7 @@ from orchestrator.config.load import make_experiment
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.every_key.tasks import WATCHED
 from tests.tasks import Rows, numbers

@@ -17,7 +17,7 @@ from orchestrator.config.sections.workers import Ddp, Workers
 from orchestrator.config.text.source import with_value
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.loop.model import torch_settings
-from orchestrator.records.run_list import list_runs
+from orchestrator.records.run_folder import list_runs
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, WATCHED
 from tests.every_key.walk import CUDA, Key, acts, keys_of

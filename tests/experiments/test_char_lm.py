@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from experiments.char_lm import VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import experiment

@@ -24,11 +24,11 @@ CLASSES = 3
 def clouds() -> dict[str, TensorDataset]:
     """Three clouds that overlap, of odd sizes: 61 to train on, 37 to validate."""
     generator = torch.Generator().manual_seed(0)
-    centres = 1.2 * torch.randn(CLASSES, 4, generator=generator)
+    centers = 1.2 * torch.randn(CLASSES, 4, generator=generator)
 
     def some(size: int) -> TensorDataset:
         labels = torch.randint(CLASSES, (size,), generator=generator)
-        return TensorDataset(centres[labels] + torch.randn(size, 4, generator=generator), labels)
+        return TensorDataset(centers[labels] + torch.randn(size, 4, generator=generator), labels)
 
     return {"train": some(61), "val": some(37)}
 

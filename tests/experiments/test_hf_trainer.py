@@ -12,7 +12,7 @@ from experiments.hf_trainer import TrainedByTrainer
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.custom_loop import CustomLoop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment
 
@@ -42,7 +42,7 @@ def test_what_the_trainer_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_
         if restored:
             loop.restore(restored)
         reports = [report.metrics for report in loop.run()]
-        return reports, rows.columns("iteration", "loss", "lr", "grad_norm"), store.weights("last")
+        return reports, rows.columns("iteration", "loss", "lr", "grad_norm"), store.load_weights("last")
 
     reports, rows, weights = trained()
     assert [report["step"] for report in reports] == [3, 6, 9]

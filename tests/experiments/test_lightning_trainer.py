@@ -10,7 +10,7 @@ from experiments.lightning_trainer import TrainedByLightning
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.custom_loop import CustomLoop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment
 
@@ -29,7 +29,7 @@ def test_what_lightning_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_pa
         if restored:
             loop.restore(restored)
         reports = [report.metrics for report in loop.run()]
-        return reports, rows.columns("iteration", "loss", "lr"), store.weights("last")
+        return reports, rows.columns("iteration", "loss", "lr"), store.load_weights("last")
 
     reports, rows, weights = trained()
     assert [(report["step"], "val/accuracy" in report) for report in reports] == [(7, True), (14, True), (21, True)]

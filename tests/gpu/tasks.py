@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from hooks import Hook
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.write.recorder import Recorder
 from tests.tasks import Points, experiment

@@ -22,7 +22,7 @@ from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop import training_loop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import shard
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder

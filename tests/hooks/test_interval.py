@@ -7,8 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from hooks import HOOKS, Interval, State
-from hooks.duration import Duration, parse_duration
-from hooks.interval import EPOCHS_OR_STEPS, Units, count_iterations
+from hooks.interval import EPOCHS_OR_STEPS, Duration, Units, count_iterations, parse_duration
 from orchestrator.config.python.parameters import list_parameters
 
 

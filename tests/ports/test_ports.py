@@ -13,8 +13,7 @@ from orchestrator import Run, RunError, resume, run
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from tests.ports import imagenet, siamese_network, vae
 from tests.ports.harness import Fails, Port, Ranks, check
 from tests.ranks import on_ranks, until_killed

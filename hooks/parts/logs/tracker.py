@@ -12,8 +12,7 @@ from queue import Full, Queue
 from time import monotonic, time
 from typing import Any, ClassVar
 
-from hooks.duration import Duration
-from hooks.interval import at_interval
+from hooks.interval import Duration, at_interval
 from hooks.parts.logs.window_statistics import CurveLogger
 from hooks.state import State
 

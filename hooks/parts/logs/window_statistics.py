@@ -16,7 +16,7 @@ from torch import Tensor
 from hooks.hook import Priority, Ranks
 from hooks.interval import Interval, Units
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics, read, read_numbers
-from hooks.recent_rows import RECENT, KeptRows, Recent
+from hooks.recent_rows import RECENT, Recent
 from hooks.state import State
 
 Method = Literal["mean", "median", "min", "max", "current"]
@@ -110,7 +110,7 @@ class Windows:
         self._values: dict[str, dict[str, _Values]] = {}
         self._phase = ""
         self._epoch = -1
-        self._recent: Recent = KeptRows()
+        self._recent = Recent()
         self._read_rows = 0
         """Number of rows at the last update."""
         self._read_early: frozenset[str] | None = None

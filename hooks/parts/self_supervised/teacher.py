@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hooks.errors import SettingError
 from hooks.hook import Priority, Setup
 from hooks.needs import Needs
-from hooks.parts.norm_layers import RunningNorm
+from hooks.parts.layers import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 
@@ -210,7 +210,7 @@ class CenteredTeacher(MomentumTeacher):
 
     global_views: Annotated[int, Ge(1)] = 2
     """Number of global views (large crops), which come first."""
-    centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
+    center_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     """Momentum of the center: the weight of its old value at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """Teacher's temperature after the warm-up."""
@@ -223,11 +223,11 @@ class CenteredTeacher(MomentumTeacher):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._center = Center(self.centre_momentum)
+        self._center = Center(self.center_momentum)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **self._center.state_dict("centre")}
+        return {**super().state_dict(), **self._center.state_dict("center")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._center.value = state.get("centre")
+        self._center.value = state.get("center")

@@ -22,8 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from hooks.duration import Duration
-from hooks.interval import Interval
+from hooks.interval import Duration, Interval
 from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.config.python.objects import convert_task, list_import_folders, to_config

@@ -12,7 +12,7 @@ from hooks.parameter_names import Patterns, compiled, list_patterns, matched
 from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.storage.location import secrets_in
+from orchestrator.storage.remote import secrets_in
 
 
 class Init(Model):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from hooks.duration import Duration
+from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
 from orchestrator.config.python.wording import make_value_error

@@ -9,15 +9,17 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from hooks.private_torch import tree_leaves
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import ConfigError, Problem, RunError
+from orchestrator.errors import ConfigError, RunError
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.sampling import find_sampler_order
-from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, sequential, shuffled
-from orchestrator.loop.step.task_errors import check_type, missing_batch, wrong_batch, wrong_sample
+from orchestrator.loop.data.sampling import SeededBatches, ShardedSampler, find_sampler_order, sequential, shuffled
+from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
 from orchestrator.task import Task
+
+_BATCH = "a batch made from the samples"
 
 
 @runtime_checkable
@@ -40,11 +42,8 @@ class Indexed(PhaseData):
     def __init__(
         self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
     ) -> None:
-        self._task, self._dataset, self._phase = task, dataset, phase
-        self._experiment, self._world = experiment, world
-        # Not the default generator: creating an iterator must not change the random state that a resume restores.
-        self._generator = generator
-        self._is_training = phase == "train"
+        super().__init__(task, phase, experiment, world, generator)
+        self._dataset = dataset
         self._check_length()
         length = len(dataset)
         own = find_sampler_order(task, dataset, phase, experiment.seed, world)
@@ -56,33 +55,26 @@ class Indexed(PhaseData):
         if self._is_training and self.length() == 0:
             size = f"{length} samples on {world.world_size} rank{'s' if world.world_size > 1 else ''}"
             if not experiment.loader.drop_last:
-                raise ConfigError(
-                    [Problem("task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}")]
+                raise ConfigError.at(
+                    "task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}"
                 )
             message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
-            raise ConfigError([Problem("loader.drop_last", message)])
+            raise ConfigError.at("loader.drop_last", message)
 
     def _check_length(self) -> None:
         samples, ranks = len(self._dataset), self._world.world_size
         if not self._is_training and samples < ranks and self._task.meters():
-            message = (
-                f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks"
+            raise ConfigError.at(
+                "task",
+                f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks",
             )
-            raise ConfigError([Problem("task", message)])
 
     def _make_loader(self, sampler: ShardedSampler) -> Any:
-        options, train_size = self._experiment.loader, self._experiment.batch_size
-        size = train_size if self._is_training else options.eval_batch_size or train_size
-        drop_last = self._is_training and options.drop_last
-        batches = (
-            SeededBatches(sampler, size, drop_last, self._experiment.seed)
-            if options.num_workers
-            else BatchSampler(sampler, size, drop_last)
-        )
-        pinned = self._world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
-        arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": pinned}
-        if options.num_workers:
-            arguments |= {"num_workers": options.num_workers, "persistent_workers": True}
+        batches = BatchSampler(sampler, self._batch_size, self._drop_last)
+        arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": self._pin_memory}
+        if processes := self._experiment.loader.num_workers:
+            batches = SeededBatches(sampler, self._batch_size, self._drop_last, self._experiment.seed)
+            arguments |= {"num_workers": processes, "persistent_workers": True}
         loader = self._task.loader(self._dataset, batches, self._phase, arguments)
         return check_type(self._task.loader, loader, Loader, "an iterable with a length, such as a DataLoader")
 
@@ -94,7 +86,7 @@ class Indexed(PhaseData):
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         self.sampler.begin(epoch, offset)
-        self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
+        self._seed_generator(epoch)
         return iterate_batches(self.loader, self._phase)
 
     def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
@@ -139,7 +131,7 @@ def _fetch_in_process(loader: Any, batches: Iterable[list[int]], phase: str) -> 
         except Exception as error:  # user code may raise anything
             raise _explain(loader, indices, phase, error)  # noqa: B904  # `_explain` sets the cause
         if batch is None:
-            raise missing_batch(collate)
+            raise unexpected(collate, "", None, _BATCH)
         yield batch
 
 
@@ -156,7 +148,7 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
             # `_explain` sets the cause.
             raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
         if batch is None:
-            raise missing_batch(loader.collate_fn)
+            raise unexpected(loader.collate_fn, "", None, _BATCH)
         count += 1
         yield batch
 
@@ -171,15 +163,29 @@ def _is_raised_again(error: Exception) -> bool:
 
 def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:
     """Load the samples of a batch one by one, and return an error that names the failing sample, or all samples."""
-    samples = []
+    shapes = []
     for index in indices:
         try:
-            samples.append(loader.dataset[index])
+            shapes.append(_describe_shapes(loader.dataset[index]))
         except Exception as cause:
             cause.__suppress_context__ = True  # hides the first attempt
-            failure = wrong_sample(phase, index, cause)
+            reason = f"{type(cause).__name__}: {cause}"
+            failure = RunError(f"sample {index} of the {phase} data cannot be fetched: {reason}")
             failure.__cause__ = cause
             return failure
-    failure = wrong_batch(phase, indices, samples, error)
+    names = f"samples {', '.join(map(str, indices))}"
+    for index, shape in zip(indices, shapes, strict=True):
+        if shape != shapes[0]:
+            names = f"samples {indices[0]} of shapes {shapes[0]} and {index} of shapes {shape}"
+            break
+    failure = RunError(
+        f"{names} of the {phase} data cannot be collated into a batch: {type(error).__name__}: {error}. Return samples"
+        " of one shape, or write collate() in the task"
+    )
     failure.__cause__ = error
     return failure
+
+
+def _describe_shapes(sample: Any) -> str:
+    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")]
+    return ", ".join(shapes) or type(sample).__name__

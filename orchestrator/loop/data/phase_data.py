@@ -6,11 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.loop.world import World
+from orchestrator.task import Task
+
 
 class PhaseData(ABC):
     """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once. Used in workers.
 
-    The default methods suit data whose position follows from the loop's counters.
+    The default methods suit data whose position follows from the loop's counters. `generator` is not torch's default:
+    creating an iterator must not change the random state that a resume restores.
     """
 
     loader: Any
@@ -23,6 +30,20 @@ class PhaseData(ABC):
     """True if training ends when a rank has no batch left; then all ranks agree before each batch."""
     is_exhausted = False
     """True if training has ended because a rank had no batch left."""
+
+    def __init__(
+        self, task: Task, phase: str, experiment: Experiment, world: World, generator: torch.Generator
+    ) -> None:
+        self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
+        self._generator, self._is_training = generator, phase == "train"
+        options, train_size = experiment.loader, experiment.batch_size
+        self._batch_size = train_size if self._is_training else options.eval_batch_size or train_size
+        self._drop_last = self._is_training and options.drop_last
+        self._pin_memory = world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
+
+    def _seed_generator(self, number: int) -> None:
+        """Seed the loader's generator for an epoch or pass."""
+        self._generator.manual_seed(self._experiment.seed * 1_000_003 + number * 1_009 + self._world.rank)
 
     @abstractmethod
     def length(self, offset: int = 0) -> int:

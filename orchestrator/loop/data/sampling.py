@@ -1,20 +1,114 @@
-"""The order of a task's own sampler; it must be the same on all ranks and in each call."""
+"""The order of an epoch's samples, by default or of a task's own sampler, and this rank's share of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import BatchSampler, Sampler
 
-from orchestrator.errors import ConfigError, Problem
-from orchestrator.loop.data.sharding import Order
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.world import World
-from orchestrator.randomness import seeded
+from orchestrator.randomness import seed_host, seeded
 from orchestrator.task import Task
+
+Order = Callable[[int], list[int]]
+"""Function from an epoch to the indices of its samples, the same on all ranks and each time."""
+
+
+def sequential(length: int) -> Order:
+    return lambda epoch: list(range(length))
+
+
+def shuffled(length: int, seed: int) -> Order:
+    """Return the order of torch's DistributedSampler."""
+
+    def order(epoch: int) -> list[int]:
+        indices: list[int] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        return indices
+
+    return order
+
+
+class ShardedSampler(Sampler[int]):
+    """Sampler of this rank's share of `length` samples, from any position in an epoch. Used in workers.
+
+    With `even`, shares are those of torch's DistributedSampler: a few samples are repeated to give all ranks the same
+    number. `offset` counts the samples of this epoch that all ranks have consumed. Shares are interleaved, so the
+    consumed samples are a prefix of the epoch's order, and any number of ranks can continue the epoch.
+    """
+
+    def __init__(self, order: Order, length: int, rank: int, world_size: int, *, even: bool) -> None:
+        self.order, self.length = order, length
+        self.rank, self.world_size, self.even = rank, world_size, even
+        self.epoch = 0
+        self.offset = 0
+        self.current_epoch = 0
+        """Number of the current epoch, even if all epochs have the same order."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; keeps the offset."""
+        self.epoch = epoch
+
+    def begin(self, epoch: int, offset: int) -> None:
+        """Begin an epoch after `offset` samples."""
+        self.current_epoch, self.offset = epoch, offset
+
+    def __iter__(self) -> Iterator[int]:
+        order = self.order(self.epoch)
+        if len(order) != self.length:
+            raise TaskError(
+                f"the sampler gives {len(order)} samples in epoch {self.epoch}, and {self.length} in the first; give as"
+                " many in each"
+            )
+        rest = order[self.offset :]
+        if self.even and rest:
+            missing = -len(rest) % self.world_size
+            rest += (order * (missing // len(order) + 1))[:missing]
+        return iter(rest[self.rank :: self.world_size])
+
+    def __len__(self) -> int:
+        rest = max(0, self.length - self.offset)
+        return -(-(rest if self.even else rest - self.rank) // self.world_size)
+
+
+class SeededBatches(BatchSampler):
+    """Sampler of this rank's batches, each with its own seed, for a loader with processes. Used in workers.
+
+    The process that fetches a batch seeds all generators. The seed depends on the experiment's seed, the epoch, and the
+    batch's position in the epoch's order. So the random numbers do not depend on the process, nor on a resume.
+    """
+
+    def __init__(self, sampler: ShardedSampler, batch_size: int, drop_last: bool, seed: int) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self._sharded_sampler, self._seed = sampler, seed
+
+    def __iter__(self) -> Iterator[list[int]]:
+        sampler = self._sharded_sampler
+        for number, batch in enumerate(super().__iter__()):
+            position = sampler.offset + number * self.batch_size * sampler.world_size + sampler.rank
+            entropy = np.random.SeedSequence([self._seed, sampler.current_epoch, position])
+            yield _Batch(batch, int(entropy.generate_state(1)[0]))
+
+
+class _Batch(list[int]):
+    """Indices of a batch. Unpickled in a loader process, they become a plain list, and seed that process."""
+
+    def __init__(self, indices: list[int], seed: int) -> None:
+        super().__init__(indices)
+        self.seed = seed
+
+    def __reduce__(self) -> tuple[Callable[..., list[int]], tuple[Any, ...]]:
+        return _seed_and_return, (list(self), self.seed)
+
+
+def _seed_and_return(indices: list[int], seed: int) -> list[int]:
+    seed_host(seed)
+    return indices
 
 
 def find_sampler_order(task: Task, dataset: Any, phase: str, seed: int, world: World) -> tuple[Order, int] | None:
@@ -46,7 +140,7 @@ def find_sampler_order(task: Task, dataset: Any, phase: str, seed: int, world: W
 
 
 def _problem(method: str, message: str, advice: str | None = None) -> ConfigError:
-    return ConfigError([Problem("task", f"{method} {message}", suggestion=advice)])
+    return ConfigError.at("task", f"{method} {message}", suggestion=advice)
 
 
 def _make_weighted_order(weights: Iterable[float], samples: int, seed: int, method: str) -> Order:

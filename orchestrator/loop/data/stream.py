@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.config.checks.data import get_length
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, TaskError
+from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.stream_shard import Share, check_sharding_declared, has_state
 from orchestrator.loop.world import World
@@ -40,23 +40,19 @@ class Stream(PhaseData):
         generator: torch.Generator,
         build_again: Callable[[], Any],
     ) -> None:
-        self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
-        self._generator, self._build_again = generator, build_again
-        self._is_training = phase == "train"
+        super().__init__(task, phase, experiment, world, generator)
+        self._build_again = build_again
         self.stops_when_exhausted = self._is_training and experiment.loader.on_exhausted == "stop"
-        options, train_size = experiment.loader, experiment.batch_size
-        self._batch_size = train_size if self._is_training else options.eval_batch_size or train_size
-        self._drop_last = self._is_training and options.drop_last
         self._share: Share | None = None
         self.loader: Any = data
         if not is_loader(data):
             self._check_dataset(data)
             self._share = Share(data, world.rank, world.world_size, experiment.seed)
-            self.loader = self._make_loader(self._share, generator, options.num_workers)
+            self.loader = self._make_loader(self._share, generator, experiment.loader.num_workers)
         if self._is_training and not has_state(self.loader):
             message = f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume"
             advice = "return the dataset, or torchdata's StatefulDataLoader"
-            raise ConfigError([Problem("task", message, suggestion=advice)])
+            raise ConfigError.at("task", message, suggestion=advice)
         self._pass_length = self._agree_on_length(self._find_own_length())
         self._is_whole = self._find_own_length() == self._pass_length
         self._is_epoch_one_pass = self._pass_length is not None and experiment.epoch_steps is None
@@ -74,20 +70,18 @@ class Stream(PhaseData):
         name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
         if not isinstance(dataset, IterableDataset) and iter(dataset) is dataset:
             message = f"{name} is an iterator, which ends after one pass; return an object whose __iter__ starts over"
-            raise ConfigError([Problem("task", message)])
+            raise ConfigError.at("task", message)
         if self._world.world_size > 1 or loader.num_workers:
             check_sharding_declared(dataset, self._phase)
 
     def _make_loader(
         self, share: Share, generator: torch.Generator, num_workers: int = 0, batch_size: int | None = None
     ) -> Any:
-        pin = self._experiment.loader.pin_memory
-        pinned = self._world.device.type == "cuda" if pin is None else pin
         options: dict[str, Any] = {
             "batch_size": batch_size or self._batch_size,
             "drop_last": self._drop_last,
             "generator": generator,
-            "pin_memory": pinned,
+            "pin_memory": self._pin_memory,
         }
         if num_workers:
             options["num_workers"] = num_workers
@@ -127,14 +121,14 @@ class Stream(PhaseData):
         if self._pass_length is not None:
             if self._pass_length == 0:
                 message = f"is {experiment.batch_size}, but the train stream fills no such batch on a rank"
-                raise ConfigError([Problem("batch_size", message)])
+                raise ConfigError.at("batch_size", message)
             return self._pass_length
         if experiment.steps is None:
-            message = (
+            raise ConfigError.at(
+                "epochs",
                 f"is {experiment.epochs}, but the train data is a stream without a length, so an epoch has no end: set"
-                " epoch_steps too, or steps instead, or give the dataset a __len__"
+                " epoch_steps too, or steps instead, or give the dataset a __len__",
             )
-            raise ConfigError([Problem("epochs", message)])
         return experiment.steps * experiment.micro_batches
 
     def length(self, offset: int = 0) -> int:
@@ -194,7 +188,7 @@ class Stream(PhaseData):
         """Return a pass, or its rest from `position` on. Skipping to it does not change the training's random state."""
         if self._share is not None:
             self._share.passes = self._passes
-        self._generator.manual_seed(self._experiment.seed * 1_000_003 + self._passes * 1_009 + self._world.rank)
+        self._seed_generator(self._passes)
         if position is None:
             return self._with_located_errors(iter(self.loader))
         before = random_state()

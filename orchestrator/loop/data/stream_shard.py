@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError
 from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
 from orchestrator.randomness import random_state, restore_random_state, seed_all
 
@@ -156,7 +156,7 @@ def check_sharding_declared(dataset: Any, phase: str) -> None:
             "set shares_itself = True on its class if it shards itself among all of them, or False to leave sharding to"
             " the loop"
         )
-        raise ConfigError([Problem("task", message, suggestion=advice)])
+        raise ConfigError.at("task", message, suggestion=advice)
 
 
 def _classes(dataset: Any) -> set[str]:

@@ -1,8 +1,9 @@
-"""Data-parallel strategies: DDP and FSDP. Runs in workers."""
+"""Building a model for data-parallel training with DDP or FSDP, also on torch's meta device. Runs in workers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from copy import copy
 from inspect import signature
 from typing import Any
@@ -14,12 +15,14 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.norm_layers import RunningNorm
+from hooks.parts.layers import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import ConfigError, Problem, TaskError
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.model.torch_settings import compile_mode
+from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.world import World
+from orchestrator.randomness import seed_all
 from orchestrator.task import Task, has_turns
 
 # The hook sync_buffers broadcasts buffers once per phase, instead of DDP in each forward pass. The option had a
@@ -105,13 +108,8 @@ def shard(module: nn.Module, units: Collection[nn.Module], world: World, precisi
 def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
     """Compile each unit's forward pass, but not the calls that gather and release its parameters."""
     if not units:
-        raise ConfigError(
-            [
-                Problem(
-                    "compile",
-                    "has no effect: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none",
-                )
-            ]
+        raise ConfigError.at(
+            "compile", "has no effect: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none"
         )
     for unit in units:
         unit.forward = torch.compile(unit.forward, mode=mode)
@@ -179,3 +177,38 @@ def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -
         if number in state:
             state[number] = {name: shard_like(value, parameter) for name, value in state[number].items()}
     return {**saved, "state": state}
+
+
+INITIALIZERS = ("reset_parameters", "init_weights", "_reset_parameters")
+"""Methods that initialize a module's tensors; torch's attention has the last one."""
+
+
+def build_model(task: Task, on_meta: bool) -> nn.Module:
+    """Build the task's model. Raises TaskError if `on_meta` and a part of it has no method to initialize it."""
+    with torch.device("meta") if on_meta else nullcontext():
+        module = check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+    own_tensors = {name: [*part.parameters(False), *part.buffers(False)] for name, part in module.named_modules()}
+    parts = [
+        name for name, tensors in own_tensors.items() if tensors and not _find_initializer(module.get_submodule(name))
+    ]
+    if on_meta and parts:
+        names = listed([f"'{name}' ({type(module.get_submodule(name)).__name__})" for name in parts], 4)
+        raise TaskError(
+            f"workers.meta_device: {len(parts)} parts of the model have parameters or buffers and no"
+            f" reset_parameters(): {names}. Write that method, which sets their values, or remove workers.meta_device"
+        )
+    return module
+
+
+def initialize_shards(module: nn.Module, seed: int, world: World) -> None:
+    """Allocate and initialize this rank's shards of a model from the meta device; collective."""
+    module.to_empty(device=world.device)
+    seed_all(seed + world.rank)
+    for part in reversed([*module.modules()]):  # a model's own method comes after those of its parts
+        if initialize := _find_initializer(part):
+            initialize()
+    coalesced.broadcast([*module.buffers()])
+
+
+def _find_initializer(part: nn.Module) -> Callable[[], Any] | None:
+    return next((getattr(part, name) for name in INITIALIZERS if hasattr(part, name)), None)

@@ -11,12 +11,12 @@ from torch import nn
 
 from hooks.parameter_names import Patterns, matched
 from hooks.parts.activation_checkpointing import keep_no_activations
-from hooks.parts.norm_layers import BatchNorm
+from hooks.parts.layers import BatchNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.config.python.parameters import find_changed_keys
 from orchestrator.config.sections.experiment import Compile, Experiment
 from orchestrator.config.sections.workers import Ddp
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
 
 
@@ -24,14 +24,14 @@ def apply_settings(module: nn.Module, experiment: Experiment, world: World) -> n
     """Apply the experiment's settings to the model, and return it; raises ConfigError for a key without effect."""
     if experiment.sync_batchnorm:
         if not any(isinstance(part, BatchNorm) for part in module.modules()):
-            raise ConfigError([Problem("sync_batchnorm", "has no effect: the model has no BatchNorm")])
+            raise ConfigError.at("sync_batchnorm", "has no effect: the model has no BatchNorm")
         if world.world_size > 1:
             module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
     if experiment.activation_checkpointing is not None:
         _checkpoint_activations(module, experiment.activation_checkpointing)
     if experiment.channels_last:
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
-            raise ConfigError([Problem("channels_last", "has no effect: the model has no 2d convolutions")])
+            raise ConfigError.at("channels_last", "has no effect: the model has no 2d convolutions")
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
     compiles_units = experiment.workers.strategy == "fsdp" and world.world_size > 1
     if experiment.compile and not compiles_units:
@@ -53,7 +53,7 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
     try:
         names = matched(patterns, submodules, kind="submodule with a forward pass")
     except ValueError as error:
-        raise ConfigError([Problem("activation_checkpointing", str(error))]) from None
+        raise ConfigError.at("activation_checkpointing", str(error)) from None
     inside: set[nn.Module] = set()
     for name in names:
         if submodules[name] not in inside:

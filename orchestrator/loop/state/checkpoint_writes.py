@@ -1,4 +1,4 @@
-"""Writing of a checkpoint's files, in the foreground, or in the background by a thread that writes a copy."""
+"""Writing of a checkpoint's files in the background, by a thread that writes a copy."""
 
 from __future__ import annotations
 
@@ -88,36 +88,46 @@ def _like(copy: Tensor, tensor: Tensor) -> Tensor:
     return copy.requires_grad_(tensor.requires_grad)
 
 
-class ForegroundWrite:
-    """Write of this rank's files of one checkpoint, in the training loop itself. Used in workers."""
+class BackgroundWrite:
+    """Write of this rank's files of one checkpoint in a thread, which calls no collective. Used in workers.
 
-    is_writing = has_failed = False
-    """True while this rank is still writing, and true if its write has failed."""
+    Each rank writes a file with its manifest entries. The master's thread commits once all of them exist.
+    """
 
     def __init__(
-        self, store: CheckpointStore, name: str, files: Mapping[str, Any], commit: Callable[[Entries], None]
+        self,
+        thread: ThreadPoolExecutor,
+        world: World,
+        store: CheckpointStore,
+        name: str,
+        files: Mapping[str, Any],
+        commit: Callable[[Entries], None],
     ) -> None:
-        self._store, self._name, self._files, self._commit = store, name, files, commit
+        self._world, self._store, self._name, self._files, self._commit = world, store, name, files, commit
+        self._folder = store.storage / store.get_staging_folder(name)
+        self._given_up = Event()
         self.seconds = 0.0
-        """Seconds that the write has taken in the background."""
-        self.entries: Entries = {}
+        """Seconds that the write has taken."""
+        self._entries: Entries = {}
         """Files that this rank has written."""
-        self._failure: BaseException | None = None
-        self._start()
+        self._written = thread.submit(self._write)
+        self._published = thread.submit(self._publish) if world.is_master else self._written
 
-    def _start(self) -> None:
-        try:
-            self.entries = self._store.write_files(self._name, self._files)
-        except Exception as error:  # reported to the other ranks, which must not wait for this one
-            self._failure = error
+    @property
+    def is_writing(self) -> bool:
+        return not self._published.done()
+
+    @property
+    def has_failed(self) -> bool:
+        return any(part.done() and part.exception() for part in (self._written, self._published))
 
     def wait(self) -> BaseException | None:
         """Wait until this rank's write succeeds or fails; return the error if it fails."""
-        return self._failure
+        return self._written.exception()
 
-    def publish(self, entries: Entries) -> None:
-        """Commit the checkpoint, with the files of all ranks. Called on the master."""
-        self._commit(entries)
+    def wait_until_published(self) -> None:
+        """Wait until the checkpoint is committed. Called on the master."""
+        self._published.result()
 
     def end(self, peer_timeout_s: float = PEER_TIMEOUT_S) -> bool:
         """Wait until nothing of the checkpoint is being written; return whether it is committed.
@@ -125,39 +135,6 @@ class ForegroundWrite:
         The master waits up to `peer_timeout_s` longer for files of ranks that may be dead. No communication. Raises
         this rank's own error.
         """
-        return False
-
-
-class BackgroundWrite(ForegroundWrite):
-    """Write of this rank's files in a thread, which calls no collective.
-
-    Each rank writes a file with its manifest entries. The master's thread commits once all of them exist.
-    """
-
-    def __init__(self, thread: ThreadPoolExecutor, world: World, *arguments: Any) -> None:
-        self._thread, self._world, self._given_up = thread, world, Event()
-        super().__init__(*arguments)
-
-    def _start(self) -> None:
-        self._folder = self._store.storage / self._store.staging_folder(self._name)
-        self._written = self._thread.submit(self._write)
-        self._published = self._thread.submit(self._publish) if self._world.is_master else self._written
-
-    @property
-    def is_writing(self) -> bool:  # type: ignore[override]
-        return not self._published.done()
-
-    @property
-    def has_failed(self) -> bool:  # type: ignore[override]
-        return any(part.done() and part.exception() for part in (self._written, self._published))
-
-    def wait(self) -> BaseException | None:
-        return self._written.exception()
-
-    def publish(self, entries: Entries) -> None:
-        self._published.result()
-
-    def end(self, peer_timeout_s: float = PEER_TIMEOUT_S) -> bool:
         wait([self._written])
         wait([self._published], timeout=peer_timeout_s)
         self._given_up.set()
@@ -166,26 +143,26 @@ class BackgroundWrite(ForegroundWrite):
 
     def _write(self) -> bool:
         start = perf_counter()
-        self.entries = self._store.write_files(self._name, self._files)
+        self._entries = self._store.write_files(self._name, self._files)
         self._files = {}
         if not self._world.is_master:
-            self._folder.write(_entries_file(self._world.rank), json.dumps(self.entries))
+            self._folder.write(_entries_file(self._world.rank), json.dumps(self._entries))
         self.seconds = perf_counter() - start
         return True
 
     def _publish(self) -> bool:
-        if not self.entries:
+        if not self._entries:
             return False
-        entries = dict(self.entries)
+        entries = dict(self._entries)
         start, files = perf_counter(), [_entries_file(rank) for rank in range(1, self._world.world_size)]
         pause_s = 0.01
         while files and not {*files} <= {*self._folder.names()}:
             if self._given_up.wait(pause_s):
                 return False
             pause_s = min(2 * pause_s, _POLL_S)
-        for text in self._folder.each(self._folder.read, files):
+        for text in self._folder.map(self._folder.read, files):
             entries |= json.loads(text)
-        self._folder.each(self._folder.delete, files)
+        self._folder.map(self._folder.delete, files)
         self._commit(entries)
         self.seconds += perf_counter() - start
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hooks.state import State
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.manifest import Position, Stage
 
 _COUNTERS = ("epoch", "step", "iteration", "samples", "world_samples", "phase_iteration")
 """Counters of both the state and a position."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+from torch.optim import Optimizer
+
 from hooks.state import State
-from orchestrator.checkpoint.manifest import position_in
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.optim.schedule import Schedule
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_optimizer
-from orchestrator.loop.state.optimizer_state import load_state, with_settings_of
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
@@ -75,7 +76,7 @@ class HookedContents:
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         state, manifest, rank_state = self._state, loaded.manifest, loaded.rank_state
-        position, saved = position_in(manifest), self._saved_optimizers(manifest)
+        position, saved = Position.read(manifest["position"]), self._saved_optimizers(manifest)
         rescheduled = {key for key, record in self._schedules.items() if saved[key]["scheduler"] != record}
         self._restore_training(loaded, dict.fromkeys(rescheduled, position))
         self._iterations.microbatches = manifest.get("microbatches", 1)
@@ -113,7 +114,11 @@ class HookedContents:
                 f"the checkpoint was made with other optimizers ({before}), and cannot continue with these ({now})"
             )
         for name, entry in saved.items():
-            self._changes.check_same_optimizer(name, entry["optimizer"])
+            before, now = entry["optimizer"]["type"], self._changes.current_settings(name)["type"]
+            if before != now:
+                raise CheckpointError(
+                    f"the checkpoint was made with the optimizer {before} and cannot continue with {now}"
+                )
         return saved
 
     def _check_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
@@ -185,3 +190,26 @@ class EvaluationContents(HookedContents):
         self._restore_training(loaded, {})
         self._changes.restore({name: {} for name in self._schedules})
         self._restore_buffers(loaded.rank_state.get("buffers", {}))
+
+
+def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Load a state dict into an optimizer, with the dtypes that its tensors were saved with.
+
+    `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change the
+    single-precision factors of ASGD and NAdam.
+    """
+    optimizer.load_state_dict(saved)
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        state = optimizer.state.get(parameter, {})
+        for name, value in saved["state"].get(number, {}).items():
+            if isinstance(value, Tensor) and value.dtype != state[name].dtype:
+                state[name] = value.to(state[name].device)
+
+
+def with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved state with this optimizer's current settings, such as the learning rates."""
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    groups = [{**group, **now} for group, now in zip(saved["param_groups"], settings, strict=True)]
+    return {**saved, "param_groups": groups}

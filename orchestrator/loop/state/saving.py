@@ -1,4 +1,4 @@
-"""Writing and restoring of checkpoints by all ranks, whatever the contents. Runs in workers."""
+"""Writing and restoring of checkpoints by all ranks, whatever the contents, and its costs. Runs in workers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,47 @@ from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.checkpoint.store import CheckpointStore, shared_files
-from orchestrator.checkpoint.training_files import TrainingFiles
+from orchestrator.checkpoint.manifest import Position, Stage
+from orchestrator.checkpoint.store import CheckpointStore, TrainingFiles, shared_files
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.clock.hook_costs import CostRecorder
-from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite
+from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, Entries
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state
+from orchestrator.stats.write.recorder import Recorder
+
+
+class RowWriter:
+    """Writer of a rank's rows, together with the costs of hooks and of saving."""
+
+    def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: RunCursor) -> None:
+        self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor
+        self._charges: dict[str, list[float]] = {}
+
+    def charge(self, event: str, seconds: float) -> None:
+        """Add a cost of the loop: `save`, for which training waited, or `write`, which ran in the background."""
+        self._charges.setdefault(event, []).append(seconds)
+
+    def flush(self, *, is_saving: bool = False) -> None:
+        """Write the rows so far, and the costs since the last flush; before a checkpoint if `is_saving`."""
+        self._record(self._cursor.stage + (not is_saving))
+        self._recorder.sync()
+
+    def close(self) -> None:
+        """Flush everything and close the files."""
+        self._record(self._cursor.stage + 1)
+        self._recorder.close()
+
+    def _record(self, stage: int) -> None:
+        """Record costs that precede a checkpoint at this iteration and `stage` or a later one."""
+        state = self._state
+        position = {"epoch": self._cursor.epoch_label, "iteration": state.iteration, "step": state.step, "stage": stage}
+        charges, self._charges = self._charges, {}
+        own = [
+            {"hook": "(loop)", "event": event, "calls": len(costs), "seconds": sum(costs)}
+            for event, costs in charges.items()
+        ]
+        self._recorder.append_costs([{**position, **cost} for cost in self._plan.drain_costs() + own])
 
 
 @dataclass(frozen=True)
@@ -82,12 +114,12 @@ class CheckpointSaver:
         contents: CheckpointContents,
         cursor: RunCursor,
         world: World,
-        cost_recorder: CostRecorder,
+        row_writer: RowWriter,
         send_artifacts: Callable[[], None],
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._contents, self._cursor = contents, cursor
-        self._cost_recorder, self._send_artifacts = cost_recorder, send_artifacts
+        self._row_writer, self._send_artifacts = row_writer, send_artifacts
         self.last_path: str | None = None
         """The newest stored checkpoint."""
         self.last_step = -1
@@ -97,8 +129,8 @@ class CheckpointSaver:
         """Random state at the end of the last training phase, with which each evaluation begins."""
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
         self._background = Background(world.device, store) if store and in_background else None
-        self._unpublished: tuple[str, ForegroundWrite] | None = None
-        """Name and write of the checkpoint that is not yet committed."""
+        self._unpublished: tuple[str, BackgroundWrite] | None = None
+        """Name and background write of the checkpoint that is not yet committed."""
         self._paused_s = 0.0
         self.training_files: TrainingFiles | None = None
         """Files of the training that another run of the same training has already stored."""
@@ -112,7 +144,7 @@ class CheckpointSaver:
         self.finish()
         self.close()
         state, store, world = self._state, self.store, self._world
-        name = world.broadcast(partial(store.find_unused_name, name))
+        name = world.broadcast(partial(store.choose_name, name))
         start = perf_counter()
         checkpoint = {
             **self._contents.shared(),
@@ -123,7 +155,7 @@ class CheckpointSaver:
         checkpoint = placeholders.encode(checkpoint, shards)
         sharded = shards.tensors() if shards else {}
         # A resume relies on this: the rows that led to a checkpoint are on disk before it.
-        self._cost_recorder.flush(is_saving=True)
+        self._row_writer.flush(is_saving=True)
         self._send_artifacts()
         store.discard_unfinished(name)
         world.barrier()
@@ -138,13 +170,18 @@ class CheckpointSaver:
         position = state.iteration, self._cursor.stage is Stage.TRAIN
         linked = shared.link(position, store, name) if shared else {}
         own = {file: content for file, content in files.items() if file not in linked}
-        write = ForegroundWrite(store, name, own, commit)
-        write.entries = {**linked, **write.entries}
-        self._unpublished = name, write
-        self._paused_s = perf_counter() - start
-        self.finish()
+        entries, failure = linked, None
+        try:
+            entries = {**linked, **store.write_files(name, own)}
+        except Exception as error:  # reported to the other ranks, which must not wait for this one
+            failure = error
+        all_entries = self._gather_entries(name, entries, failure)
+        if world.is_master:
+            commit(all_entries)
+        world.barrier()
+        self._announce(name, start)
         if shared:
-            shared.keep(position, store, name, write.entries)
+            shared.keep(position, store, name, entries)
 
     @property
     def is_writing(self) -> bool:
@@ -156,19 +193,27 @@ class CheckpointSaver:
         if self.store is None or self._unpublished is None:
             return
         (name, write), self._unpublished = self._unpublished, None
-        start, world = perf_counter(), self._world
-        failure = write.wait()
-        ranks = world.gather((write.entries, failure and f"rank {world.rank}: {failure}"))
+        start = perf_counter()
+        try:
+            self._gather_entries(name, {}, write.wait())
+        except CheckpointError:
+            write.end(peer_timeout_s=0)
+            raise
+        if self._world.is_master:
+            write.wait_until_published()
+        self._world.barrier()
+        self._announce(name, start - self._paused_s, write.seconds)
+
+    def _gather_entries(self, name: str, entries: Entries, failure: BaseException | None) -> Entries:
+        """Return the manifest entries of all ranks' files; collective. Raises a rank's `failure` on every rank."""
+        assert self.store is not None
+        ranks = self._world.gather((entries, failure and f"rank {self._world.rank}: {failure}"))
         failures = [text for _, text in ranks if text]
         if failure:
             raise failure
         if failures:
-            write.end(peer_timeout_s=0)
-            raise CheckpointError(f"checkpoint {self.store.path(name)} cannot be written: {'; '.join(failures)}")
-        if world.is_master:
-            write.publish({file: entry for entries, _ in ranks for file, entry in entries.items()})
-        world.barrier()
-        self._announce(name, write, start)
+            raise CheckpointError(f"checkpoint {self.store.get_path(name)} cannot be written: {'; '.join(failures)}")
+        return {file: entry for own, _ in ranks for file, entry in own.items()}
 
     def finish_if_written(self) -> bool:
         """Finish if no rank is still writing, and return whether so. Collective while a checkpoint is being written."""
@@ -185,7 +230,7 @@ class CheckpointSaver:
         """Finish although other ranks may be dead; gives up a checkpoint that they have not written in time."""
         start, unpublished = perf_counter(), self._unpublished
         if unpublished and self.abandon():
-            self._announce(*unpublished, start)
+            self._announce(unpublished[0], start - self._paused_s, unpublished[1].seconds)
 
     def abandon(self) -> bool:
         """Finish after a failure, on this rank alone and without hooks; return whether the checkpoint is committed."""
@@ -197,17 +242,18 @@ class CheckpointSaver:
         if self._background:
             self._background.finish_deletions()
 
-    def _announce(self, name: str, write: ForegroundWrite, start: float) -> None:
+    def _announce(self, name: str, start: float, written_s: float = 0.0) -> None:
+        """Fire `on_saved`, and charge the time since `start`, and in the background for writing."""
         assert self.store is not None
-        self.last_path = self.store.path(name)
+        self.last_path = self.store.get_path(name)
         with self.store.index.edit():
             self.store.retain("run", [name])
             stored = perf_counter()
             self._plan.fire("on_saved", self._state, self.last_path)
             announced = perf_counter()
-        self._cost_recorder.charge("save", self._paused_s + stored - start + perf_counter() - announced)
-        if write.seconds:
-            self._cost_recorder.charge("write", write.seconds)
+        self._row_writer.charge("save", stored - start + perf_counter() - announced)
+        if written_s:
+            self._row_writer.charge("write", written_s)
 
     def _make_files(
         self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]
@@ -244,7 +290,7 @@ class CheckpointSaver:
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
         state, world, contents, load = self._state, self._world, self._contents, partial(self.store.load, name)
-        manifest = world.broadcast(partial(self.store.manifest, name))
+        manifest = world.broadcast(partial(self.store.read_manifest, name))
         files = manifest["files"]
         shared = dict.fromkeys([*(f"{key}.pt" for key in (*contents.files, "hooks")), *shared_files(files)])
         stored = {key: load(file) for file in shared if (key := file.removesuffix(".pt")) not in contents.unread}
@@ -263,7 +309,7 @@ class CheckpointSaver:
                 hook.load_state_dict(checkpoint["hooks"][hook_name])
             if rank_state["hooks"].get(hook_name):
                 hook.load_rank_state_dict(rank_state["hooks"][hook_name])
-        self.last_path, self.last_step = self.store.path(name), state.step
+        self.last_path, self.last_step = self.store.get_path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
     def restore_randomness(self) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hooks.parts import coalesced_collectives as coalesced
-from hooks.parts.norm_layers import BatchNorm
+from hooks.parts.layers import BatchNorm
 from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients

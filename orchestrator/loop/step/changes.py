@@ -12,14 +12,14 @@ from torch import Tensor
 from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.optim.changes import explain_unchangeable, with_number
 from orchestrator.config.optim.optimizer import build_optimizer
 from orchestrator.config.optim.schedule import Timeline
 from orchestrator.config.python.parameters import construct, list_parameters
 from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, parse_optimizer_path
-from orchestrator.errors import CheckpointError, ConfigError, Problem
+from orchestrator.errors import ConfigError
 from orchestrator.task import Task
 
 Groups = Sequence[Mapping[str, Any]]
@@ -58,14 +58,6 @@ class Changes:
 
     def current_settings(self, name: str) -> dict[str, Any]:
         return self._optimizers[name].optimizer.model_dump()
-
-    def check_same_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
-        """Raise CheckpointError if a checkpoint's optimizer, with settings `saved`, has a different type."""
-        kind = self._optimizers[name].optimizer.type
-        if saved["type"] != kind:
-            raise CheckpointError(
-                f"the checkpoint was made with the optimizer {saved['type']} and cannot continue with {kind}"
-            )
 
     def replay(self, name: str, position: Position, default: int) -> None:
         """Advance a new scheduler to a position, as if the optimizer had always trained with it.
@@ -109,7 +101,7 @@ class Changes:
     def _set(self, path: str, value: Any) -> None:
         message = explain_unchangeable(path, self._experiment)
         if message:
-            raise ConfigError([Problem(path, message)])
+            raise ConfigError.at(path, message)
         number = parse_optimizer_path(path)
         if number:
             self._set_optimizer(with_number(self._optimizers[number[0]], number[1], value))
@@ -141,10 +133,10 @@ class Changes:
         path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
         if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
             problem = "would move parameters between groups, which is impossible during training"
-            raise ConfigError([Problem(path, problem)])
+            raise ConfigError.at(path, problem)
         if all(map(_is_equal, old, new)):
             problem = "does not change any parameter group of this optimizer, so it cannot change during training"
-            raise ConfigError([Problem(path, problem)])
+            raise ConfigError.at(path, problem)
         return old, new
 
     def _set_optimizer(self, after: Optimization) -> None:

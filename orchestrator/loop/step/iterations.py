@@ -19,12 +19,11 @@ from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.config.python.user_code import find_source_location
 from orchestrator.errors import TaskError
-from orchestrator.loop.clock.backward_timer import BackwardTimer
-from orchestrator.loop.clock.span_clock import Clock, Column
 from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
+from orchestrator.loop.span_clock import BackwardTimer, Clock, Column
 from orchestrator.loop.step.metrics import Means, reduce_phase
 from orchestrator.loop.step.precision import Precision
-from orchestrator.loop.step.task_errors import check_loss_terms, check_metrics, wrong_batch_size
+from orchestrator.loop.step.task_errors import check_loss_terms, check_metrics, unexpected
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.world import World
 from orchestrator.stats.write.recorder import Recorder
@@ -166,7 +165,7 @@ class IterationRunner:
             # Compute the batch size on the CPU: reading it from a GPU copy would synchronize.
             state.batch_size = size = batch_size(batch)
             if type(size) is not int or size < 0:
-                raise wrong_batch_size(batch_size, size)
+                raise unexpected(batch_size, "", size, "the number of the batch's samples, a non-negative int")
             if not on_cpu:
                 state.batch = to_device(batch)
                 t_moved = mark()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from hooks.private_torch import tree_leaves
 from orchestrator.config.python.user_code import find_source_location
-from orchestrator.errors import RunError, TaskError
+from orchestrator.errors import TaskError
 from orchestrator.stats.aggregate.spans import TIMES
 
 R = TypeVar("R")
@@ -57,33 +56,6 @@ def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Map
     return metrics  # type: ignore[no-any-return]  # checked above
 
 
-def wrong_batch_size(method: Callable[..., Any], size: Any) -> TaskError:
-    return unexpected(method, "", size, "the number of the batch's samples, a non-negative int")
-
-
-def missing_batch(collate: Callable[..., Any]) -> TaskError:
-    """Return the error for a collate function that returns None."""
-    return unexpected(collate, "", None, "a batch made from the samples")
-
-
-def wrong_sample(phase: str, index: Any, error: Exception) -> RunError:
-    return RunError(f"sample {index} of the {phase} data cannot be fetched: {type(error).__name__}: {error}")
-
-
-def wrong_batch(phase: str, indices: Sequence[Any], samples: Sequence[Any], error: Exception) -> RunError:
-    """Return the error for samples that cannot be collated."""
-    shapes = [_shapes(sample) for sample in samples]
-    names = f"samples {', '.join(map(str, indices))}"
-    for index, shape in zip(indices, shapes, strict=True):
-        if shape != shapes[0]:
-            names = f"samples {indices[0]} of shapes {shapes[0]} and {index} of shapes {shape}"
-            break
-    return RunError(
-        f"{names} of the {phase} data cannot be collated into a batch: {type(error).__name__}: {error}. Return samples"
-        " of one shape, or write collate() in the task"
-    )
-
-
 def describe(value: Any) -> str:
     """Return a value's type and shape, or a number itself."""
     if value is None or isinstance(value, int | float):
@@ -95,8 +67,3 @@ def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str
     """Return the error for a value that the task's method must not return."""
     name = getattr(method, "__name__", "collate")
     return TaskError(f"{name}() returns {describe(value)}{place}; expected {expected}{find_source_location(method)}")
-
-
-def _shapes(sample: Any) -> str:
-    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")]
-    return ", ".join(shapes) or type(sample).__name__

@@ -10,7 +10,7 @@ from orchestrator.records.metadata import Attempt, Evaluated, RunMetadata
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import concatenate, element, make_facts_table, make_table
-from orchestrator.runs.best import Best, UsageHint
+from orchestrator.runs.best import Best, make_usage_hint
 
 
 def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
@@ -50,7 +50,7 @@ def render_best_checkpoint(folder: RunFolder, best: Best | None, trial: str = ""
     best_trial = RunFolder(folder.storage / "trials", trial) if trial else None
     pieces = [
         element("p", f"{trial} {best}.".lstrip()),
-        element("pre", "\n".join(astuple(UsageHint.of(folder, "best", best_trial))), tabindex=0),
+        element("pre", "\n".join(astuple(make_usage_hint(folder, "best", best_trial))), tabindex=0),
     ]
     note = "The model in Python with the evaluated weights, and a run that continues training it."
     return page.Section("best", "Use the best checkpoint", concatenate(pieces), note)

@@ -134,7 +134,7 @@ class TrialIndex:
         """Return all trials by name, in order; a DamagedFile for one that cannot be read."""
         names, stored = self._trials.names(), self.stored()
         others = [name for name in names if name not in stored]
-        read = dict(zip(others, self._trials.each(self._read, others), strict=True))
+        read = dict(zip(others, self._trials.map(self._read, others), strict=True))
         return {name: record for name in names if (record := stored.get(name) or read.get(name))}
 
     def stored(self) -> dict[str, TrialRecord]:
@@ -153,7 +153,7 @@ class TrialIndex:
         self._ended.append(trial)
         if len(self._ended) < max(_BATCH, self._count // _SHARE):
             return
-        ended = [record for record in self._trials.each(self._read, self._ended) if record]
+        ended = [record for record in self._trials.map(self._read, self._ended) if record]
         with suppress(StorageError):
             self.write([*self.stored().values(), *ended])
         self._ended = []

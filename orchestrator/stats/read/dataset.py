@@ -134,7 +134,7 @@ def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) 
 def _read_open_parts(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
     tails = files.parts_by_rank
     for first in range(0, len(tails), _RANKS_PER_READ):
-        yield from storage.each(lambda parts: read_parts(storage, parts), tails[first : first + _RANKS_PER_READ])
+        yield from storage.map(lambda parts: read_parts(storage, parts), tails[first : first + _RANKS_PER_READ])
 
 
 def _make_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
@@ -182,11 +182,11 @@ def read_schema(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]
             return read_schema(storage, _find_current_files(storage, file))[0]
 
     paths = [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]
-    footers = storage.each(parquet, paths)
+    footers = storage.map(parquet, paths)
     schemas = [
         PARTITIONS if files.segments else pa.schema([]),
         *(schema for schema, _ in footers),
-        *storage.each(part, files.parts),
+        *storage.map(part, files.parts),
     ]
     schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive")
     return pa.schema([field for field in schema if field.name != "superseded"]), sum(rows for _, rows in footers)

@@ -168,7 +168,7 @@ class AttemptTail:
         for rank in parse_numbers([*listed], "rank="):
             if rank not in self._ranks:
                 self._ranks[rank] = RankTail(self._storage, f"{self._folder}/rank={rank}")
-        self._storage.each(lambda rank: self._ranks[rank].update(listed.get(f"rank={rank}", {})), self._ranks)
+        self._storage.map(lambda rank: self._ranks[rank].update(listed.get(f"rank={rank}", {})), self._ranks)
 
     def read_compacted(self, attempts: Sequence[Attempt], iteration: int) -> None:
         """Read the last training rows of a compacted run, which ended with `iteration`."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.dataset import Source, make_source, open_recorded, read_row_schema, read_schema
 from orchestrator.stats.read.recorded_files import list_recorded_files

@@ -41,13 +41,13 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
             def mark_segment(segment: RecordedFile) -> None:
                 update_superseded_column(storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank)
 
-            storage.each(mark_segment, earlier_segments)
+            storage.map(mark_segment, earlier_segments)
             if files.joined:
                 update_superseded_column(storage, files.joined, attempts)
-        storage.each(lambda parts: rewrite_as_segment(storage, parts, attempts), files.parts_by_rank)
+        storage.map(lambda parts: rewrite_as_segment(storage, parts, attempts), files.parts_by_rank)
     if storage.local is None:  # deleting a folder takes fewer requests
         obsolete = [path if (folder := path.rpartition("/")[0]) in kept_folders else folder for path in obsolete]
-    storage.each(storage.delete, sorted(set(obsolete)))
+    storage.map(storage.delete, sorted(set(obsolete)))
 
 
 def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:

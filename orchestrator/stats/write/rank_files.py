@@ -160,7 +160,7 @@ class RankFiles:
         parts = [part for table in self._tables.values() for _, part in table.parts]
         lock = self._upload_lock if self._is_remote else self._write_lock
         with lock, raising_storage_errors(self._storage / self._folder):
-            self._storage.each(lambda part: part.sync(), parts)
+            self._storage.map(lambda part: part.sync(), parts)
 
     def close(self) -> None:
         """End all files, and rewrite them as segments."""

@@ -30,7 +30,7 @@ def rewrite_as_segment(storage: Storage, parts: Sequence[RecordedFile], attempts
         path = parts[-1].path.replace(".arrow", ".parquet")
         with storage.create(path) as file:
             write_parquet([rows], file)
-    storage.each(storage.delete, [part.path for part in parts])
+    storage.map(storage.delete, [part.path for part in parts])
 
 
 def add_superseded_column(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:

@@ -48,7 +48,7 @@ class Store:
     def find_evaluated_weights(self, label: str) -> str:
         return "model"
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return list(self.stored)
 
     def did(self, verb: str) -> list[str]:

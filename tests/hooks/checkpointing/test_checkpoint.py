@@ -16,7 +16,7 @@ from hooks.training.ema import EMA
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.checkpointing.simulated_run import SimulatedRun, Store, names, simulate, val
 from tests.hooks.phases import run_phase
@@ -300,9 +300,9 @@ def _checkpoints_after_a_pause(root: Path, pause: int, hook: dict[str, Any], res
     list(loop(pause).run())
     if resumes:
         resumed = loop(0)
-        resumed.restore(store.names()[-1])
+        resumed.restore(store.list_names()[-1])
         list(resumed.run())
-    return store.names()
+    return store.list_names()
 
 
 @pytest.mark.parametrize("keep", [1, 2, None])
@@ -342,7 +342,7 @@ def test_score_is_forgotten_if_the_mode_changes() -> None:
 class _NoStore:
     """The store of a rank that is not the master and cannot see the master's disk."""
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return []
 
     def retain(self, owner: str, names: Sequence[str]) -> None: ...

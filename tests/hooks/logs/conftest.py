@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hooks import Hook, State
-from tests.hooks.parts.logs.test_hyperparameters import CONFIG
+from tests.hooks.parts.logs.test_readings import CONFIG
 
 Start = Callable[..., State]
 

@@ -16,7 +16,7 @@ from hooks import Hook, State
 from hooks.logs.output_csv import OutputCSV
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, experiment

@@ -16,12 +16,12 @@ from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Interval, Priority, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard, add_graph
-from hooks.parts.logs.hyperparameters import flatten
+from hooks.parts.logs.readings import flatten
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from tests.hooks.logs.conftest import Start
-from tests.hooks.parts.logs.test_hyperparameters import CONFIG
+from tests.hooks.parts.logs.test_readings import CONFIG
 from tests.hooks.phases import loss_rows, run_phase
 from tests.tasks import Points, experiment, numbers
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hooks import Interval, State
-from hooks.parts.average_snapshots import Snapshots
+from hooks.parts.averaged_parameters import Snapshots
 from hooks.parts.power_average import LARGEST_STD, combination, exponent, update_coefficient
 
 
@@ -59,7 +59,7 @@ class Kept:
         assert owner == "ema"
         self.wanted = list(names)
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return self.wanted
 
 
@@ -72,7 +72,7 @@ def run_loop(snapshots: Snapshots, state: State, steps: range) -> dict[int, list
             state.checkpoint_reasons.clear()
             snapshots.begin_save()
             snapshots.finish_save(state, "ema", str(state.step))
-        kept[state.step] = list(state.checkpoints.names())  # type: ignore[union-attr]
+        kept[state.step] = list(state.checkpoints.list_names())  # type: ignore[union-attr]
     return kept
 
 
@@ -104,7 +104,7 @@ def test_resume_keeps_the_snapshots_of_an_uninterrupted_run(cut: int) -> None:
     state.checkpoints.retain("ema", [*expected[cut], "90", "100"])  # type: ignore[union-attr]
     again = Snapshots(Interval(10, "steps"), 4)
     again.restore(state, "ema", record, str(cut))
-    assert state.checkpoints.names() == expected[cut]  # type: ignore[union-attr]
+    assert state.checkpoints.list_names() == expected[cut]  # type: ignore[union-attr]
     assert run_loop(again, state, range(cut + 1, 201)) == {
         step: names for step, names in expected.items() if step > cut
     }

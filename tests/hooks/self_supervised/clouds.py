@@ -1,4 +1,4 @@
-"""A small self-supervised task for tests: points around a few centres, seen through fixed noise."""
+"""A small self-supervised task for tests: points around a few centers, seen through fixed noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hooks import Hook
 from orchestrator import Task
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment, numbers
@@ -29,8 +29,8 @@ class CloudSet(Dataset[Any]):
 
     def __init__(self, size: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        centres = 2 * torch.randn(4, 6, generator=torch.Generator().manual_seed(7))
-        points = centres[torch.arange(size) % 4] + 0.3 * torch.randn(size, 6, generator=generator)
+        centers = 2 * torch.randn(4, 6, generator=torch.Generator().manual_seed(7))
+        points = centers[torch.arange(size) % 4] + 0.3 * torch.randn(size, 6, generator=generator)
         self.views = points.unsqueeze(1) + 0.2 * torch.randn(size, 3, 6, generator=generator)
 
     def __len__(self) -> int:

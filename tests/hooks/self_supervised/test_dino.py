@@ -16,8 +16,8 @@ SCHEDULES = {"momentum": 0.8, "warmup_temperature": 0.04, "temperature": 0.1, "w
 
 
 def original(batches: list[Any], teacher: Network, student: Network, crops: int) -> tuple[list[float], torch.Tensor]:
-    """The losses and the centre of DINO as its authors publish it (main_dino.py), in one process."""
-    centre = torch.zeros(1, 3)
+    """The losses and the center of DINO as its authors publish it (main_dino.py), in one process."""
+    center = torch.zeros(1, 3)
     warmup = np.linspace(0.04, 0.1, 3)
     iters = np.arange(EPOCHS * LENGTH)
     momentum_schedule = 1 + 0.5 * (0.8 - 1) * (1 + np.cos(np.pi * iters / len(iters)))
@@ -27,7 +27,7 @@ def original(batches: list[Any], teacher: Network, student: Network, crops: int)
         student_out = [out / 0.1 for out in student(views)]
         with torch.no_grad():
             teacher_output = torch.cat([teacher.encoder(view) for view in views[:2]])
-        teacher_out = functional.softmax((teacher_output - centre) / warmup[it // LENGTH], dim=-1).chunk(2)
+        teacher_out = functional.softmax((teacher_output - center) / warmup[it // LENGTH], dim=-1).chunk(2)
         total_loss, n_loss_terms = torch.zeros(()), 0
         for iq, q in enumerate(teacher_out):
             for v in range(crops):
@@ -36,7 +36,7 @@ def original(batches: list[Any], teacher: Network, student: Network, crops: int)
                 total_loss = total_loss + torch.sum(-q * functional.log_softmax(student_out[v], dim=-1), dim=-1).mean()
                 n_loss_terms += 1
         loss = total_loss / n_loss_terms
-        centre = centre * 0.9 + torch.sum(teacher_output, dim=0, keepdim=True) / len(teacher_output) * (1 - 0.9)
+        center = center * 0.9 + torch.sum(teacher_output, dim=0, keepdim=True) / len(teacher_output) * (1 - 0.9)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -45,7 +45,7 @@ def original(batches: list[Any], teacher: Network, student: Network, crops: int)
             for param_q, param_k in zip(student.encoder.parameters(), teacher.encoder.parameters(), strict=True):
                 param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)
         losses.append(loss.item())
-    return losses, centre
+    return losses, center
 
 
 def crops(count: int) -> list[Any]:
@@ -59,13 +59,13 @@ def network() -> Network:
     return Network(batch_norm=False)
 
 
-def test_losses_centre_and_teacher_are_those_of_the_original() -> None:
+def test_losses_center_and_teacher_are_those_of_the_original() -> None:
     batches, teacher = crops(EPOCHS * LENGTH), network()
-    losses, centre = original(batches, teacher, network(), crops=4)
+    losses, center = original(batches, teacher, network(), crops=4)
     mine = Miniature(DINO(**SCHEDULES), "dino", epochs=EPOCHS, length=LENGTH)
     mine.train(batches)
     assert mine.losses == pytest.approx(losses, abs=1e-5)
-    torch.testing.assert_close(mine.hook.state_dict()["centre"], centre)
+    torch.testing.assert_close(mine.hook.state_dict()["center"], center)
     for name, value in teacher.encoder.state_dict().items():
         torch.testing.assert_close(mine.hook.state_dict()["teacher"][name], value, msg=name)
     assert [row["teacher_temperature"] for row in mine.rows] == pytest.approx([0.04, 0.04, 0.07, 0.07, 0.1, 0.1])

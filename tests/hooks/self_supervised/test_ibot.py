@@ -15,8 +15,8 @@ from tests.hooks.self_supervised.views import Batch, Miniature
 EPOCHS, LENGTH = 3, 2
 SCHEDULES: dict[str, Any] = {
     "momentum": 0.8,
-    "centre_momentum": 0.9,
-    "patch_centre_momentum": 0.7,
+    "center_momentum": 0.9,
+    "patch_center_momentum": 0.7,
     "temperature": 0.1,
     "warmup_temperature": 0.04,
     "patch_temperature": 0.2,
@@ -69,7 +69,7 @@ def batches(count: int, size: int = 8) -> list[Batch]:
 
 
 def original(data: list[Batch], student: Network, teacher: Network) -> tuple[list[float], Tensor, Tensor]:
-    """The losses and the centres of iBOT as its authors publish it (main_ibot.py), in one process."""
+    """The losses and the centers of iBOT as its authors publish it (main_ibot.py), in one process."""
     center, center2 = torch.zeros(1, 3), torch.zeros(1, 1, 4)
     temps, temps2 = np.linspace(0.04, 0.1, 3), np.linspace(0.05, 0.2, 3)
     iters = np.arange(EPOCHS * LENGTH)
@@ -113,15 +113,15 @@ def original(data: list[Batch], student: Network, teacher: Network) -> tuple[lis
     return losses, center, center2[0]
 
 
-def test_losses_centres_and_teacher_are_those_of_the_original() -> None:
+def test_losses_centers_and_teacher_are_those_of_the_original() -> None:
     data, teacher = batches(EPOCHS * LENGTH), network()
-    losses, centre, patch_centre = original(data, network(), teacher)
+    losses, center, patch_center = original(data, network(), teacher)
     mine = Miniature(IBOT(**SCHEDULES), "ibot", network=network, epochs=EPOCHS, length=LENGTH)
     mine.train(data)
     assert mine.losses == pytest.approx(losses, abs=1e-5)
     found = mine.hook.state_dict()
-    torch.testing.assert_close(found["centre"], centre)
-    torch.testing.assert_close(found["patch_centre"], patch_centre)
+    torch.testing.assert_close(found["center"], center)
+    torch.testing.assert_close(found["patch_center"], patch_center)
     for name, value in teacher.encoder.state_dict().items():
         torch.testing.assert_close(found["teacher"][name], value, msg=name)
     assert [row["teacher_temperature"] for row in mine.rows] == pytest.approx([0.04, 0.04, 0.07, 0.07, 0.1, 0.1])

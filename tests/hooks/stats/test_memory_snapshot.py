@@ -12,7 +12,7 @@ import torch
 from hooks import Plan, State
 from hooks.stats.memory_snapshot import MemorySnapshot
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from tests.tasks import Points, experiment
 
 

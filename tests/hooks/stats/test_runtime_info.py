@@ -17,10 +17,9 @@ from orchestrator.config.load import to_dict, to_yaml
 from orchestrator.config.resolve import resolve
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from tests.tasks import Points, described, experiment
 
 

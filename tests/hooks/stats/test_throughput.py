@@ -13,7 +13,7 @@ from hooks import Hook, State
 from hooks.interval import Interval
 from hooks.stats.throughput import Throughput, peak_flops
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from tests.tasks import Points, Rows, experiment
 
 

@@ -22,7 +22,7 @@ from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.testing import check_hook
-from orchestrator.testing.trees import find_difference
+from orchestrator.testing.watching import find_difference
 from tests.hooks.training.averages import (
     Reference,
     Trail,

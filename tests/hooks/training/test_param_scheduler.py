@@ -14,7 +14,7 @@ from hooks.logs.json_lines import JsonLines
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import Points, Rows, experiment
 

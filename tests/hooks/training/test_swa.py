@@ -19,7 +19,7 @@ from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, described
 
@@ -74,8 +74,8 @@ def test_swa_with_batch_norm_update_equals_the_recipe_of_torch(tmp_path: Path) -
     averaged, rates = torchs_recipe()
     rows, report = run_loop(tmp_path)
     store = CheckpointStore(Storage(tmp_path))
-    record = store.load(store.names()[-1], "ema.pt")
-    updates = store.load(store.names()[-1], "hooks.pt")["ema"]["updates"]
+    record = store.load(store.list_names()[-1], "ema.pt")
+    updates = store.load(store.list_names()[-1], "hooks.pt")["ema"]["updates"]
     assert updates == {"": int(averaged.n_averaged)} == {"": EPOCHS - BEGIN}
     for name, value in averaged.module.state_dict().items():
         if "num_batches" not in name:

@@ -12,7 +12,7 @@ from hooks.training.time_limit import TimeLimit
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.python.parameters import construct
 from orchestrator.loop.loop import Loop, Report
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.hooks.phases import Ticks
@@ -60,7 +60,7 @@ def test_run_is_saved_and_interrupted_at_its_limit(tmp_path: Path, clock: Ticks)
     loop, reports = run_loop(tmp_path, clock, 95)  # 7 iterations, 3 of validation, 2.2 iterations
     assert loop.state.iteration == 10
     assert (reports[-1].interrupted, reports[-1].is_final) == (True, True)
-    assert CheckpointStore(Storage(tmp_path)).names() == ["step-00000010"]
+    assert CheckpointStore(Storage(tmp_path)).list_names() == ["step-00000010"]
 
 
 def test_used_time_counts_over_a_resume_with_a_higher_limit(tmp_path: Path, clock: Ticks) -> None:
@@ -84,7 +84,7 @@ def _one_rank_is_late(rank: int, world_size: int, folder: str) -> Any:
     hooks: dict[str, Hook] = {"takes": Takes(clock, lambda state: 10.0 * rank), "time_limit": TimeLimit(25)}
     loop = Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store))
     reports = list(loop.run())
-    return loop.state.iteration, reports[-1].stopped, reports[-1].interrupted, store.names()
+    return loop.state.iteration, reports[-1].stopped, reports[-1].interrupted, store.list_names()
 
 
 def test_ranks_pause_together(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.storage import Storage
 
@@ -18,7 +18,7 @@ def weights(value: float) -> dict[str, Any]:
 
 def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED) -> str:
     """Saves as the loop does, and returns the name it got."""
-    name = store.find_unused_name(name)
+    name = store.choose_name(name)
     store.discard_unfinished(name)
     entries = store.write_files(name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}})
     entries |= store.write_files(name, {"rank-0000.pt": {"random": torch.arange(3)}})
@@ -26,7 +26,7 @@ def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage
     return name
 
 
-OPERATIONS = ("create", "rename", "delete", "state", "tree", "names", "pieces", "read")
+OPERATIONS = ("create", "rename", "delete", "state", "tree", "names", "read_chunks", "read")
 
 
 def ended_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:

@@ -27,10 +27,10 @@ def test_a_damaged_manifest_is_no_checkpoint(store: CheckpointStore, content: by
     save(store, "epoch-0001", 10)
     save(store, "epoch-0002", 20)
     store.storage.write("epoch-0002/manifest.json", content)
-    assert store.latest() == "epoch-0001"
-    assert store.names() == ["epoch-0001"]
+    assert store.find_latest() == "epoch-0001"
+    assert store.list_names() == ["epoch-0001"]
     with pytest.raises(CheckpointError, match=r"manifest of 'epoch-0002' .* is damaged"):
-        store.manifest("epoch-0002")
+        store.read_manifest("epoch-0002")
 
 
 def test_a_folder_whose_manifest_is_gone_is_damaged(tmp_path: Path) -> None:
@@ -38,14 +38,14 @@ def test_a_folder_whose_manifest_is_gone_is_damaged(tmp_path: Path) -> None:
     save(store, "epoch-0001", 10)
     store.storage.delete("epoch-0001/manifest.json")
     with pytest.raises(CheckpointError, match="none of the checkpoints"):
-        store.latest()
+        store.find_latest()
 
 
 def test_a_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
-    store.storage.write("epoch-0001/manifest.json", json.dumps({**store.manifest("epoch-0001"), "files": {}}))
+    store.storage.write("epoch-0001/manifest.json", json.dumps({**store.read_manifest("epoch-0001"), "files": {}}))
     with pytest.raises(CheckpointError, match="is damaged: it names no files"):
-        store.manifest("epoch-0001")
+        store.read_manifest("epoch-0001")
 
 
 FILES = {
@@ -59,9 +59,9 @@ def test_entries_have_the_size_and_hash_of_each_file(tmp_path: Path) -> None:
     entries = store.write_files("one", FILES)
     assert list(entries) == list(FILES)
     for file, content in FILES.items():
-        written = (tmp_path / store.staging_folder("one") / file).read_bytes()
+        written = (tmp_path / store.get_staging_folder("one") / file).read_bytes()
         assert entries[file] == {"sha256": hashlib.sha256(written).hexdigest(), "bytes": len(written)}
-        assert [*torch.load(tmp_path / store.staging_folder("one") / file)] == [*content]
+        assert [*torch.load(tmp_path / store.get_staging_folder("one") / file)] == [*content]
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tm
         store.write_files(
             "one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)}
         )
-    assert "optimizer.pt" not in os.listdir(tmp_path / store.staging_folder("one")), "no incomplete file is left"
+    assert "optimizer.pt" not in os.listdir(tmp_path / store.get_staging_folder("one")), "no incomplete file is left"
 
 
 @pytest.mark.parametrize("fails", [False, True])

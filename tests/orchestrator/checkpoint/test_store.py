@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
@@ -30,11 +30,11 @@ def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
     entries = store.write_files("step-00000030", {"model.pt": weights(1.5)})
     store.commit("step-00000030", entries, position, {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}})
     assert torch.equal(store.load("step-00000030", "model.pt")["weight"], weights(1.5)["weight"])
-    assert store.position("step-00000030") == position
-    assert store.manifest("step-00000030")["world_size"] == 2
-    assert store.manifest("step-00000030")["metrics"] == {"val/accuracy": 0.1 + 0.2}
-    assert store.files("step-00000030") == ["model.pt"]
-    assert store.path("step-00000030") == f"{store.storage}/step-00000030"
+    assert store.read_position("step-00000030") == position
+    assert store.read_manifest("step-00000030")["world_size"] == 2
+    assert store.read_manifest("step-00000030")["metrics"] == {"val/accuracy": 0.1 + 0.2}
+    assert [*store.read_manifest("step-00000030")["files"]] == ["model.pt"]
+    assert store.get_path("step-00000030") == f"{store.storage}/step-00000030"
 
 
 def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:
@@ -43,8 +43,8 @@ def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:
     save(store, "step-00000100", 100, stage=Stage.VALIDATED)
     save(store, "c", 3)
     save(store, "d", 100, stage=Stage.TRAIN)
-    assert store.names() == ["c", "b", "d", "a", "step-00000100"]
-    assert store.latest() == "step-00000100"
+    assert store.list_names() == ["c", "b", "d", "a", "step-00000100"]
+    assert store.find_latest() == "step-00000100"
 
 
 def test_the_last_is_the_newest_whose_files_are_there(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -58,12 +58,12 @@ def test_the_last_is_the_newest_whose_files_are_there(store: CheckpointStore, ca
 
 
 def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
-    assert store.names() == []
-    assert store.latest() is None
+    assert store.list_names() == []
+    assert store.find_latest() is None
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         store.resolve("last")
     with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0001' in .*; available: none"):
-        store.manifest("epoch-0001")
+        store.read_manifest("epoch-0001")
 
 
 # Interrupted saves
@@ -72,7 +72,7 @@ def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
 def test_what_was_cut_off_is_not_part_of_the_next_save(store: CheckpointStore) -> None:
     store.write_files("epoch-0001", {"model.pt": weights(1.0), "rank-0007.pt": {}})
     save(store, "epoch-0001", 10, 2.0)
-    assert store.files("epoch-0001") == ["hooks.pt", "model.pt", "rank-0000.pt"]
+    assert [*store.read_manifest("epoch-0001")["files"]] == ["hooks.pt", "model.pt", "rank-0000.pt"]
     assert sorted(store.storage.names("epoch-0001")) == ["hooks.pt", "manifest.json", "model.pt", "rank-0000.pt"]
     assert torch.equal(store.load("epoch-0001", "model.pt")["weight"], weights(2.0)["weight"])
 
@@ -104,14 +104,14 @@ def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(
         tried, last = tried + 1, last + 1
         store = CheckpointStore(storage)
         store.recover()
-        found = store.latest()
+        found = store.find_latest()
         assert found is not None, done
         value = float(store.load(found, "model.pt")["weight"][0, 0])
         assert value in (newest, float(tried)), done
-        assert {*store.index.read()["labels"].values()} <= {*store.names()}, done
+        assert {*store.index.read()["labels"].values()} <= {*store.list_names()}, done
         newest = value
     assert tried > 12
-    assert CheckpointStore(storage).latest() == name
+    assert CheckpointStore(storage).find_latest() == name
 
 
 # Loading
@@ -153,12 +153,12 @@ def test_only_what_its_owner_gave_up_and_nobody_wants_is_deleted(store: Checkpoi
     store.retain("run", ["epoch-0001"])
     store.retain("checkpoint", ["epoch-0001", "epoch-0002", "epoch-0003"])
     store.retain("run", ["epoch-0003"])
-    assert store.names() == ["epoch-0001", "epoch-0002", "epoch-0003", "epoch-0004"]  # 1 is still wanted
+    assert store.list_names() == ["epoch-0001", "epoch-0002", "epoch-0003", "epoch-0004"]  # 1 is still wanted
     store.retain("checkpoint", ["epoch-0002"])
     # 1 is given up by both; 3 by one; 4 was never anybody's
-    assert store.names() == ["epoch-0002", "epoch-0003", "epoch-0004"]
+    assert store.list_names() == ["epoch-0002", "epoch-0003", "epoch-0004"]
     store.retain("run", [])
-    assert store.names() == ["epoch-0002", "epoch-0004"]
+    assert store.list_names() == ["epoch-0002", "epoch-0004"]
 
 
 def test_what_the_store_did_not_write_is_never_touched(store: CheckpointStore) -> None:
@@ -169,7 +169,7 @@ def test_what_the_store_did_not_write_is_never_touched(store: CheckpointStore) -
         save(store, f"epoch-000{step}", step)
         store.retain("run", [f"epoch-000{step}"])
     store.recover()
-    assert store.names() == ["epoch-0002"]
+    assert store.list_names() == ["epoch-0002"]
     assert store.storage.read("notes/readme.txt") == b"mine"
     assert store.storage.read("epoch-0009/picture.png") == b"mine"
     assert store.storage.read(".notes.old/readme.txt") == b"mine"
@@ -183,7 +183,7 @@ def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> No
     other.mark("epoch-0001", "best")
     other.discard_unfinished("epoch-0001")
     assert other.publish("epoch-0001", {"model": "model"}, "published", {}) == ""
-    assert store.names() == ["epoch-0001"]
+    assert store.list_names() == ["epoch-0001"]
     assert store.index.read()["labels"] == {}
     assert not storage.exists("published")
 
@@ -218,7 +218,7 @@ def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: Checkpoin
     content = torch.load(BytesIO(data), weights_only=True)
     assert list(content) == ["model"]
     assert torch.equal(content["model"]["weight"], weights(3.0)["weight"])
-    assert store.names() == ["epoch-0001"]
+    assert store.list_names() == ["epoch-0001"]
 
 
 def test_parts_that_are_not_there_are_refused_with_those_that_are(store: CheckpointStore) -> None:

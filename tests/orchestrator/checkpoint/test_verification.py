@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
@@ -19,7 +19,7 @@ def test_a_file_that_does_not_arrive_whole_is_not_committed(store: CheckpointSto
     entries["rank-0001.pt"] = {"sha256": "0" * 64, "bytes": 3}
     with pytest.raises(CheckpointError, match=r"rank-0001\.pt is missing"):
         store.commit("epoch-0001", entries, Position(), {"world_size": 2, "metrics": {}})
-    assert store.names() == []
+    assert store.list_names() == []
 
 
 def flip(data: bytes) -> bytes:
@@ -42,19 +42,19 @@ def test_a_damaged_checkpoint_is_passed_over(store: CheckpointStore, how: str, f
     save(store, "epoch-0002", 20)
     path = f"epoch-0002/{file}"
     store.storage.write(path, DAMAGE[how](store.storage.read(path)))
-    assert store.latest() == "epoch-0001"
+    assert store.find_latest() == "epoch-0001"
 
 
 def test_what_a_rank_wrote_it_verifies_itself(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces = Storage.pieces
+    read_chunks = Storage.read_chunks
     with monkeypatch.context() as patch:
-        patch.setattr(Storage, "pieces", lambda *of: map(flip, pieces(*of)))
+        patch.setattr(Storage, "read_chunks", lambda *of: map(flip, read_chunks(*of)))
         with pytest.raises(CheckpointError, match=r"model\.pt is damaged: its sha256 differs.* It was just written"):
             store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
-    monkeypatch.setattr(Storage, "pieces", None)
+    monkeypatch.setattr(Storage, "read_chunks", None)
     store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
-    assert store.names() == ["epoch-0001"], "whoever puts it into its place reads none of it again"
+    assert store.list_names() == ["epoch-0001"], "whoever puts it into its place reads none of it again"
 
 
 def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(
@@ -62,10 +62,10 @@ def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(
 ) -> None:
     monkeypatch.setattr(Storage, "verifies_uploads", property(lambda self: True))
     with monkeypatch.context() as patch:
-        patch.setattr(Storage, "pieces", None)
+        patch.setattr(Storage, "read_chunks", None)
         save(store, "epoch-0001", 10)
         cut = store.write_files("epoch-0002", {"model.pt": weights(1.0)})
-    store.storage.write(f"{store.staging_folder('epoch-0002')}/model.pt", b"cut")
+    store.storage.write(f"{store.get_staging_folder('epoch-0002')}/model.pt", b"cut")
     with pytest.raises(CheckpointError, match=r"model\.pt is damaged: it has 3 bytes, and \d+ were written"):
         store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
 
@@ -97,17 +97,19 @@ def test_ranks_that_resume_read_their_own_files_and_agree(
         store.commit(f"epoch-{number}", entries, Position(step=number), {"world_size": 3, "metrics": {}})
     store.storage.write("epoch-2/rank-0001.pt", flip(store.storage.read("epoch-2/rank-0001.pt")))
     read: list[tuple[str, str]] = []
-    pieces = Storage.pieces
+    read_chunks = Storage.read_chunks
     monkeypatch.setattr(
         Storage,
-        "pieces",
-        lambda self, name: [*pieces(self, name), read.append((threading.current_thread().name, name))][:-1],
+        "read_chunks",
+        lambda self, name: [*read_chunks(self, name), read.append((threading.current_thread().name, name))][:-1],
     )
-    monkeypatch.setattr(Storage, "each", lambda self, call, things: [call(thing) for thing in things])
+    monkeypatch.setattr(Storage, "map", lambda self, call, things: [call(thing) for thing in things])
     barrier, told, found, said = threading.Barrier(3), {}, {}, []
 
     def resume(rank: int) -> None:
-        found[rank] = store.latest(said.append if rank == 0 else lambda reason: None, Together(rank, barrier, told))
+        found[rank] = store.find_latest(
+            said.append if rank == 0 else lambda reason: None, Together(rank, barrier, told)
+        )
 
     threads = [threading.Thread(target=resume, args=(rank,), name=str(rank)) for rank in range(3)]
     for thread in threads:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.read.test_tables import FRESH, record, row
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator import run
 from orchestrator.cli import app
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 from tests.tasks import described
 
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.records.process import Process
+from orchestrator.records.lease import Process
 from orchestrator.records.run_folder import RunFolder
 from tests.orchestrator.records.test_lease import put
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run

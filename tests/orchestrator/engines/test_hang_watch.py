@@ -20,8 +20,7 @@ from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.records.hang import REQUEST, HangReports, RankStack
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from tests.tasks import Points, described, experiment
 
 HERE = Path(__file__).name

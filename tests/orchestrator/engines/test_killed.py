@@ -22,10 +22,9 @@ from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.loop.model.weight_sources import describe_initial_weights
+from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks, until_killed
 from tests.streams import Streams
@@ -163,7 +162,10 @@ def last_checkpoint(run: Run) -> dict[str, Any]:
     """All that it holds, of each rank too, but for the place in a stream, which rows tell, and measured speeds."""
     store = CheckpointStore(run.folder.checkpoint_folder())
     name = store.resolve("last")
-    return {file: plain(store.load(name, file) | {"data": None, "perf_stats": None}) for file in store.files(name)}
+    return {
+        file: plain(store.load(name, file) | {"data": None, "perf_stats": None})
+        for file in store.read_manifest(name)["files"]
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)

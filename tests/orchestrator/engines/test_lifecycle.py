@@ -21,8 +21,7 @@ from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, TaskError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.stopping import INTERRUPTED
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import open_run
 from orchestrator.stats.write import compaction
 from tests.orchestrator.runs.written import begun, rows_of

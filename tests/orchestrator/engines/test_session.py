@@ -15,10 +15,9 @@ from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
-from orchestrator.testing.trees import find_difference
+from orchestrator.testing.watching import find_difference
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
 

@@ -16,8 +16,7 @@ from hooks import Hook, State
 from orchestrator import run
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.errors import RunError, UsageError
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from tests.tasks import Points, PointSet, described
 
 

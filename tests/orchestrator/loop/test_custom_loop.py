@@ -20,16 +20,15 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
 from orchestrator import Task, TrainingSession
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.loop.custom_loop import CustomLoop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import seal

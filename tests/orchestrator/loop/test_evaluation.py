@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAUROC, MulticlassConfusionMatr
 
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, experiment
@@ -100,7 +100,7 @@ def _validate_on_rank(rank: int, world_size: int) -> dict[str, Any]:
     torch.manual_seed(5)
     for parameter in loop.state.module.parameters():
         nn.init.normal_(parameter)
-    loop.evaluation.run("val")
+    loop.evaluate("val")
     return loop.state.metrics
 
 

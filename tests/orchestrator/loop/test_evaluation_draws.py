@@ -64,7 +64,7 @@ def assert_measured_again(done: Run) -> None:
     checked = 0
     for name in (path.name for path in Path(done.path, "checkpoints").iterdir() if path.is_dir()):
         for phase in ("val", "test"):
-            step = CheckpointStore(done.folder.find_checkpoint_folder()).position(name).step
+            step = CheckpointStore(done.folder.find_checkpoint_folder()).read_position(name).step
             if expected := measured(done.reports(), step, phase):
                 assert measured(done.evaluate(name, phase).reports(), step, phase) == expected, (name, phase)
                 checked += 1

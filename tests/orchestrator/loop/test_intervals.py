@@ -11,7 +11,7 @@ from hooks import Hook, Interval, State, at_interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, experiment
 
@@ -60,8 +60,8 @@ def test_resumed_run_keeps_the_interval(tmp_path: Path, fields: dict[str, Interv
 
     whole, loop = live()
     assert loop.saving.store is not None
-    for name in loop.saving.store.names():
+    for name in loop.saving.store.list_names():
         resumed, _ = live(name)
         assert resumed == whole[len(whole) - len(resumed) :]
-        done = loop.saving.store.position(name).iteration
+        done = loop.saving.store.read_position(name).iteration
         assert len([place for place in resumed if place[0] == "train"]) == 28 // 5 - done // 5

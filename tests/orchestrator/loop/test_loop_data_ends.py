@@ -18,8 +18,7 @@ from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.config.text.source import with_value
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 from tests.streams import Streams

@@ -16,7 +16,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, experiment, numbers

@@ -11,11 +11,9 @@ import pytest
 
 from hooks import Hook, State
 from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, Session
-from orchestrator.engines.shared_training import SharedSession
+from orchestrator.engines.session import Assignment, Session, SharedSession
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.orchestrator.sweeps.test_shared_training import reports, stored
 from tests.tasks import described

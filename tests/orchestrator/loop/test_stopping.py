@@ -8,10 +8,10 @@ import pytest
 from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
-from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import StopCoordinator
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -161,7 +161,7 @@ def test_hook_stops_the_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
         (7, (), False, False),
         (10, ("enough",), False, True),
     ]
-    assert store.names() == ["step-00000010"]
+    assert store.list_names() == ["step-00000010"]
     assert not reports[1].is_partial
     assert {"train/loss", "val/loss"} <= reports[1].metrics.keys()
 
@@ -176,7 +176,7 @@ def test_interrupted_run_stops_after_a_step_with_a_checkpoint(tmp_path: Path) ->
     loop = Loop(Points(), experiment(accumulate=2), {}, RunContext(store=store, stop_requested=stop_requested))
     reports = list(loop.run())
     assert [(r.stopped, r.interrupted, r.is_final) for r in reports][-1] == (("interrupted",), True, True)
-    assert store.position(store.names()[-1]).iteration == loop.state.iteration
+    assert store.read_position(store.list_names()[-1]).iteration == loop.state.iteration
     # asked at the steps alone, never between the micro-batches of one
     assert (loop.state.phase_iteration % 2 == 0) or loop.state.phase_iteration == 7
 
@@ -202,7 +202,7 @@ def test_paused_run_resumes_bit_for_bit(tmp_path: Path, phase: str) -> None:
         (7, ("time is up",), True, True)
     ]
     resumed = Loop(Points(test=5), experiment(), {}, RunContext(store=store))
-    resumed.restore(store.names()[-1])
+    resumed.restore(store.list_names()[-1])
     rest = list(resumed.run())
     assert [r.metrics for r in rest if r.metrics["step"] > 7] == [r.metrics for r in expected if r.metrics["step"] > 7]
     assert numbers(resumed.state.module) == numbers(whole.state.module)
@@ -218,7 +218,7 @@ def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
             world=World(rank, world_size, rank), store=store, stop_requested=lambda: rank == 1 and loop.state.step >= 3
         )
         loop = Loop(Points(), experiment(batch_size=4), {}, context)
-        return [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in loop.run()], store.names()
+        return [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in loop.run()], store.list_names()
 
     return [train(0.0), train(1e9)]
 

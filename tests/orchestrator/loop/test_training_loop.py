@@ -14,9 +14,9 @@ from hooks import Hook, State
 from orchestrator import Experiment, run
 from orchestrator.loop import training as training_module
 from orchestrator.loop import training_loop
-from orchestrator.loop.clock.span_clock import CudaClock
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.span_clock import CudaClock
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.records.hang import REQUEST, HangReports, RankStack, find_hang, find_hung_ranks
 from orchestrator.records.metadata import Host
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 
 
 def stack(rank: int, idle_s: float, *, waits: bool = False, limit_s: float = 300, at: float = 1000.0) -> RankStack:

@@ -10,11 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator import UsageError
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.cli import app
-from orchestrator.records.new_run import create_run
-from orchestrator.records.removal import Removal
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.removal import plan_removal
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.storage import Storage
 
 MANIFEST = {"name": "epoch-0001", "files": {"model.pt": {"sha256": "0", "bytes": 1}}, "world_size": 1, "metrics": {}}
@@ -53,7 +52,7 @@ def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
     folder = made(tmp_path / "runs", "one", f"hooks: {{checkpoint: {{out_dir: {tmp_path / 'kept'}}}}}\n")
     checkpoint(folder)
     (tmp_path / "kept" / "other").mkdir()
-    removal = Removal.of(str(folder))
+    removal = plan_removal(str(folder))
     assert f"with its checkpoints in {tmp_path / 'kept' / 'one'}" in str(removal)
     removal.execute()
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["other"]
@@ -64,23 +63,23 @@ def test_run_that_another_continues_is_kept_until_it_has_checkpoints(tmp_path: P
     before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
     longer = made(tmp_path, "longer", continued_from=before)
     with pytest.raises(UsageError, match=r"longer continues from .*first, and has no checkpoint of its own yet"):
-        Removal.of(str(folder))
+        plan_removal(str(folder))
     checkpoint(longer)
-    Removal.of(str(folder)).execute()
+    plan_removal(str(folder)).execute()
     assert not folder.exists()
     assert longer.exists()
 
 
 def test_running_run_and_trial_are_not_removed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is running"):
-        Removal.of(str(made(tmp_path, "live", status="running")))
+        plan_removal(str(made(tmp_path, "live", status="running")))
     sweep = made(tmp_path, "sweep", sweep={"objectives": [["val/loss", "min"]], "trials": 1})
     trial = made(f"{sweep}/trials", "trial-0000")
     with pytest.raises(UsageError, match=f"is a trial.*hookyard rm {sweep}"):
-        Removal.of(str(trial))
-    assert "a sweep of 1 trial," in str(Removal.of(str(sweep)))
+        plan_removal(str(trial))
+    assert "a sweep of 1 trial," in str(plan_removal(str(sweep)))
     with pytest.raises(UsageError, match="is not a run"):
-        Removal.of(str(tmp_path))
+        plan_removal(str(tmp_path))
 
 
 def test_damaged_run_can_be_removed(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_damaged_run_can_be_removed(tmp_path: Path) -> None:
     made(tmp_path, "other").storage.write("run.json", "{")
     folder.storage.write("run.json", "5")
     folder.storage.write("experiment.yaml", "[")
-    removal = Removal.of(str(folder))
+    removal = plan_removal(str(folder))
     assert "a run, damaged" in str(removal)
     removal.execute()
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
@@ -103,7 +102,7 @@ def test_nothing_is_removed_where_one_of_several_is_refused(tmp_path: Path) -> N
 
 def test_interrupted_removal_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(tmp_path, "one")
-    removal = Removal.of(str(folder))
+    removal = plan_removal(str(folder))
 
     def fails(storage: Storage, name: str) -> None:
         raise OSError("gone")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import drop_superseded
 

@@ -11,15 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.records.lease import Lease
+from orchestrator.records.lease import Lease, Process
 from orchestrator.records.metadata import seconds_at
-from orchestrator.records.new_run import create_run
-from orchestrator.records.process import Process
-from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.records.run_list import list_runs
+from orchestrator.records.run_folder import RunFolder, create_run, list_runs, now
 from tests.orchestrator.records.test_lease import gone, put
 
 

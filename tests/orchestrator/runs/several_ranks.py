@@ -9,8 +9,7 @@ from orchestrator import Experiment
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 

@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("label", ["last", "epoch-0001"])
 def test_continuation_equals_a_longer_run(first: Run, whole: Run, tmp_path: Path, label: str) -> None:
     """Weights, optimizer, averages, schedule, random numbers and counters: to the last bit."""
-    longer = run(first.continued(label, ["epochs=4"]), tmp_path, local=True)
+    longer = run(first.continue_from(label, ["epochs=4"]), tmp_path, local=True)
     torch.testing.assert_close(everything(longer), everything(whole), rtol=0, atol=0)
     begun = int(Path(str(first.checkpoint(label))).name[-1])
     assert longer.metrics["epoch"].tolist() == [*range(begun - 1, 4)]
@@ -55,7 +55,7 @@ def test_continuation_equals_a_longer_run(first: Run, whole: Run, tmp_path: Path
 
 
 def test_continuation_records_its_parent(first: Run, tmp_path: Path) -> None:
-    longer = run(first.continued("best", ["epochs=3", "optimizer.lr=0.05"]), tmp_path, local=True)
+    longer = run(first.continue_from("best", ["epochs=3", "optimizer.lr=0.05"]), tmp_path, local=True)
     name = Path(str(first.checkpoint("best"))).name
     assert longer.name == f"first-from-{name}"
     manifest = (Path(first.path) / "checkpoints" / name / "manifest.json").read_bytes()
@@ -72,7 +72,7 @@ def test_parent_checkpoint_stays_the_best_until_beaten(tmp_path: Path) -> None:
     """As it was made for being the best, between two others, it is not validated again."""
     hooks = {"checkpoint": {"every": 3, "keep": 1, "best": "val/loss"}}
     first = run(described(epochs=2, hooks=hooks), tmp_path, local=True)
-    longer = run(first.continued("best", ["epochs=9", "optimizer.lr=0.0"]), tmp_path, "longer", local=True)
+    longer = run(first.continue_from("best", ["epochs=9", "optimizer.lr=0.0"]), tmp_path, "longer", local=True)
     assert longer.best is not None
     assert longer.best.checkpoint == "epoch-0002"
     assert longer.folder.list_checkpoints() == ["epoch-0002", "epoch-0009"]
@@ -81,7 +81,7 @@ def test_parent_checkpoint_stays_the_best_until_beaten(tmp_path: Path) -> None:
 
 
 def test_continuation_can_be_resumed_and_continued(first: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(first.continued("last", ["epochs=4"]), tmp_path, "whole", local=True)
+    whole = run(first.continue_from("last", ["epochs=4"]), tmp_path, "whole", local=True)
 
     def killed(*given: Any) -> None:
         raise KeyboardInterrupt
@@ -89,19 +89,19 @@ def test_continuation_can_be_resumed_and_continued(first: Run, tmp_path: Path, m
     with monkeypatch.context() as patched:
         patched.setattr(InProcess, "begin", killed)
         with pytest.raises(KeyboardInterrupt):
-            run(first.continued("last", ["epochs=4"]), tmp_path, "begun", local=True)
+            run(first.continue_from("last", ["epochs=4"]), tmp_path, "begun", local=True)
     shutil.rmtree(tmp_path / "begun/checkpoints")  # killed while it was copied
     begun = resume(tmp_path / "begun")
     assert begun.stats["iteration"].min() == 1
     assert begun.metrics["epoch"].tolist() == whole.metrics["epoch"].tolist() == [1, 2, 3]
     torch.testing.assert_close(everything(begun), everything(whole), rtol=0, atol=0)
-    again = run(open_run(tmp_path / "whole").continued("epoch-0003", ["epochs=4"]), tmp_path, local=True)
+    again = run(open_run(tmp_path / "whole").continue_from("epoch-0003", ["epochs=4"]), tmp_path, local=True)
     assert again.name == "whole-from-epoch-0003"
     torch.testing.assert_close(everything(again), everything(whole), rtol=0, atol=0)
 
 
 def test_the_best_trial_of_a_sweep_is_trained_longer(outcome: Sweep, tmp_path: Path) -> None:
-    longer = run(outcome.best.continued("best", ["epochs=2"]), tmp_path, local=True)
+    longer = run(outcome.best.continue_from("best", ["epochs=2"]), tmp_path, local=True)
     assert longer.name == "points-trial-0001-from-epoch-0001"
     assert longer.config["optimizer"]["lr"] == 0.1
     assert longer.metrics["val/loss"].iloc[0] == outcome.trials["val/loss"].min()
@@ -114,24 +114,24 @@ def test_the_best_trial_of_a_sweep_is_trained_longer(outcome: Sweep, tmp_path: P
 
 def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no checkpoint 'epoch-0009' in .*; available: epoch-0001, epoch-0002"):
-        first.continued("epoch-0009", ["epochs=4"])
+        first.continue_from("epoch-0009", ["epochs=4"])
     with pytest.raises(
         UsageError, match=r"epoch-0002 was saved after 2 epochs, and epochs is 2; set a larger total, such as epochs=4"
     ):
-        first.continued("last")
+        first.continue_from("last")
     with pytest.raises(UsageError, match="was saved after 14 steps, and steps is 10"):
-        first.continued("last", ["epochs=null", "steps=10"])
+        first.continue_from("last", ["epochs=null", "steps=10"])
     with pytest.raises(
         UsageError, match=r"epoch-0002 has the state of SGD, and the experiment uses AdamW.*weights alone"
     ):
-        first.continued("last", ["epochs=4", "optimizer={type: AdamW, lr: 0.001}"])
+        first.continue_from("last", ["epochs=4", "optimizer={type: AdamW, lr: 0.001}"])
     with pytest.raises(ConfigError, match=r"override 'epoch=4': epoch: .*did you mean 'epochs'"):
-        first.continued("last", ["epoch=4"])
+        first.continue_from("last", ["epoch=4"])
     shutil.copytree(first.path, tmp_path / "damaged")
     (tmp_path / "damaged/checkpoints/epoch-0002/optimizer.pt").write_bytes(b"")
     with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged: .*; other checkpoints: epoch-0001"):
-        open_run(tmp_path / "damaged").continued("epoch-0002", ["epochs=4"])
-    before = open_run(tmp_path / "damaged").continued("last", ["epochs=4"]).source.continued_from
+        open_run(tmp_path / "damaged").continue_from("epoch-0002", ["epochs=4"])
+    before = open_run(tmp_path / "damaged").continue_from("last", ["epochs=4"]).source.continued_from
     assert before is not None
     assert before.checkpoint == "epoch-0001"
 
@@ -139,7 +139,7 @@ def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_pat
 def test_trials_cannot_continue_a_checkpoint(first: Run, tmp_path: Path) -> None:
     space = "sweep={metric: val/loss, mode: min, trials: 1, space: {optimizer.lr: {uniform: [0.1, 0.2]}}}"
     with pytest.raises(UsageError, match="the trials of a sweep start from scratch"):
-        sweep(first.continued("last", ["epochs=4", space]), tmp_path, local=True)
+        sweep(first.continue_from("last", ["epochs=4", space]), tmp_path, local=True)
 
 
 @pytest.fixture
@@ -164,8 +164,8 @@ def test_stream_with_other_ranks_is_refused_by_the_driver(
     with pytest.raises(UsageError, match=ranks):
         resume(streamed.path, workers=2)
     with pytest.raises(UsageError, match=ranks):
-        run(streamed.continued("last", ["steps=9", "workers.count=2"]), tmp_path, engine="train")
-    processes = streamed.continued("last", ["steps=9", "loader.num_workers=1"])
+        run(streamed.continue_from("last", ["steps=9", "workers.count=2"]), tmp_path, engine="train")
+    processes = streamed.continue_from("last", ["steps=9", "loader.num_workers=1"])
     with pytest.raises(
         UsageError, match=r"epoch-0001 is of 0 processes for each rank, not 1; use loader.num_workers=0"
     ):

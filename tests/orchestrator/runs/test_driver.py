@@ -21,8 +21,7 @@ from hooks import Hook, State
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import HookyardError
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.orchestrator.records.test_lease import elsewhere, put
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored

@@ -15,7 +15,7 @@ from hooks import Hook, State
 from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.engines.session import Assignment, EvaluationTarget
-from orchestrator.records.removal import Removal
+from orchestrator.records.removal import plan_removal
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.evaluation import Evaluation
 from tests.orchestrator.runs.several_ranks import create, train
@@ -133,7 +133,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
     }
     asked = ["precision=fp32"]
     spread = _to_measure(
-        Path(done.path), "spread", Evaluation.of(done.folder, "last", "val", asked, workers=2).experiment
+        Path(done.path), "spread", Evaluation.prepare(done.folder, "last", "val", asked, workers=2).experiment
     )
     on_ranks(train, 2, [*trained.values(), *again.values(), spread])
     for strategy in experiments:
@@ -172,7 +172,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
 )
 def test_overrides_without_effect_are_refused(done: Run, override: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Evaluation.of(done.folder, "last", "val", [override])
+        Evaluation.prepare(done.folder, "last", "val", [override])
     assert words in str(refused.value)
 
 
@@ -227,7 +227,7 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
     evaluation.update(status="running", host="elsewhere")
     shutil.rmtree(f"{report['path']}/.driver")
     with pytest.raises(UsageError, match="epoch-0001-val is running: end it before you remove copy"):
-        Removal.of(copy.path)
+        plan_removal(copy.path)
     evaluation.update(status="failed")
     with pytest.raises(UsageError, match=r"is an evaluation, which cannot be resumed.*hookyard evaluate .*@epoch-0001"):
         resume(report["path"])

@@ -70,8 +70,8 @@ def test_replay_of_one_rank_is_equal_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_replay_skips_a_deleted_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, names = run(described(), tmp_path, local=True), CheckpointStore.names
-    monkeypatch.setattr(CheckpointStore, "names", lambda store: [*names(store), "epoch-0009"])
+    done, names = run(described(), tmp_path, local=True), CheckpointStore.list_names
+    monkeypatch.setattr(CheckpointStore, "list_names", lambda store: [*names(store), "epoch-0009"])
     assert replay(done, 12).checkpoint == "epoch-0001"
 
 

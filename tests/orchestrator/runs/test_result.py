@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator import UsageError, open_run, run
 from orchestrator.errors import CheckpointError
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 from orchestrator.runs.result import Run
 from tests.tasks import described
 

@@ -16,7 +16,7 @@ from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 from tests.tasks import Points, described

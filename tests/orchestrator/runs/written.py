@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.config.load import to_yaml
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.stats.write.recorder import Recorder
 from tests.tasks import described
 

@@ -162,7 +162,7 @@ def test_run_resumes_by_a_url_with_credentials_that_are_never_recorded(
     assert done.folder.read_metadata().argv[-1] == "s3://bucket/two" + options
     for name, weight in whole.load("best").state_dict().items():
         assert torch.equal(done.load("best").state_dict()[name], weight)
-    longer = run(done.continued("last", ["epochs=3"]), storage + options, local=True)
+    longer = run(done.continue_from("last", ["epochs=3"]), storage + options, local=True)
     assert longer.metrics["epoch"].tolist() == [1, 2]
     for one in (done, longer):
         files = {name: one.folder.storage.read(name) for name in one.folder.storage.tree()}
@@ -207,7 +207,7 @@ def test_operations_take_few_requests(bucket: str, requests: Callable[[], list[s
         storage.write(f"run-{number:02d}/run.json", b"{}")
     if len(requests()) != 40:
         pytest.skip("an older pyarrow, which writes a small file with three requests")
-    assert storage.each(lambda name: storage.read(f"{name}/run.json"), storage.names()) == [b"{}"] * 40
+    assert storage.map(lambda name: storage.read(f"{name}/run.json"), storage.names()) == [b"{}"] * 40
     assert len(requests()) == 81, "one to list, and two to read a file"
     for line in ("one\n", "two\n", "three\n"):
         storage.append("log.txt", line)

@@ -159,18 +159,18 @@ def test_file_is_read_in_pieces_with_its_state(storage: Storage, monkeypatch: py
     monkeypatch.setattr("orchestrator.storage.storage._PIECE_BYTES", 4)
     monkeypatch.setattr("orchestrator.storage.remote._PIECE_BYTES", 4)
     storage.write("a/file", b"0123456789")
-    assert [*storage.pieces("a/file")] == [b"0123", b"4567", b"89"]
+    assert [*storage.read_chunks("a/file")] == [b"0123", b"4567", b"89"]
     state = storage.state("a/file")
     assert state is not None
     assert state.size_bytes == 10
     assert (storage.state("a/none"), storage.state("a")) == (None, None)
-    with storage.fetched("a/file") as copy:
+    with storage.open_copy("a/file") as copy:
         copy.seek(4)
         assert copy.read() == b"456789"
     for none in ("a/none", "a/file/below"):
         with pytest.raises(FileNotFoundError):
-            next(storage.pieces(none))
-        with pytest.raises(FileNotFoundError), storage.fetched(none):
+            next(storage.read_chunks(none))
+        with pytest.raises(FileNotFoundError), storage.open_copy(none):
             pass
         with pytest.raises(FileNotFoundError):
             storage.read(none)
@@ -181,12 +181,12 @@ def test_each_keeps_the_order_also_when_nested(storage: Storage) -> None:
         storage.write(f"{number % 5}/{number}", str(number))
 
     def inside(folder: str) -> list[bytes]:
-        return storage.each(lambda name: storage.read(f"{folder}/{name}"), storage.names(folder))
+        return storage.map(lambda name: storage.read(f"{folder}/{name}"), storage.names(folder))
 
-    assert [len(own) for own in storage.each(inside, storage.names())] == [10] * 5
-    assert storage.each(inside, ["3"]) == [[str(number).encode() for number in sorted(range(3, 50, 5), key=str)]]
+    assert [len(own) for own in storage.map(inside, storage.names())] == [10] * 5
+    assert storage.map(inside, ["3"]) == [[str(number).encode() for number in sorted(range(3, 50, 5), key=str)]]
     with pytest.raises(FileNotFoundError):
-        storage.each(storage.read, ["0/0", "none", "1/1"])
+        storage.map(storage.read, ["0/0", "none", "1/1"])
 
 
 def test_parent_and_other_paths_are_storages(location: str) -> None:
@@ -199,7 +199,7 @@ def test_parent_and_other_paths_are_storages(location: str) -> None:
     assert (there.read("file"), there.root, there.location) == (b"x", storage.root, storage.location)
 
 
-@pytest.mark.parametrize("read", [Storage.read, Storage.open, lambda storage, name: [*storage.pieces(name)]])
+@pytest.mark.parametrize("read", [Storage.read, Storage.open, lambda storage, name: [*storage.read_chunks(name)]])
 def test_pipe_in_place_of_a_file_is_refused(tmp_path: Path, read: Any) -> None:
     os.mkfifo(tmp_path / "run.json")
     with pytest.raises(StorageError, match="pipe"):

@@ -18,11 +18,9 @@ from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.checkpoint.placeholders import has_shards
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, Session
-from orchestrator.engines.shared_training import SharedSession
+from orchestrator.engines.session import Assignment, Session, SharedSession
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.engines import test_killed
@@ -61,7 +59,7 @@ def stored(trial: Any, label: str) -> dict[str, Any]:
     """Return all tensors and numbers of a checkpoint, as text and lists."""
     store = CheckpointStore(getattr(trial, "folder", trial).checkpoint_folder(), trial.name)
     name = store.resolve(label)
-    manifest = store.manifest(name)
+    manifest = store.read_manifest(name)
     whole = {
         file: store.with_shards(name, store.load(name, file)) for file in manifest["files"] if not has_shards(file)
     }
@@ -340,7 +338,7 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
     ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
     stores = [session.prepare() for session in session.sessions]
-    assert [store.names() for store in stores] == [["step-00000004"]] * 2
+    assert [store.list_names() for store in stores] == [["step-00000004"]] * 2
     # Either trial can lead the resumed training, with the means of the phase.
     own, followed = (plain(store.load("step-00000004", "rank-0000.pt")) for store in stores)
     assert own == followed

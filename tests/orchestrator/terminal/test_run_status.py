@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.records.metadata import Attempt, seconds_at
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.compaction import compact
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_running_run_has_progress_and_speed(folder: RunFolder) -> None:
-    view = LiveRun(folder).look()
+    view = LiveRun(folder).read_view()
     rows = training(2, 200, slower("forward_s", 1, 0.02))
     assert (view.status, view.reports, view.report["val/accuracy"], view.attempts) == ("running", 1, 0.75, 1)
     assert (view.progress.phase, view.progress.iteration, view.progress.share) == ("train", 200, 200 / 400)
@@ -42,7 +42,7 @@ def test_running_run_has_progress_and_speed(folder: RunFolder) -> None:
 
 
 def test_slow_rank_is_found_by_its_own_work(folder: RunFolder) -> None:
-    view = LiveRun(folder).look()
+    view = LiveRun(folder).read_view()
     assert [(rank.rank, rank.node, rank.iteration, rank.rss_bytes) for rank in view.ranks] == [
         (0, "node0", 200, 2**20),
         (1, "node0", 200, 2**20),
@@ -54,21 +54,21 @@ def test_slow_rank_is_found_by_its_own_work(folder: RunFolder) -> None:
 
 def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
     live = LiveRun(folder)
-    live.look()
+    live.read_view()
     more = training(2, 250).query("iteration > 200")
     begun(folder)
-    assert (live.look().attempts, live.look().ranks) == (2, ()), "another attempt has ranks of its own"
+    assert (live.read_view().attempts, live.read_view().ranks) == (2, ()), "another attempt has ranks of its own"
     rows_of(folder, more, attempt=1)
     folder.append_metrics(
         {"attempt": 1, "time": "2026-01-01T00:00:10Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.9}
     )
-    view = live.look()
+    view = live.read_view()
     assert (view.progress.iteration, view.reports, view.report["val/accuracy"]) == (250, 1, 0.9), (
         "the first report came again"
     )
     assert view.status == "running"
     folder.end("failed", error="rank 1: out of memory")
-    ended = live.look()
+    ended = live.read_view()
     assert (ended.status, ended.error, ended.progress.eta_s, ended.progress.phase) == (
         "failed",
         "rank 1: out of memory",
@@ -83,13 +83,13 @@ def slow_ranks(view: RunView) -> list[int]:
 
 def test_run_without_rows(tmp_path: Path) -> None:
     folder = written_run(tmp_path)
-    view = LiveRun(folder).look()
+    view = LiveRun(folder).read_view()
     assert (view.progress.share, view.ranks, view.notice) == (0.0, (), None)
 
 
 def test_run_without_a_driver_is_lost(folder: RunFolder) -> None:
     folder.update(pid=NOBODY)
-    view = LiveRun(folder, age(folder, 40)).look()
+    view = LiveRun(folder, age(folder, 40)).read_view()
     assert view.status == "lost"
     assert f"(process {NOBODY} on " in str(view.notice)
     assert "is gone; its last row is 40 s old" in str(view.notice)
@@ -101,7 +101,7 @@ def test_ended_run_shows_its_end(folder: RunFolder) -> None:
         {"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8}
     )
     folder.end("finished")
-    view = LiveRun(folder).look()
+    view = LiveRun(folder).read_view()
     assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == ("finished", 1.0, None, None)
     assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (
         pytest.approx(FALLING[-50:].mean()),

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
@@ -50,7 +49,7 @@ def test_running_trials_come_first_and_failed_ones_last(tmp_path: Path) -> None:
     trial(sweep, 2, 0.9, 0.8, status="stopped", stopped=["the scheduler ended the trial"])
     trial(sweep, 3, 0.4)
     (tmp_path / "sweep/trials/trial-0004").mkdir()
-    view = LiveSweep(sweep).look()
+    view = LiveSweep(sweep).read_view()
     assert [(one.name[-1], one.status, one.best, one.last) for one in view.trials] == [
         ("3", "running", 0.4, 0.4),
         ("2", "stopped", 0.9, 0.8),
@@ -70,7 +69,7 @@ def test_best_trial_may_still_be_running(tmp_path: Path, mode: str, best: str) -
     trial(sweep, 0, 0.3, 0.6, status="finished")
     trial(sweep, 1, 0.8, 0.4)
     trial(sweep, 2, float("nan"))
-    assert LiveSweep(sweep).look().best == best
+    assert LiveSweep(sweep).read_view().best == best
 
 
 def test_eta_of_a_sweep_uses_its_pace(tmp_path: Path) -> None:
@@ -79,11 +78,11 @@ def test_eta_of_a_sweep_uses_its_pace(tmp_path: Path) -> None:
     for number in range(3):
         trial(sweep, number, 0.5, status="finished")
     trial(sweep, 3, 0.5)
-    view = LiveSweep(sweep, lambda: NOW).look()
+    view = LiveSweep(sweep, lambda: NOW).read_view()
     assert view.share == 3.125 / 8
     assert view.eta_s == pytest.approx(100 * 4.875 / 3.125)
     sweep.end("interrupted")
-    assert LiveSweep(sweep).look().eta_s is None
+    assert LiveSweep(sweep).read_view().eta_s is None
 
 
 def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
     for number in range(2):
         trial(sweep, number, 0.5, status="finished").update(ended=ago(8000))
     trial(sweep, 2, 0.5, status="finished")
-    assert LiveSweep(sweep, lambda: NOW).look().eta_s == pytest.approx(2 * 50)
+    assert LiveSweep(sweep, lambda: NOW).read_view().eta_s == pytest.approx(2 * 50)
 
 
 def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
@@ -100,19 +99,19 @@ def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
     done = trial(sweep, 0, 0.5, status="interrupted")
     failed = trial(sweep, 1, 0.5, status="failed", error="lost")
     live = LiveSweep(sweep)
-    assert live.look().counts == {"interrupted": 1, "failed": 1}
+    assert live.read_view().counts == {"interrupted": 1, "failed": 1}
     for folder in (done, failed):
         folder.update(status="running")
-    assert live.look().counts == {"interrupted": 1, "running": 1}, "Tune starts a failed trial anew"
+    assert live.read_view().counts == {"interrupted": 1, "running": 1}, "Tune starts a failed trial anew"
     sweep.update(resumed=[ago(0)])
-    assert live.look().counts == {"running": 2}
+    assert live.read_view().counts == {"running": 2}
 
 
 def test_sweep_without_a_driver_is_lost(tmp_path: Path) -> None:
     sweep = written_sweep(tmp_path)
     trial(sweep, 0, 0.5).update(pid=NOBODY)
     sweep.update(pid=NOBODY)
-    view = LiveSweep(sweep).look()
+    view = LiveSweep(sweep).read_view()
     assert (view.status, view.trials[0].status, view.failed) == ("lost", "lost", 1)
     assert f"the sweep is dead: its driver (process {NOBODY} on " in str(view.notice)
 
@@ -123,10 +122,10 @@ def test_ended_trials_keep_no_reports_in_memory(tmp_path: Path) -> None:
         sweep = written_sweep(tmp_path / str(reports))
         for number in range(2):
             trial(sweep, number, *[0.5] * reports, status="finished")
-        LiveSweep(sweep).look()  # whatever is read for the first time
+        LiveSweep(sweep).read_view()  # whatever is read for the first time
         tracemalloc.start()
         live = LiveSweep(sweep)
-        assert live.look().counts == {"finished": 2}
+        assert live.read_view().counts == {"finished": 2}
         gc.collect()
         held.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
@@ -139,13 +138,13 @@ def test_indexed_sweep_does_not_open_ended_trials(tmp_path: Path, monkeypatch: p
     trial(sweep, 0, 0.5, math.nan, status="finished")
     trial(sweep, 1, 0.2, status="failed", error="broken")
     trial(sweep, 2, 0.7)
-    expected = LiveSweep(sweep).look()
+    expected = LiveSweep(sweep).read_view()
     index = TrialIndex(sweep, [("val/accuracy", "max")])
     index.write(index.records().values())
     opened: list[str] = []
     metadata = RunFolder.read_metadata
     monkeypatch.setattr(RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder))
-    view = LiveSweep(sweep).look()
+    view = LiveSweep(sweep).read_view()
     assert [(one.name, one.status, one.best, one.last, one.ended, one.values) for one in view.trials] == [
         (one.name, one.status, one.best, one.last, one.ended, one.values) for one in expected.trials
     ]

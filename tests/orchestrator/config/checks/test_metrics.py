@@ -12,7 +12,7 @@ from torch import nn
 
 from hooks import Hook, State
 from orchestrator import ConfigError, run
-from orchestrator.config.load import load_experiment, load_with_data
+from orchestrator.config.load import load_checked, load_experiment
 from tests.orchestrator.config.samples import Line, problems
 from tests.tasks import described
 
@@ -113,10 +113,10 @@ def test_possible_metrics_are_accepted(file: Path, more: str) -> None:
 
 
 @pytest.mark.parametrize("best", ["val/loss", "auto", "test/loss"])
-def test_load_with_data_refuses_metrics_of_missing_phases(file: Path, best: str) -> None:
+def test_load_checked_refuses_metrics_of_missing_phases(file: Path, best: str) -> None:
     file.write_text(text(f"{HERE}:Measured", f"hooks: {{checkpoint: {{best: {best}, mode: min}}}}"))
     with pytest.raises(ConfigError) as caught:
-        load_with_data(file)
+        load_checked(file)
     phase = "test" if best == "test/loss" else "val"
     told = f"{file}:4: hooks.checkpoint.best: {best} is never measured: data() of the task returns train and no {phase}"
     assert str(caught.value) == told

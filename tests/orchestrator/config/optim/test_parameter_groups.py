@@ -16,7 +16,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from tests.raw import raw_training
 from tests.tasks import Points, Rows, described, numbers
 

@@ -18,7 +18,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.orchestrator.config.samples import HERE, Own
 from tests.tasks import Rows, described

@@ -16,8 +16,8 @@ from orchestrator import run
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.model.weight_sources import find
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.model.initial_weights import find
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
@@ -187,7 +187,7 @@ def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
         "path": first.path,
         "checkpoint": "epoch-0001",
         "weights": "ema/model",
-        "sha256": store.fingerprint("epoch-0001"),
+        "sha256": store.compute_fingerprint("epoch-0001"),
     }
     assert (
         f"initialized from {first.path}, checkpoint epoch-0001 (ema/model): loaded 4 of the model's 4 tensors"
@@ -202,8 +202,8 @@ def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
             described(name="none", init={"from": f"{tmp_path}/points", "weights": "slow"}), storage=tmp_path, local=True
         )
     with pytest.raises(UsageError, match=r"with its weights, so init\.from=other has no effect"):
-        second.continued("last", ["epochs=2", "init.from=other"])
-    assert second.continued("last", ["epochs=2"]).init is None
+        second.continue_from("last", ["epochs=2", "init.from=other"])
+    assert second.continue_from("last", ["epochs=2"]).init is None
     assert not (tmp_path / "none").exists()
 
 

@@ -21,7 +21,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Component, Experiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -229,7 +229,7 @@ def test_one_rank_restores_what_two_saved(two: list[dict[str, Any]], root: Path)
 
 def test_each_rank_writes_its_shards_and_no_file_holds_the_model(two: list[dict[str, Any]], root: Path) -> None:
     store = CheckpointStore(Storage(root / "whole"))
-    shards = [name for name in store.files("epoch-0002") if name.startswith("shards")]
+    shards = [name for name in store.read_manifest("epoch-0002")["files"] if name.startswith("shards")]
     assert shards == ["shards-0000.pt", "shards-0001.pt", "shards.pt"]
     model = store.load("epoch-0002", "model.pt")
     assert not any(isinstance(value, Tensor) and value.ndim == 2 for value in model.values())

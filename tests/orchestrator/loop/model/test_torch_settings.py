@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hooks import Hook, State
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from tests.tasks import Blocks, Points, Rows, experiment, numbers
 
 

@@ -18,12 +18,12 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator.checkpoint.index import read_index
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.checkpoint_writes import BackgroundWrite
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder
@@ -91,8 +91,8 @@ def everything(root: Path) -> dict[str, Any]:
     """All that lies in the files of all checkpoints, and what the index and the manifests say."""
     store = CheckpointStore(Storage(root))
     kept: dict[str, Any] = {"index": read_index(store.storage)}
-    for name in store.names():
-        manifest = store.manifest(name)
+    for name in store.list_names():
+        manifest = store.read_manifest(name)
         kept[name] = {
             "position": manifest["position"],
             "metrics": manifest["metrics"],
@@ -137,7 +137,9 @@ def test_failed_write_is_raised_by_the_next_checkpoint_or_the_end(
     assert (
         3 < loop.state.step <= told_at
     )  # sooner where ranks ask each other whether to stop meanwhile, which time decides
-    assert CheckpointStore(Storage(tmp_path)).names() == (["step-00000003", "step-00000006"] if told_at == 8 else [])
+    assert CheckpointStore(Storage(tmp_path)).list_names() == (
+        ["step-00000003", "step-00000006"] if told_at == 8 else []
+    )
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -146,13 +148,13 @@ def test_checkpoint_under_way_is_finished_when_the_run_ends(tmp_path: Path, fail
     loop = loop_in(tmp_path, True, every="1", validate_every=Interval(1) if fails else Interval(0))
     reports = loop.run()
     if fails:
-        loop.evaluation.run = lambda phase: 1 / 0  # type: ignore[method-assign, assignment]
+        loop.evaluate = lambda kind: 1 / 0  # type: ignore[method-assign, assignment]
         with pytest.raises(ZeroDivisionError):
             next(reports)
     else:
         assert next(reports).checkpoint is None
         reports.close()
-    assert CheckpointStore(Storage(tmp_path)).names() == ["epoch-0001"]
+    assert CheckpointStore(Storage(tmp_path)).list_names() == ["epoch-0001"]
     assert loop.plan.hooks["gate"].stored == ([] if fails else [("epoch-0001", 8)])
 
 
@@ -203,9 +205,9 @@ def test_ranks_write_in_the_background_as_they_do_at_once(tmp_path: Path) -> Non
     assert everything(tmp_path / "True") == everything(tmp_path / "False")
     assert second["full"] == "step-00000003: no space left on device"
     assert first["full"] == f"checkpoint {tmp_path}/full/step-00000003 cannot be written: rank 1: {second['full']}"
-    assert CheckpointStore(Storage(tmp_path / "full")).names() == []
+    assert CheckpointStore(Storage(tmp_path / "full")).list_names() == []
     assert first["left"] == second["left"] == [("epoch-0001", 4)]
-    assert CheckpointStore(Storage(tmp_path / "left")).names() == ["epoch-0001"]
+    assert CheckpointStore(Storage(tmp_path / "left")).list_names() == ["epoch-0001"]
 
 
 def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
@@ -236,13 +238,13 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(tmp_path: Path, monke
                 is_there = written_by_two(store, f"step-{tried + 1}", tried + 1)
             except KeyboardInterrupt:
                 is_there = False
-        found = store.latest()
+        found = store.find_latest()
         assert found is not None, done
         assert found == f"step-{tried + 1}" or not is_there
         assert (
             store.load(found, "rank-0001.pt")["weight"][0, 0]
             == store.load(found, "model.pt")["weight"][0, 0]
-            == store.position(found).step
+            == store.read_position(found).step
         )
         assert set(json.loads((tmp_path / found / "manifest.json").read_text())["files"]) | {"manifest.json"} == set(
             store.storage.names(found)

@@ -16,12 +16,12 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder
@@ -89,7 +89,7 @@ def run_loop(
 
 def check_resumed(root: Path, whole: Outcome, name: str, resumed: Outcome) -> None:
     """Check that a run from a checkpoint on ends as the undisturbed one did."""
-    position = CheckpointStore(Storage(root)).position(name)
+    position = CheckpointStore(Storage(root)).read_position(name)
     stage, step, iteration = position.stage, position.step, position.iteration
     assert resumed.final == whole.final
     assert resumed.seen == whole.seen[iteration:]
@@ -115,7 +115,7 @@ def test_resume_from_each_checkpoint_is_bit_for_bit(
     """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every stored
     checkpoint."""
     whole = run_loop(tmp_path / "whole", make_hooks(every, **ema), **fields)
-    names = CheckpointStore(Storage(tmp_path / "whole")).names()
+    names = CheckpointStore(Storage(tmp_path / "whole")).list_names()
     assert len(names) >= 3
     for name in names:
         shutil.copytree(tmp_path / "whole", tmp_path / name)
@@ -161,7 +161,7 @@ class Witness(Hook):
     def on_saved(self, state: State, path: str) -> None:
         table = open_recorded(self.storage, "rows").read()
         self.found.append((state.iteration, table.num_rows))
-        assert self.store.names()[-1] == Path(path).name
+        assert self.store.list_names()[-1] == Path(path).name
 
 
 def test_rows_are_on_disk_before_a_checkpoint_is_announced(tmp_path: Path) -> None:

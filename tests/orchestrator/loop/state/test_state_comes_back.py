@@ -25,7 +25,7 @@ from orchestrator.config.sections.experiment import Component
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -108,7 +108,7 @@ def run_loop(root: Path, task: Trained, *, resumed: bool) -> list[tuple[Any, ...
         fields |= {"scheduler": own} if task.scheduler_class else {}
         loop = Loop(task, experiment(**fields), hooks, RunContext(store=store))  # type: ignore[arg-type]
         if kept:
-            loop.restore(store.latest() or "")
+            loop.restore(store.find_latest() or "")
         reports = loop.run()
         for _ in reports:
             kept.append(
@@ -232,7 +232,7 @@ def comes_back(root: Path, background: bool, world: World, **fields: Any) -> Non
         if attempt == "saved":
             list(loop.run())
         else:
-            loop.restore(store.latest() or "")
+            loop.restore(store.find_latest() or "")
     for place in ("shared", "of rank", "own"):
         found = keeps.found[place]
         assert plain(found) == plain(kept()), place

@@ -17,7 +17,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, described, numbers
 
@@ -106,7 +106,7 @@ def test_resume_from_any_checkpoint_is_bit_for_bit(tmp_path: Path, every: str) -
     whole, rows = made(experiment, tmp_path)
     list(whole.run())
     expected = numbers(whole.state.module)
-    names = CheckpointStore(Storage(tmp_path)).names()
+    names = CheckpointStore(Storage(tmp_path)).list_names()
     assert len(names) >= 3
     for name in names:
         again, later = made(experiment, tmp_path)

@@ -14,7 +14,7 @@ from hooks import Hook, State
 from hooks.stats.perf_stats import PerfStats
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from tests.ranks import on_ranks

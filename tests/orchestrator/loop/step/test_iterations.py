@@ -15,7 +15,7 @@ from hooks import Hook, HookError, State
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from tests.tasks import Points, Rows, experiment, numbers
 
 OWN = Component(type="task")

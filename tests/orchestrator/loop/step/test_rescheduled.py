@@ -17,7 +17,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.schedule import SCHEDULERS
 from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, described
 
@@ -144,7 +144,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def checkpoint_at(folder: Path, step: int) -> str:
     store = CheckpointStore(Storage(folder))
-    return next(name for name in store.names() if store.manifest(name)["position"]["step"] == step)
+    return next(name for name in store.list_names() if store.read_manifest(name)["position"]["step"] == step)
 
 
 KINDS = [*ARGUMENTS, *OWN_SCHEDULERS]

@@ -28,7 +28,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, TaskError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks

@@ -13,8 +13,7 @@ import pytest
 
 from orchestrator.errors import StorageError
 from orchestrator.records.metadata import Attempt, LeadingAttempt
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate import trial_index
 from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex, TrialRecord

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
 from orchestrator.stats.read.query import Rows

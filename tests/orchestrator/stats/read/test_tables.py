@@ -12,7 +12,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.recorded_files import list_recorded_files

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.manifest import Stage
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read import dataset

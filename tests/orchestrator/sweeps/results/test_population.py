@@ -14,8 +14,7 @@ from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population import Exploit, History, trace_lineage
@@ -109,9 +108,9 @@ def test_the_epochs_that_an_exploit_replaces_are_superseded(sweep: RunFolder) ->
     assert not trial.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
     assert bad.folder.read_metadata().values == MUTATED
     assert trial.config["optimizer"]["lr"] == 0.16
-    assert store_of(bad.folder).names() == ["epoch-0002", "epoch-0003"]
-    assert "epoch-0002" in store_of(good.folder).names()
-    assert store_of(bad.folder).latest() == "epoch-0003", "the newest intact checkpoint"
+    assert store_of(bad.folder).list_names() == ["epoch-0002", "epoch-0003"]
+    assert "epoch-0002" in store_of(good.folder).list_names()
+    assert store_of(bad.folder).find_latest() == "epoch-0003", "the newest intact checkpoint"
 
 
 def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(sweep: RunFolder) -> None:
@@ -119,7 +118,7 @@ def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(swee
     _, bad = exploited(sweep, population())
     bad.next()
     bad.reports.close()
-    for name in store_of(bad.folder).names()[1:]:
+    for name in store_of(bad.folder).list_names()[1:]:
         store_of(bad.folder).storage.delete(name)
     bad.begin(MUTATED)
     assert bad.next().metrics["epoch"] == 2
@@ -134,7 +133,7 @@ def test_a_trial_keeps_its_newest_checkpoints_for_others(sweep: RunFolder) -> No
         trial.session.save()
     store = store_of(trial.folder)
     newest = [f"epoch-{epoch:04d}" for epoch in range(3, SWEEP_KEEPS + 3)]
-    assert store.names() == sorted({*newest, store.resolve("best")})
+    assert store.list_names() == sorted({*newest, store.resolve("best")})
 
 
 def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path: Path) -> None:

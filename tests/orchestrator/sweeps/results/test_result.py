@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
-from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import create_run
 from orchestrator.report.sweep import make_sweep_page
 from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
@@ -142,7 +142,7 @@ def test_report_that_lacks_one_of_the_metrics_is_ignored(tmp_path: Path) -> None
     trial = made.trial("a").folder
     trial.update(modes=modes)
     trial.append_metrics({"attempt": 0, "epoch": 1, "step": 2, "iteration": 2, "val/accuracy": 0.9})
-    best, (view,) = made.best.best, LiveSweep(made.folder).look().trials
+    best, (view,) = made.best.best, LiveSweep(made.folder).read_view().trials
     assert [best and best.value, view.best, Sweep(made.folder).trials.loc["a", "val/accuracy"]] == [0.5] * 3
 
 
@@ -163,7 +163,7 @@ def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
     made = Sweep(made.folder)
     assert made.best.name == "a"
     assert [*made.pareto().index] == ["a"]
-    assert LiveSweep(made.folder).look().best == "a"
+    assert LiveSweep(made.folder).read_view().best == "a"
     shown = CliRunner().invoke(app, ["show", made.path, "--json"])
     assert json.loads(shown.stdout)["best"].endswith("trials/a")
     assert 'href="#a"' in make_sweep_page(made, "now")
@@ -178,7 +178,7 @@ def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="each trial that reported val/accuracy failed"):
         _ = made.best
     assert made.pareto().empty
-    assert LiveSweep(made.folder).look().best is None
+    assert LiveSweep(made.folder).read_view().best is None
     assert compare_sweeps([made, made])["chosen"]["best trial"] == [None, None]
     shown = CliRunner().invoke(app, ["show", made.path]).stdout
     assert "no best trial: each trial that reported val/accuracy failed" in shown
@@ -272,7 +272,7 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
         next(line for line in shown if line.startswith("Best: ")).split()[1].rstrip(","),
         outcome.pareto("val/accuracy", "val/loss").index[0],
         sort_best_first(outcome.trials, dict(outcome.objectives)).index[0],
-        LiveSweep(outcome.folder).look().best,
+        LiveSweep(outcome.folder).read_view().best,
         charts_of(main_of(make_sweep_page(outcome, "now")))["Values and metrics"]["data"][-1]["name"],
     }
     assert first == {"trial-0001"}
@@ -288,7 +288,7 @@ def test_the_best_configuration_has_the_best_mean_or_lower_bound_everywhere(
     assert (table.index[0], made.best.name) == (first, best)
     assert table["mean"].max() == pytest.approx(0.7)
     assert [*table.get("lower_bound", ())] == pytest.approx([0.6, 0.5] if aggregate == "lower_bound" else [])
-    live = LiveSweep(made.folder).look()
+    live = LiveSweep(made.folder).read_view()
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
     shown = json.loads(CliRunner().invoke(app, ["show", made.path, "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.model.meta_device import build_model
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.model.strategy import build_model
+from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
