@@ -9,12 +9,10 @@ from orchestrator.cli.compare import compare
 from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Subcommand, Subcommands
-from orchestrator.cli.init import init
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
-from orchestrator.cli.reference import hooks, schema, validate
-from orchestrator.cli.report import report
-from orchestrator.cli.show import show
+from orchestrator.cli.reference import hooks, init, schema, validate
+from orchestrator.cli.show import report, show
 from orchestrator.cli.stats import samples, stats
 from orchestrator.cli.training import resume, run, sweep
 from orchestrator.cli.watch import watch

@@ -27,9 +27,9 @@ def evaluate(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: loader.eval_batch_size=512")
     ] = None,
-    phase: Annotated[Literal["val", "test"], typer.Option("--phase", help="The data to evaluate on.")] = "val",
+    phase: Annotated[Literal["val", "test"], typer.Option(help="The data to evaluate on.")] = "val",
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, help="Number of ranks; the run's by default.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of ranks; the run's by default.")
     ] = None,
     address: options.Address = None,
     engine: options.Engine = None,
@@ -69,22 +69,19 @@ def average(
     run: options.OneRun,
     std: Annotated[
         float,
-        typer.Option("--std", metavar="STD", help="Standard deviation of the window, as a fraction of training: 0.07"),
+        typer.Option(metavar="STD", help="Standard deviation of the window, as a fraction of training: 0.07"),
     ],
     at: Annotated[
-        int | None, typer.Option("--at", metavar="STEP", min=1, help="Step of the snapshot; the newest by default.")
+        int | None, typer.Option(metavar="STEP", min=1, help="Step of the snapshot; the newest by default.")
     ] = None,
     output: Annotated[
         str | None,
         typer.Option(
-            "--output",
             metavar="FILE",
             help="File to write; as safetensors if its name ends in .safetensors.",
         ),
     ] = None,
-    hook: Annotated[
-        str | None, typer.Option("--hook", metavar="NAME", help="The ema hook, if the run has several.")
-    ] = None,
+    hook: Annotated[str | None, typer.Option(metavar="NAME", help="The ema hook, if the run has several.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Average the weights of a finished training, over a window of any width.

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 def replay(
     run: OneRun,
-    iteration: Annotated[
-        int, typer.Option("--iteration", metavar="N", min=1, help="The training iteration, as in its row.")
-    ],
-    rank: Annotated[int, typer.Option("--rank", metavar="R", min=0, help="The rank whose row is shown.")] = 0,
+    iteration: Annotated[int, typer.Option(metavar="N", min=1, help="The training iteration, as in its row.")],
+    rank: Annotated[int, typer.Option(metavar="R", min=0, help="The rank whose row is shown.")] = 0,
     pdb: Annotated[
         bool, typer.Option("--pdb", help="Open Python's debugger at the iteration's batch (1 rank).")
     ] = False,
     hook: Annotated[
-        str | None, typer.Option("--hook", metavar="FILE:CLASS", help="An additional hook (1 rank): probe.py:Probe")
+        str | None, typer.Option(metavar="FILE:CLASS", help="An additional hook (1 rank): probe.py:Probe")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +103,7 @@ def _make_hook(argument: str) -> Hook:
 
 def _make_debugger_hook(iteration: int) -> Hook:
     from hooks import Hook, State
-    from orchestrator.terminal.breakpoints import Debugger
+    from orchestrator.terminal.display import Debugger
 
     class StopAtBatch(Hook):
         def on_batch(self, state: State) -> None:
@@ -136,7 +134,7 @@ def post_mortem(enabled: bool) -> Iterator[None]:
 
 def _start_debugger(error: Exception) -> None:
     from orchestrator.engines.rank_failures import count_frames_below_user_code, find_root_cause_in_user_code
-    from orchestrator.terminal.breakpoints import Debugger
+    from orchestrator.terminal.display import Debugger
 
     first = find_root_cause_in_user_code(error)
     if isinstance(first, BdbQuit):

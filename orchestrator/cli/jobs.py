@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Dashboard = Annotated[
     str | None,
     typer.Option(
-        "--address",
         metavar="URL",
         help="The cluster's dashboard, such as http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default.",
     ),

@@ -33,14 +33,11 @@ def ls(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            "--status",
             metavar="STATUS",
             help="Only this status: running, finished, stopped, interrupted, failed, lost.",
         ),
     ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="Only runs with all these tags.")
-    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only runs with all these tags.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the runs and sweeps in a storage with status and best metric, the newest last."""
@@ -118,8 +115,8 @@ def _format_best(best: Mapping[str, Any] | None) -> str:
 def note(
     run: RunOrSweep,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The note; replaces the one before.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag to add.")] = None,
-    untag: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="A tag to remove.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to add.")] = None,
+    untag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to remove.")] = None,
 ) -> None:
     """Write a note about a run that has ended, or change its tags; `ls` shows both.
 

@@ -34,23 +34,18 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment fi
 RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep.", autocompletion=complete_runs)]
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=complete_runs)]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05")]
-StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where the runs are: a folder, or s3://...")]
-Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Name of the run; the experiment's name by default.")
-]
+StorageFlag = Annotated[str, typer.Option(metavar="URL", help="Where the runs are: a folder, or s3://...")]
+Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run; the experiment's name by default.")]
 Address = Annotated[
     str | None,
     typer.Option(
-        "--address",
         metavar="ADDRESS",
         help="A Ray cluster to join; RAY_ADDRESS by default, otherwise Ray starts on this machine.",
     ),
 ]
 Engine = Annotated[
     EngineName | None,
-    typer.Option(
-        "--engine", help="train: Ray Train (default); gang: Ray actors, starts sooner; in-process: one rank, no Ray."
-    ),
+    typer.Option(help="train: Ray Train (default); gang: Ray actors, starts sooner; in-process: one rank, no Ray."),
 ]
 Local = Annotated[bool, typer.Option("--local", help="Run in this process, without Ray.")]
 SkipPreflight = Annotated[bool, typer.Option("--skip-preflight", help="Do not check the cluster's nodes first.")]

@@ -64,7 +64,7 @@ def _list_hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
     from orchestrator.config.checks.shared_training import find_shared_paths
     from orchestrator.config.checks.space import count_concurrent_trials, count_trainings, count_trials
-    from orchestrator.sweeps.search.sampling import draw_trials
+    from orchestrator.sweeps.search.search import draw_trials
 
     sharing, trainings = find_shared_paths(experiment.source, sweep), count_trainings(sweep)
     if sharing.paths and sweep.search != "optuna":

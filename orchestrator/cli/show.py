@@ -1,4 +1,4 @@
-"""`hookyard show`"""
+"""`hookyard show` and `hookyard report`: the results of a run or a sweep."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import AsJson, RunOrSweep
-from orchestrator.cli.output import echo, format_cell, print_json, print_table
-from orchestrator.errors import UsageError
+from orchestrator.cli.output import check_output, echo, format_cell, print_json, print_table
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.terminal.printable import escape_data
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ _LABELS = {"continued_from": "continued from", "init": "initial weights"}
 
 def show(
     run: RunOrSweep,
-    trial: Annotated[
-        str | None, typer.Option("--trial", metavar="TRIAL", help="A trial of the sweep, by number or name.")
-    ] = None,
+    trial: Annotated[str | None, typer.Option(metavar="TRIAL", help="A trial of the sweep, by number or name.")] = None,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the experiment file, ready to run again.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -246,3 +244,31 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "importance_spread": {} if importance is None else importance["spread"].to_dict(),
         "pareto": [*find_pareto_front(trials, dict(sweep.objectives)).index] if has_front else [],
     }
+
+
+PAGE = "report.html"
+
+
+def report(
+    run: RunOrSweep,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File or URL to write; report.html in the run by default."),
+    ] = None,
+) -> None:
+    """Write an HTML report of a run or sweep, one file that needs no network."""
+    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.report import make_report
+    from orchestrator.storage import Storage
+    from orchestrator.storage.remote import split_options
+
+    folder = RunFolder.open(run)
+    if output:
+        check_output(split_options(output)[0])
+    file = Storage(output) if output else folder.storage / PAGE
+    page = make_report(folder)
+    try:
+        file.parent.write(file.name, page)
+    except (OSError, StorageError) as error:
+        raise UsageError(f"cannot write {file}: {error}") from None
+    echo(file)

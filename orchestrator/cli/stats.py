@@ -28,21 +28,17 @@ if TYPE_CHECKING:
 By = Literal["trial", "rank", "node", "hook", "phase", "span", "row"]
 Format = Literal["table", "csv", "json", "parquet"]
 Form = Annotated[Format, typer.Option("--format", help="parquet needs --output.")]
-Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="File to write instead of stdout.")]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="File to write instead of stdout.")]
 
 
 def stats(
     run: RunOrSweep,
-    by: Annotated[
-        By | None, typer.Option("--by", help="One line per rank, node ...; `row` prints every recorded row.")
-    ] = None,
-    columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank = 0 and epoch >= 3")
-    ] = None,
+    by: Annotated[By | None, typer.Option(help="One line per rank, node ...; `row` prints every recorded row.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="EXPR", help="Only these rows: rank = 0 and epoch >= 3")] = None,
     query: Annotated[
         str | None,
-        typer.Option("--query", metavar="SQL", help="Run SQL: select rank, avg(step_s) from rows group by rank"),
+        typer.Option(metavar="SQL", help="Run SQL: select rank, avg(step_s) from rows group by rank"),
     ] = None,
     form: Form = "table",
     output: Output = None,
@@ -81,9 +77,9 @@ def samples(
     run: OneRun,
     where: Annotated[
         str,
-        typer.Option("--where", metavar="EXPR", help="Rows to show; only of train unless it names a phase: loss > 5"),
+        typer.Option(metavar="EXPR", help="Rows to show; only of train unless it names a phase: loss > 5"),
     ],
-    rank: Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="Only this rank.")] = None,
+    rank: Annotated[int | None, typer.Option(metavar="R", min=0, help="Only this rank.")] = None,
     form: Form = "table",
     output: Output = None,
     as_json: AsJson = False,

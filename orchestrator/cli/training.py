@@ -101,9 +101,7 @@ def resume(
     run: options.RunOrSweep,
     address: options.Address = None,
     failed: Annotated[bool, typer.Option("--failed", help="Sweeps only: retry the failed trials too.")] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, help="Runs only: resume on N ranks.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs only: resume on N ranks.")] = None,
     force_lease: Annotated[
         bool,
         typer.Option(

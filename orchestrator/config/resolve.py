@@ -21,8 +21,7 @@ from orchestrator.config.optim.optimization import (
     fill_optimization_defaults,
     with_stepping_interval,
 )
-from orchestrator.config.python.imports import define_main_classes, find_class
-from orchestrator.config.python.user_code import call_and_check_type
+from orchestrator.config.python.imports import call_and_check_type, define_main_classes, find_class
 from orchestrator.config.sections.experiment import NO_TASK, Experiment, validate_sections, without_nulls
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem, collect_problems

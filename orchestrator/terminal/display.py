@@ -1,19 +1,20 @@
-"""The display: progress on a terminal, plain lines elsewhere, and the driver's log."""
+"""The display: progress on a terminal, plain lines elsewhere, and the driver's log. It pauses at breakpoints."""
 
 from __future__ import annotations
 
 import errno
+import inspect
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout, suppress
+from pdb import Pdb
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
-from orchestrator.terminal.breakpoints import has_other_debugger, pausing_at_breakpoints
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -181,3 +182,44 @@ def print_line(text: str) -> None:
     """Write one line to stderr, as far as it can be written."""
     with suppress(OSError):
         print(text, file=PipeSafe(sys.stderr), flush=True)
+
+
+_VARIABLE = "PYTHONBREAKPOINT"
+
+
+def has_other_debugger() -> bool:
+    """Return whether the environment sets a debugger other than pdb for `breakpoint()`."""
+    return os.environ.get(_VARIABLE, "") not in ("", "0", "pdb.set_trace")
+
+
+@contextmanager
+def pausing_at_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Make `breakpoint()` open pdb within the context manager `paused`, which pauses the display."""
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        frame = inspect.currentframe()
+        Debugger(paused).set_trace(frame and frame.f_back)
+
+    if os.environ.get(_VARIABLE) == "0":
+        yield
+        return
+    previous_hook, sys.breakpointhook = sys.breakpointhook, stop
+    try:
+        yield
+    finally:
+        sys.breakpointhook = previous_hook
+
+
+class Debugger(Pdb):
+    """pdb on this terminal, even while stdout is redirected. Ctrl-C still ends the run."""
+
+    def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__(nosigint=True)
+        self._paused = paused
+
+    def interaction(self, *args: Any, **kwargs: Any) -> None:
+        with self._paused():  # also restores the stdout that the display had replaced
+            terminal: Any = sys.__stdout__
+            self.stdout = terminal if terminal is not None and terminal.isatty() else sys.stdout
+            with redirect_stdout(self.stdout):
+                super().interaction(*args, **kwargs)

@@ -15,8 +15,8 @@ from orchestrator.config.checks.metrics import check_metrics, find_contradicting
 from orchestrator.config.optim.changes import check_changes
 from orchestrator.config.optim.optimization import check_optimization
 from orchestrator.config.optim.optimizer import OPTIMIZERS, needs_closure
+from orchestrator.config.python.imports import catch_user_errors
 from orchestrator.config.python.parameters import check_needs, find_changed_keys
-from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem

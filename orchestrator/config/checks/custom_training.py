@@ -9,8 +9,8 @@ from typing import Any
 from hooks import HOOKS
 from hooks.hook import Setup
 from orchestrator.config.components import DEFAULT_HOOKS
+from orchestrator.config.python.imports import find_source_location
 from orchestrator.config.python.parameters import find_changed_keys
-from orchestrator.config.python.user_code import find_source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import Problem, did_you_mean

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 from hooks.metrics.names import PHASES
 from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.components import NAME, NAME_RULE
-from orchestrator.config.python.user_code import call_and_check_type, catch_user_errors
+from orchestrator.config.python.imports import call_and_check_type, catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, has_custom_loop

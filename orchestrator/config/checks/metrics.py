@@ -10,7 +10,7 @@ from hooks import HOOKS, Hook
 from hooks.interval import Interval
 from hooks.metrics.direction import MonitoredMetrics, declared_modes, direction, find_monitored_metrics
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
-from orchestrator.config.python.user_code import catch_user_errors
+from orchestrator.config.python.imports import catch_user_errors
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.layers import BatchNorm
-from orchestrator.config.python.user_code import find_source_location
+from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself

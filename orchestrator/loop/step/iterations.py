@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.config.python.user_code import find_source_location
+from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
 from orchestrator.loop.span_clock import BackwardTimer, Clock, Column

@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat
 
 from torch import Tensor
 
-from orchestrator.config.python.user_code import find_source_location
+from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.loop.world import World
 from orchestrator.task import Task

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from orchestrator.config.python.user_code import find_source_location
+from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.stats.aggregate.spans import TIMES
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
-from orchestrator.config.python.user_code import find_source_location
+from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
 from orchestrator.loop.step.precision import Precision

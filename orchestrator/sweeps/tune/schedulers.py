@@ -22,8 +22,7 @@ from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.sampling import clip, mutate
-from orchestrator.sweeps.search.search import make_trial_config
+from orchestrator.sweeps.search.search import clip, make_trial_config, mutate
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 
 TRIAL = "trial"

@@ -18,7 +18,7 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.sampling import draw_points
+from orchestrator.sweeps.search.search import draw_points
 from orchestrator.sweeps.tune.schedulers import TRIAL, SequentialScheduler, make_scheduler, make_tune_config, seeded
 
 

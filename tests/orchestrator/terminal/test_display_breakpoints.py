@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from orchestrator.terminal.breakpoints import has_other_debugger
-from orchestrator.terminal.display import TerminalDisplay
+from orchestrator.terminal.display import TerminalDisplay, has_other_debugger
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.sweeps.search.sampling import clip, draw, draw_points, mutate
+from orchestrator.sweeps.search.search import clip, draw, draw_points, mutate
 
 
 def sweep(space: dict[str, Any], **more: Any) -> Sweep:
