@@ -36,7 +36,7 @@ def test_display_pauses_at_a_breakpoint(
     assert sys.breakpointhook is before
     shown = capsys.readouterr().out
     assert "(7, None)" in shown
-    assert "test_breakpoints.py" in shown.splitlines()[0]
+    assert __file__ in shown.splitlines()[0]
     assert "-> return seen" in shown
     assert shown.count("None") == 2
 
