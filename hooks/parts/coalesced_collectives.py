@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -29,14 +30,10 @@ def total(tensors: Iterable[Tensor]) -> None:
 @torch.no_grad()
 def broadcast(tensors: Iterable[Tensor]) -> None:
     """Replace tensors by those of rank 0, in place. Collective."""
-
-    def from_master(flat: Tensor) -> None:
-        dist.broadcast(flat, src=0)
-
-    _run_coalesced(tensors, from_master)
+    _run_coalesced(tensors, partial(dist.broadcast, src=0))
 
 
-def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], None]) -> None:
+def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], object]) -> None:
     if not dist.is_initialized():
         return
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)

@@ -74,7 +74,9 @@ class DeepCluster(Hook):
 
     def on_phase_start(self, state: State) -> None:
         """Cluster once per epoch, also if an epoch has several phases or resumes."""
-        self._to(state.device)
+        self._memory, self._remembered = self._memory.to(state.device), self._remembered.to(state.device)
+        self._centroids = [centroids.to(state.device) for centroids in self._centroids]
+        self._assignments = self._assignments.to(state.device)
         if state.phase != "train":
             return
         if self._ranks != state.world_size:
@@ -113,11 +115,6 @@ class DeepCluster(Hook):
         self._ranks = state["ranks"]
 
     # The memory
-
-    def _to(self, device: torch.device) -> None:
-        self._memory, self._remembered = self._memory.to(device), self._remembered.to(device)
-        self._centroids = [centroids.to(device) for centroids in self._centroids]
-        self._assignments = self._assignments.to(device)
 
     def _fill(self, state: State) -> None:
         """Fill the memory by one pass over this rank's share of the training data."""

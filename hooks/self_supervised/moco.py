@@ -61,7 +61,11 @@ class MoCo(MomentumTeacher, Hook):
 
     def on_start(self, state: State) -> None:
         super().on_start(state)
-        self._shuffles = state.world_size > 1 and any(_mixes_samples(layer) for layer in self._teacher.module.modules())
+        # BatchNorm mixes the samples of a rank's batch; SyncBatchNorm those of all ranks.
+        self._shuffles = state.world_size > 1 and any(
+            isinstance(layer, BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
+            for layer in self._teacher.module.modules()
+        )
 
     def on_forward(self, state: State) -> None:
         output, view = state.output, state.batch[0][1]
@@ -121,8 +125,3 @@ class MoCo(MomentumTeacher, Hook):
 
 def _normalize(rows: Tensor) -> Tensor:
     return functional.normalize(rows.float(), dim=1)
-
-
-def _mixes_samples(layer: nn.Module) -> bool:
-    """Return whether a layer's output for a sample depends on other samples in the rank's batch."""
-    return isinstance(layer, BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)

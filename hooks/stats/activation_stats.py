@@ -41,7 +41,8 @@ class ActivationStats(LayerMonitor, Hook):
         self._moments: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def watch(self, name: str, layer: nn.Module, state: State) -> None:
-        if self._ignores(type(layer)):
+        cls = type(layer)
+        if {cls.__name__, f"{cls.__module__}.{cls.__qualname__}"}.intersection(self.ignored):
             return
 
         def take_output(layer: nn.Module, arguments: Any, output: Any) -> None:
@@ -62,9 +63,6 @@ class ActivationStats(LayerMonitor, Hook):
         self.keep(state, self._layers, {"mean": mean, "spread": spread})
         self._names.clear()
         self._layers, self._moments = [], []
-
-    def _ignores(self, cls: type) -> bool:
-        return cls.__name__ in self.ignored or f"{cls.__module__}.{cls.__qualname__}" in self.ignored
 
     @torch.no_grad()
     def _take(self, name: str, values: Any) -> None:

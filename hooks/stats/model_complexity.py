@@ -71,7 +71,8 @@ class ModelComplexity(Hook):
             table = csv.writer(file)
             table.writerow(columns)
             for name, module in state.module.named_modules():
-                if _depth(name) <= self.max_depth:
+                depth = name.count(".") + 1 if name else 0
+                if depth <= self.max_depth:
                     per_sample = costs[name].per_sample(samples).values()
                     table.writerow([name, type(module).__name__, *_parameters(module), *per_sample])
 
@@ -134,10 +135,6 @@ def _parameters(module: nn.Module) -> tuple[int, int]:
     """Return the numbers of all and of trainable parameters, shared ones once."""
     parameters = list(module.parameters())
     return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
-
-
-def _depth(name: str) -> int:
-    return name.count(".") + 1 if name else 0
 
 
 def _summary(info: Mapping[str, Any]) -> str:

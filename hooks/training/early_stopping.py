@@ -70,7 +70,7 @@ class EarlyStopping(Hook):
 
     def _find_reason(self, value: float) -> str | None:
         """Return why the run should end after this value, or None."""
-        if self._improves(value):
+        if math.isfinite(value) and (self._best is None or self._gain(value, self._best) > self.min_delta):
             self._best, self._wait = value, 0
         else:
             self._wait += 1
@@ -81,9 +81,6 @@ class EarlyStopping(Hook):
         if self._wait >= self.patience:
             return f"has not improved on {self._best} by more than {self.min_delta} in {self._wait} values"
         return None
-
-    def _improves(self, value: float) -> bool:
-        return math.isfinite(value) and (self._best is None or self._gain(value, self._best) > self.min_delta)
 
     def _gain(self, value: float, other: float) -> float:
         return value - other if self._mode == "max" else other - value

@@ -285,7 +285,8 @@ class EMA(Hook):
         self._is_applied = True
         first = self._averages[0]
         parameters = list(first.parameters.values())
-        raw_weights = [_get_raw_tensor(parameter) for parameter in parameters]
+        # Clone shards, whose memory will be overwritten.
+        raw_weights = [shards.local(p).clone() if shards.is_sharded(p) else p.data for p in parameters]
         raw_buffers = [(slot, getattr(*slot)) for slot, _ in self._buffers.values()]
         try:
             for parameter, average in zip(parameters, first.values, strict=True):
@@ -299,11 +300,6 @@ class EMA(Hook):
             for slot, raw in raw_buffers:
                 setattr(*slot, raw)
             self._is_applied = False
-
-
-def _get_raw_tensor(parameter: nn.Parameter) -> Tensor:
-    """Return a parameter's tensor to restore later; a clone for a shard, whose memory will be overwritten."""
-    return shards.local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
 
 
 def _assign(parameter: nn.Parameter, value: Tensor) -> None:

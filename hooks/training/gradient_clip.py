@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Gt
-from torch import Tensor
 
 from hooks.hook import CHANGES_GRADIENTS, Hook, Priority, Setup
 from hooks.needs import Needs
@@ -44,7 +43,9 @@ class GradientClip(Hook):
         gradients = state.gradients()
         norm = state.gradient_norm(self.norm_type)
         state.record(grad_norm=norm)
-        if not gradients or (self.max_value is None and self._is_surely_within(norm)):
+        # On the CPU reading the norm is free, and most steps need no scaling.
+        is_within = norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON
+        if not gradients or (self.max_value is None and is_within):
             return
         if self.max_value is None:
             foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))
@@ -52,7 +53,3 @@ class GradientClip(Hook):
             foreach_clamp_min_(gradients, -self.max_value)
             foreach_clamp_max_(gradients, self.max_value)
         state.forget_gradients()
-
-    def _is_surely_within(self, norm: Tensor) -> bool:
-        # On the CPU reading the norm is free, and most steps need no scaling.
-        return norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON

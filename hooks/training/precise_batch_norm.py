@@ -78,7 +78,9 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
     One pass over `batches` of this rank. Sums are added across ranks, so each value has the same weight, which
     torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased. Collective.
     """
-    layers = _find_tracked_layers(state.module)
+    tracked = [part for part in state.module.modules() if isinstance(part, BatchNorm) and part.running_mean is not None]
+    # A user may have frozen some of them in evaluation mode.
+    layers = [layer for layer in tracked if layer.training or not state.module.training]
     if not layers:
         return
     sums: dict[nn.Module, Tensor] = {
@@ -108,9 +110,3 @@ def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:
     mean = total / count
     layer.running_mean.copy_(mean)
     layer.running_var.copy_((squares / count - mean.square()).clamp(min=0) * count / (count - 1).clamp(min=1))
-
-
-def _find_tracked_layers(module: nn.Module) -> list[BatchNorm]:
-    """Return the BatchNorm layers with running statistics, without those frozen in evaluation mode."""
-    layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm) and layer.running_mean is not None]
-    return [layer for layer in layers if layer.training or not module.training]

@@ -149,9 +149,8 @@ class HangWatch:
         is_first = state is None or state.phase_iteration == 0 or state.iteration == self._start_iteration
         factor = 1 if in_iteration and not is_first else SLOW_FACTOR
         limit_s = REQUESTED_LIMIT_S if self._has_request() else self._limits.after * factor
-        is_waiting = (
-            bool(frames) and self._world.world_size > 1 and _is_waiting(frames[0].f_code.co_filename, in_iteration)
-        )
+        innermost = frames[0].f_code.co_filename if frames and self._world.world_size > 1 else ""
+        is_waiting = innermost.startswith(_COLLECTIVES) or (in_iteration and innermost in _SYNC_FILES)
         place = f"{_format_position(state)}{'' if is_waiting else _format_line(frames)}"
         return RankStack(self._world.rank, self._world.node, time.time(), self._idle_s, limit_s, is_waiting, place)
 
@@ -178,10 +177,6 @@ def _list_frames(frame: FrameType | None) -> list[FrameType]:
         frames.append(frame)
         frame = frame.f_back
     return frames
-
-
-def _is_waiting(innermost: str, in_iteration: bool) -> bool:
-    return innermost.startswith(_COLLECTIVES) or (in_iteration and innermost in _SYNC_FILES)
 
 
 def _format_position(state: State | None) -> str:

@@ -51,7 +51,9 @@ def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunE
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
         return find_first_failure(failures, folder)
-    return _find_rank_failure(error) or RunError(_innermost_line(error))
+    innermost = list(unwrap(error))[-1]
+    lines = [line.strip() for line in str(innermost).splitlines() if line.strip()]
+    return _find_rank_failure(error) or RunError(lines[-1] if lines else type(innermost).__name__)
 
 
 def find_first_failure(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
@@ -64,9 +66,3 @@ def find_first_failure(failures: Mapping[int, BaseException], folder: RunFolder 
 def _find_rank_failure(error: BaseException) -> RankFailed | None:
     """Return the RankFailed in the chain of causes, if there is one."""
     return next((link for link in unwrap(error) if isinstance(link, RankFailed)), None)
-
-
-def _innermost_line(error: BaseException) -> str:
-    innermost = list(unwrap(error))[-1]
-    lines = [line for line in str(innermost).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(innermost).__name__

@@ -290,7 +290,11 @@ class CurveLogger(WindowLogger):
         return {**{_curve(column): value for column, value in values.items()}, **self._new_info(state)}
 
     def _new_info(self, state: State) -> dict[str, float]:
-        drawable = {name: values for name, values in state.info.items() if _is_drawable(values)}
+        drawable = {
+            name: values
+            for name, values in state.info.items()
+            if isinstance(values, Mapping) and isinstance(next(iter(values.values()), None), Tensor)
+        }
         new = {name: values for name, values in drawable.items() if self._drawn_info.get(name) is not values}
         self._drawn_info |= new
         return read_numbers({f"{name}/{key}": value for name, values in new.items() for key, value in values.items()})
@@ -300,10 +304,6 @@ def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as numbers, by the names of their curves."""
     numbers = read_numbers(metrics)
     return {"train/phase_loss" if name == "train/loss" else name: value for name, value in numbers.items()}
-
-
-def _is_drawable(values: Any) -> bool:
-    return isinstance(values, Mapping) and isinstance(next(iter(values.values()), None), Tensor)
 
 
 def _curve(column: str) -> str:

@@ -40,8 +40,14 @@ def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: Wor
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
         units = {*task.fsdp_units(module)}
-        if experiment.compile:
-            _compile_units(units, compile_mode(experiment))
+        if experiment.compile and not units:
+            raise ConfigError.at(
+                "compile",
+                "has no effect: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none",
+            )
+        for unit in units if experiment.compile else ():
+            # Not the calls that gather and release its parameters.
+            unit.forward = torch.compile(unit.forward, mode=compile_mode(experiment))
         return shard(module, units, world, experiment.precision)
     if has_turns(type(task)) or experiment.accumulate == "auto":
         # Without DDP: it needs gradients of all parameters, but a turn computes only some. And it communicates during
@@ -103,16 +109,6 @@ def shard(module: nn.Module, units: Collection[nn.Module], world: World, precisi
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     return module
-
-
-def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
-    """Compile each unit's forward pass, but not the calls that gather and release its parameters."""
-    if not units:
-        raise ConfigError.at(
-            "compile", "has no effect: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none"
-        )
-    for unit in units:
-        unit.forward = torch.compile(unit.forward, mode=mode)
 
 
 def is_sharded(module: nn.Module) -> bool:
