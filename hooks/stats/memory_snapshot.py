@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -100,13 +101,8 @@ def _lines(device: torch.device) -> Iterator[str]:
 def _live_tensors() -> Iterator[Tensor]:
     """Yield the tensors that own memory."""
     for value in gc.get_objects():
-        # Check the type, because isinstance runs code of proxies.
-        if issubclass(type(value), Tensor) and _has_memory(value):
-            yield value
-
-
-def _has_memory(tensor: Tensor) -> bool:
-    try:
-        return tensor.untyped_storage().data_ptr() != 0
-    except (RuntimeError, NotImplementedError):  # the compiler's fake tensors, and sparse ones
-        return False
+        if not issubclass(type(value), Tensor):  # isinstance runs code of proxies
+            continue
+        with suppress(RuntimeError, NotImplementedError):  # the compiler's fake tensors, and sparse ones
+            if value.untyped_storage().data_ptr() != 0:
+                yield value

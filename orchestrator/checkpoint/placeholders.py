@@ -40,19 +40,9 @@ def has_shards(file: str) -> bool:
     return file == INDEX or file.startswith("shards-")
 
 
-class Sharded:
-    """The sharded tensors of a checkpoint by their keys. A tensor with several names has one key."""
-
-    def __init__(self) -> None:
-        self._keys: dict[int, tuple[str, Any]] = {}
-
-    def key(self, tensor: Tensor, place: str) -> str:
-        """Return the key of a tensor: the path at which it was first seen."""
-        return self._keys.setdefault(id(tensor), (place, tensor))[0]
-
-    def tensors(self) -> dict[str, Any]:
-        """Return the tensors in the order in which they were seen, the same on each rank."""
-        return dict(self._keys.values())
+Sharded = dict[int, tuple[str, Any]]
+"""Sharded tensors of a checkpoint, each with its key: the path at which it was first seen. By `id`, because a tensor
+with several names has one key; in the order in which they were seen, the same on each rank."""
 
 
 def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
@@ -62,8 +52,8 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     is the path for its message.
     """
     kind = type(tree)
-    if isinstance(tree, Tensor) and sharded and shards.is_sharded(tree):
-        return {_SHARDED: sharded.key(tree, place)}
+    if isinstance(tree, Tensor) and sharded is not None and shards.is_sharded(tree):
+        return {_SHARDED: sharded.setdefault(id(tree), (place, tree))[0]}
     if isinstance(tree, Tensor) and (kind in (Tensor, nn.Parameter) or kind in _get_registered_types()):
         encode(vars(tree), None, f"{place}.__dict__")
         return tree

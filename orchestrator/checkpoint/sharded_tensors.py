@@ -6,8 +6,8 @@ Tensors are sharded along their first dimension, as `torch.chunk` does. Each ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,6 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_shards
 
 from orchestrator.checkpoint.placeholders import INDEX, shard_file
-
-
-class Files(Protocol):
-    """Source of checkpoint files, such as CheckpointStore."""
-
-    def load(self, name: str, file: str) -> Any: ...
 
 
 def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
@@ -36,9 +30,12 @@ def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int
     return files
 
 
-def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None = None) -> dict[str, Tensor]:
-    """Return sharded tensors by key: this rank's shards on a mesh, or full tensors on the CPU."""
-    index = store.load(name, INDEX)
+def read(load: Callable[[str], Any], keys: Iterable[str], mesh: DeviceMesh | None = None) -> dict[str, Tensor]:
+    """Return sharded tensors by key: this rank's shards on a mesh, or full tensors on the CPU.
+
+    `load` reads a file of the checkpoint.
+    """
+    index = load(INDEX)
     tensors = {key: _empty(index[key], mesh) for key in keys}
     copies: dict[str, list[tuple[int, Tensor, int]]] = {}
     """Copies to make by file: shard number, this rank's part of the tensor, and the shard's first row in that part."""
@@ -49,7 +46,7 @@ def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None =
             if first < start + len(part) and start < first + rows:
                 copies.setdefault(file, []).append((number, part, first - start))
     for file in sorted(copies):
-        shards = store.load(name, file)
+        shards = load(file)
         for number, part, first in copies[file]:
             shard = shards[number][max(0, -first) : len(part) - first]
             part[max(0, first) : max(0, first) + len(shard)] = shard

@@ -390,7 +390,7 @@ class CheckpointStore:
             return content
         from orchestrator.checkpoint import sharded_tensors as shards
 
-        filled: dict[str, Any] = placeholders.fill(content, shards.read(self, name, keys, mesh))
+        filled: dict[str, Any] = placeholders.fill(content, shards.read(partial(self.load, name), keys, mesh))
         return filled
 
 

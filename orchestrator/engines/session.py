@@ -230,7 +230,11 @@ class Session:
 
     def _restore(self, loop: TrainingLoop, attempt: Attempt) -> None:
         self._loop = loop
-        order = _describe_data_order(loop) if isinstance(loop, HookedRun) else None
+        order = None
+        if isinstance(loop, HookedRun):
+            settings = to_dict(loop.experiment)
+            values = {name: settings[name] for name in ("seed", "batch_size", "loader", "task", "task_args")}
+            order = DataOrder(values, loop.training.data.sizes())
         self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order)
         if self.world.is_master:
             self.folder.write_attempt(attempt)
@@ -266,14 +270,6 @@ class Session:
         name = path.rpartition("/")[2]
         self._store.retain("sweep", [*(other for other in previous if other != name), name][-SWEEP_KEEPS:])
         return path
-
-
-def _describe_data_order(loop: HookedRun) -> DataOrder:
-    settings = to_dict(loop.experiment)
-    return DataOrder(
-        {name: settings[name] for name in ("seed", "batch_size", "loader", "task", "task_args")},
-        loop.training.data.sizes(),
-    )
 
 
 def _begin_attempt(

@@ -326,7 +326,7 @@ class CheckpointedParts:
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         name, saved_world_size = loaded.name, loaded.world_size
-        own = (loaded.rank_state if "parts" in loaded.rank_state else loaded.of_rank(0))["parts"]
+        own = (loaded.rank_state if "parts" in loaded.rank_state else loaded.load_rank_state(0))["parts"]
         if own and saved_world_size != self._world.world_size:
             raise CheckpointError(
                 f"checkpoint '{name}' holds parts of each of {saved_world_size} ranks ({', '.join(own)}), and cannot"

@@ -91,11 +91,11 @@ class HookedContents:
             state.max_steps = state.step
         for rank in range(state.rank + state.world_size, loaded.world_size, state.world_size):
             # The means of the current phase include the samples of ranks that no longer exist.
-            means.include(loaded.of_rank(rank)["means"])
+            means.include(loaded.load_rank_state(rank)["means"])
 
     def _restore_task(self, loaded: LoadedCheckpoint) -> None:
         are_same_ranks = loaded.world_size == self._state.world_size
-        saved = (loaded.rank_state if are_same_ranks else loaded.of_rank(0))["task"]
+        saved = (loaded.rank_state if are_same_ranks else loaded.load_rank_state(0))["task"]
         if not saved:
             return
         if not are_same_ranks:

@@ -65,7 +65,7 @@ class LoadedCheckpoint:
     """Contents that all ranks share, by file."""
     rank_state: Mapping[str, Any]
     """This rank's own contents."""
-    of_rank: Callable[[int], Mapping[str, Any]]
+    load_rank_state: Callable[[int], Mapping[str, Any]]
     """Function that returns the contents of another rank."""
 
     @property
@@ -151,9 +151,9 @@ class CheckpointSaver:
             "hooks": {name: hook.state_dict() for name, hook in self._plan.hooks.items()},
         }
         self._plan.fire("on_save", state, checkpoint)
-        shards = placeholders.Sharded() if self._contents.mesh is not None else None
+        shards: placeholders.Sharded | None = None if self._contents.mesh is None else {}
         checkpoint = placeholders.encode(checkpoint, shards)
-        sharded = shards.tensors() if shards else {}
+        sharded = dict(shards.values()) if shards else {}
         # A resume relies on this: the rows that led to a checkpoint are on disk before it.
         self._row_writer.flush(is_saving=True)
         self._send_artifacts()
