@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from weakref import finalize
 
 import psutil
@@ -20,25 +20,19 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.stats.read.columns import COUNTER_TYPES, concat_rows, conform_to, merge_schemas
 from orchestrator.stats.read.recorded_files import (
     ADVICE,
+    COMPACTED,
     RecordedFile,
     RecordedFiles,
     list_recorded_files,
     open_parquet,
+    parse_recorded_path,
 )
 from orchestrator.stats.write.checksums import read_stream, read_stream_start
 from orchestrator.storage import Storage
 
-COUNTER_TYPES = {
-    "rank": pa.int32(),
-    "epoch": pa.int32(),
-    "iteration": pa.int32(),
-    "step": pa.int32(),
-    "batch_size": pa.int32(),
-    "attempt": pa.int16(),
-}
-"""Types of the counters; other integers have 64 bits."""
 PARTITIONS = pa.schema([("rank", COUNTER_TYPES["rank"]), ("attempt", COUNTER_TYPES["attempt"])])
 """Hive partition columns: stored only in a segment's path, as DuckDB, polars, Spark and pandas expect."""
 MAX_ROWS_IN_MEMORY = 2**20
@@ -107,18 +101,30 @@ def open_recorded(storage: Storage, table: str = "rows") -> Source:
     `storage` is the run's folder. The source has no columns if nothing was recorded.
     """
     files = list_recorded_files(storage, table)
-    return make_source(storage, files, read_schema(storage, files)[0])
+    return make_source(storage, files, read_schemas(storage, files))
 
 
-def make_source(storage: Storage, files: RecordedFiles, schema: pa.Schema, more: Iterable[pa.Table] = ()) -> Source:
-    """Return the rows of some files, and `more`, in the columns of `schema`."""
+def make_source(storage: Storage, files: RecordedFiles, schemas: Schemas, more: Iterable[pa.Table] = ()) -> Source:
+    """Return the rows of some files, and `more`, in the columns of `schemas.merged`."""
+    schema = schemas.merged
     if not schema.names:
         return Source(ds.dataset(pa.table({})))
-    tails, folder = _make_datasets(chain(_read_open_parts(storage, files), more), schema)
+    # A dataset does not round integers to floats.
+    changed = {path for path, own in schemas.parquet.items() if _changes_type(own, schema)}
+    tables = chain((read_parquet(storage, path) for path in changed), _read_open_parts(storage, files), more)
+    tails, folder = _make_datasets(tables, schema)
+    unchanged = [segment for segment in files.segments if segment.path not in changed]
+    files = replace(files, joined=None if files.joined in changed else files.joined, segments=unchanged)
     data = ds.dataset([_parquet_dataset(storage, files, schema), *tails])
     if folder:
         finalize(data, shutil.rmtree, folder, ignore_errors=True)
     return Source(data)
+
+
+def _changes_type(own: pa.Schema, merged: pa.Schema) -> bool:
+    """Return whether a column of a Parquet file gets another type, apart from wider integers."""
+    pairs = [(field.type, merged.field(field.name).type) for field in own]
+    return any(old != new and not pa.types.is_null(old) and not pa.types.is_integer(new) for old, new in pairs)
 
 
 def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:
@@ -162,41 +168,51 @@ def temporary_folder() -> str:
 
 
 def read_row_schema(storage: Storage) -> pa.Schema:
-    """Return the schema of a run's rows: every column that any rank recorded."""
-    return read_schema(storage, list_recorded_files(storage, "rows"))[0]
+    """Return the schema of a run's rows."""
+    return read_schemas(storage, list_recorded_files(storage, "rows")).merged
 
 
-def read_schema(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
-    """Return the schema of some files, and the number of rows in the Parquet files."""
+class Schemas(NamedTuple):
+    """Columns of the files of a table."""
 
+    merged: pa.Schema
+    """Every column that any rank recorded."""
+    parquet: Mapping[str, pa.Schema]
+    """Columns of each Parquet file, by path."""
+    parquet_rows: int
+    """Number of rows in the Parquet files."""
+
+
+def read_schemas(storage: Storage, files: RecordedFiles) -> Schemas:
     def parquet(path: str) -> tuple[pa.Schema, int]:
         with open_parquet(storage, path) as file:
             metadata = pq.read_metadata(file)
-            return metadata.schema.to_arrow_schema().remove_metadata(), metadata.num_rows
+            schema = metadata.schema.to_arrow_schema().remove_metadata()
+            return pa.schema([field for field in schema if field.name != "superseded"]), metadata.num_rows
 
     def part(file: RecordedFile) -> pa.Schema:
         try:
             with storage.open(file.path) as stream:
                 return read_stream_start(stream, str(storage / file.path))[0] or pa.schema([])
         except FileNotFoundError:
-            return read_schema(storage, _find_current_files(storage, file))[0]
+            return read_schemas(storage, _find_current_files(storage, file)).merged
 
     paths = [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]
-    footers = storage.map(parquet, paths)
-    schemas = [
-        PARTITIONS if files.segments else pa.schema([]),
-        *(schema for schema, _ in footers),
-        *storage.map(part, files.parts),
-    ]
-    schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive")
-    return pa.schema([field for field in schema if field.name != "superseded"]), sum(rows for _, rows in footers)
+    footers = dict(zip(paths, storage.map(parquet, paths), strict=True))
+    by_path = {path: schema for path, (schema, _) in footers.items()}
+    partitions = PARTITIONS if files.segments else pa.schema([])
+    merged = merge_schemas([partitions, *by_path.values(), *storage.map(part, files.parts)])
+    return Schemas(merged, by_path, sum(rows for _, rows in footers.values()))
 
 
-def read_segment(storage: Storage, segment: RecordedFile) -> pa.Table:
-    """Return the rows of a segment, including the partition columns from its path. Raises DamagedFile."""
-    with open_parquet(storage, segment.path, prefetch=True) as file:
+def read_parquet(storage: Storage, path: str) -> pa.Table:
+    """Return the rows of a Parquet file, with the partition columns from a segment's path. Raises DamagedFile."""
+    with open_parquet(storage, path, prefetch=True) as file:
         rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
     rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
+    if path in COMPACTED.values():
+        return rows
+    segment = parse_recorded_path(path)
     for name, value in (("attempt", segment.attempt), ("rank", segment.rank)):
         rows = rows.append_column(name, pa.repeat(pa.scalar(value, PARTITIONS.field(name).type), len(rows)))
     return rows
@@ -216,9 +232,9 @@ def read_parts(storage: Storage, parts: Sequence[RecordedFile]) -> pa.Table:
         now = _find_current_files(storage, parts[0])
         if not (now.segments or now.parts):
             raise
-        tables = [read_segment(storage, segment) for segment in now.segments]
+        tables = [read_parquet(storage, segment.path) for segment in now.segments]
         tables += [read_parts(storage, now.parts)] if now.parts else []
-    return pa.concat_tables([pa.table({}), *tables], promote_options="permissive")
+    return concat_rows(tables)
 
 
 def _find_current_files(storage: Storage, part: RecordedFile) -> RecordedFiles:
@@ -241,23 +257,3 @@ def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     return (
         pa.array(column.to_numpy()) if is_plain and not column.null_count else cast(pa.Array, column.combine_chunks())
     )
-
-
-def conform_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table cast to a schema; missing columns are null."""
-    columns = [
-        pa.nulls(len(table), field.type)
-        if field.name not in table.column_names or pa.types.is_null(field.type)
-        else table[field.name].cast(field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def narrow_counters(rows: pa.Table) -> pa.Table:
-    """Return the rows with their counters in the types of COUNTER_TYPES, if they fit."""
-    for index, name in enumerate(rows.column_names):
-        if name in COUNTER_TYPES and pa.types.is_int64(rows[name].type):
-            with suppress(pa.ArrowInvalid):
-                rows = rows.set_column(index, name, rows[name].cast(COUNTER_TYPES[name]))
-    return rows

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import parse_numbers
-from orchestrator.stats.read.dataset import read_segment
-from orchestrator.stats.read.recorded_files import COMPACTED, open_parquet, parse_recorded_path, warn_lost_rows
+from orchestrator.stats.read.columns import concat_rows
+from orchestrator.stats.read.dataset import read_parquet
+from orchestrator.stats.read.recorded_files import COMPACTED, open_parquet, warn_lost_rows
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.checksums import read_stream
 from orchestrator.storage import FileState, Storage
@@ -106,7 +107,7 @@ class RankTail:
             for column in map(group.column, range(metadata.num_columns)):
                 self._update_peak(column.path_in_schema, column.statistics and column.statistics.max)
         if is_newest:
-            self._add_last_rows(read_segment(self._storage, parse_recorded_path(path)).slice(before))
+            self._add_last_rows(read_parquet(self._storage, path).slice(before))
 
     def _add_last_rows(self, rows: pa.Table) -> None:
         """Add the last training rows and the last other rows. `rows` are sorted, oldest first."""
@@ -184,5 +185,5 @@ class AttemptTail:
         batches = [pa.Table.from_batches([batch]) for tail in self.ranks.values() for batch in tail.window]
         if not batches:
             return pd.DataFrame()
-        rows: pd.DataFrame = pa.concat_tables(batches, promote_options="permissive").to_pandas()
+        rows: pd.DataFrame = concat_rows(batches).to_pandas()
         return rows.groupby("rank").tail(WINDOW)

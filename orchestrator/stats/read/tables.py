@@ -16,7 +16,8 @@ from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.read.dataset import conform_to, narrow_counters, open_recorded
+from orchestrator.stats.read.columns import conform_to, narrow_counters
+from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.read.query import check_columns, read_matching_rows
 from orchestrator.stats.read.valid_rows import LEADING_COLUMNS, make_superseded_cost_filter, open_valid_rows
 from orchestrator.storage import Storage

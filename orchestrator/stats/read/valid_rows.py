@@ -17,7 +17,8 @@ import pyarrow.dataset as ds
 
 from orchestrator.checkpoint.manifest import Stage
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read.dataset import Source, make_source, open_recorded, read_row_schema, read_schema
+from orchestrator.stats.read.columns import merge_schemas
+from orchestrator.stats.read.dataset import Source, make_source, open_recorded, read_row_schema, read_schemas
 from orchestrator.stats.read.recorded_files import list_recorded_files
 from orchestrator.storage import Storage
 
@@ -33,14 +34,14 @@ _log = logging.getLogger("hookyard")
 def open_valid_rows(storage: Storage, attempts: Sequence[Attempt]) -> Source:
     """Return the valid rows, in no particular order. `storage` is the run's folder."""
     files = list_recorded_files(storage, "rows")
-    own_schema = read_schema(storage, files)[0]
-    schema = pa.unify_schemas([own_schema, _leader_schema(storage, attempts)], promote_options="permissive")
-    if not schema.names:
+    own = read_schemas(storage, files)
+    schemas = own._replace(merged=merge_schemas([own.merged, _leader_schema(storage, attempts)]))
+    if not schemas.merged.names:
         return Source(ds.dataset(pa.table({name: pa.nulls(0) for name in LEADING_COLUMNS})))
-    source = make_source(storage, files, schema, _leader_rows(storage, attempts, schema))
+    source = make_source(storage, files, schemas, _leader_rows(storage, attempts))
     # A filter copies the rows that are read.
     if len(attempts) > 1 or any(attempt.until is not None for attempt in attempts):
-        return Source(source.data, ~make_superseded_filter(attempts, own_schema.names))
+        return Source(source.data, ~make_superseded_filter(attempts, own.merged.names))
     return source
 
 
@@ -54,12 +55,11 @@ def _leader_schema(storage: Storage, attempts: Sequence[Attempt]) -> pa.Schema:
     for leader in leaders:
         if not (storage.parent / leader).exists():
             _warn_leader_missing(str(storage), str(storage.parent / leader))
-    schemas = [read_row_schema(storage.parent / leader) for leader in leaders]
-    return pa.unify_schemas([pa.schema([]), *schemas], promote_options="permissive")
+    return merge_schemas(read_row_schema(storage.parent / leader) for leader in leaders)
 
 
-def _leader_rows(storage: Storage, attempts: Sequence[Attempt], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of shared training, in the columns of `schema`, with this run's number as `attempt`."""
+def _leader_rows(storage: Storage, attempts: Sequence[Attempt]) -> Iterator[pa.Table]:
+    """Yield the rows of shared training, with this run's number as `attempt`."""
     for attempt in attempts:
         source = open_recorded(storage.parent / attempt.leader.trial) if attempt.leader else None
         if source is None or attempt.leader is None or not source.schema.names:
@@ -68,8 +68,7 @@ def _leader_rows(storage: Storage, attempts: Sequence[Attempt], schema: pa.Schem
         last_iterations += [attempt.until] if attempt.until is not None else []
         is_own = (pc.field("attempt") == attempt.leader.attempt) & (pc.field("phase") == "train")
         is_own &= pc.field("iteration") <= min(last_iterations) if last_iterations else pc.scalar(True)
-        columns = [name for name in source.schema.names if name in schema.names]
-        for batch in source.batches(columns, is_own):
+        for batch in source.batches(where=is_own):
             number = pa.repeat(pa.scalar(attempt.number, batch.schema.field("attempt").type), len(batch))
             table = pa.Table.from_batches([batch])
             yield table.set_column(table.column_names.index("attempt"), "attempt", number)

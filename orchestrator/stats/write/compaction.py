@@ -8,7 +8,8 @@ from contextlib import suppress
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.usage import add_usage
-from orchestrator.stats.read.dataset import make_source, narrow_counters, read_schema
+from orchestrator.stats.read.columns import narrow_counters
+from orchestrator.stats.read.dataset import make_source, read_schemas
 from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFile, RecordedFiles, list_recorded_files
 from orchestrator.stats.read.tables import sort_rows
 from orchestrator.stats.write.checksums import write_parquet
@@ -52,10 +53,10 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
 
 def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:
     """Write the table as one file if it has few rows, and return whether it has."""
-    schema, parquet_rows = read_schema(storage, files)
-    if parquet_rows > JOINED_ROWS:
+    schemas = read_schemas(storage, files)
+    if schemas.parquet_rows > JOINED_ROWS:
         return False
-    source = make_source(storage, files, schema)
+    source = make_source(storage, files, schemas)
     if source.data.count_rows() > JOINED_ROWS:
         return False
     rows = narrow_counters(source.read())

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from orchestrator.stats.read.columns import merge_types
 from orchestrator.stats.read.recorded_files import RecordedFile
 from orchestrator.stats.write.checksums import (
     END_OF_STREAM,
@@ -137,7 +138,7 @@ class RankFiles:
         self._write_lock, self._upload_lock, self._rewrite_lock, self._closed = Lock(), Lock(), Lock(), Event()
 
     def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
-        """Write `count` rows of a table, `rows` or `costs`. Raises ValueError for a column that changed its type."""
+        """Write `count` rows of a table, `rows` or `costs`."""
         target = self._tables[table]
         batch = self._make_batch(target, arrays, count)
         with self._write_lock, raising_storage_errors(self._storage / self._folder):
@@ -178,16 +179,10 @@ class RankFiles:
 
     def _make_batch(self, table: _Table, arrays: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
         for name, array in arrays.items():
-            known = table.columns.get(name)
-            if (
-                known is None
-                or pa.types.is_null(known)
-                or (pa.types.is_integer(known) and pa.types.is_floating(array.type))
-            ):
-                table.columns[name] = array.type
+            table.columns[name] = merge_types(table.columns.get(name, array.type), array.type)
         columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
         for name, data_type in table.columns.items():
-            columns[name] = _cast(name, arrays[name], data_type) if name in arrays else pa.nulls(count, data_type)
+            columns[name] = arrays[name].cast(data_type, safe=False) if name in arrays else pa.nulls(count, data_type)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _start_part(self, table: _Table, schema: pa.Schema) -> None:
@@ -234,12 +229,3 @@ class RankFiles:
                 with self._write_lock:
                     table.parts = table.parts[len(parts) :]
                     table.rows += sum(part.rows for _, part in parts)
-
-
-def _cast(name: str, array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    if array.type == data_type:
-        return array
-    try:
-        return array.cast(data_type)
-    except pa.ArrowException as error:
-        raise ValueError(f"column '{name}' has type {data_type}, but new rows have {array.type}: {error}") from error

@@ -145,13 +145,19 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
         with suppress(OverflowError):
             return pa.array(np.array(values, dtype=np.float64 if float in kinds else np.int64))
     plain = _to_plain(name, values, kinds)
+    texts = [value if isinstance(value, str) else None for value in plain]
+    if any(text is not None for text in texts):
+        import pyarrow.compute as pc  # a slow import
+
+        numbers = [None if isinstance(value, str) else value for value in plain]
+        return pc.coalesce(pa.array(texts), _make_array(name, numbers).cast(pa.string()))
     if any(map(_needs_float, plain)):
         plain = [float(value) if isinstance(value, int) else value for value in plain]
     try:
         return pa.array(plain)
     except pa.ArrowException as error:
         examples = {type(value): value for value in plain if value is not None}
-        raise ValueError(f"column '{name}' must hold either text or numbers; got {list(examples.values())}") from error
+        raise ValueError(f"column '{name}' must hold numbers or text; got {list(examples.values())}") from error
 
 
 def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read.dataset import PARTITIONS, narrow_counters, read_parts
+from orchestrator.stats.read.columns import narrow_counters
+from orchestrator.stats.read.dataset import PARTITIONS, read_parts
 from orchestrator.stats.read.recorded_files import RecordedFile, open_parquet
 from orchestrator.stats.read.valid_rows import FILTER_COLUMNS, make_superseded_filter
 from orchestrator.stats.write.checksums import write_parquet

@@ -15,8 +15,13 @@ import pytest
 from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
+from orchestrator.stats.aggregate.summaries import summarize
+from orchestrator.stats.read.growing_files import AttemptTail
+from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import query as run_query
 from orchestrator.stats.read.recorded_files import list_recorded_files
 from orchestrator.stats.read.tables import load, sum_costs
+from orchestrator.stats.read.valid_rows import open_valid_rows
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.stats.write.segments import rewrite_as_segment
@@ -270,6 +275,57 @@ def test_columns_have_the_smallest_safe_types(tmp_path: Path) -> None:
     (tmp_path / "long").mkdir()
     record(Storage(tmp_path / "long"), [row(0, "train", 0, 2**31, 1)])
     assert load(Storage(tmp_path / "long"), [FRESH])["iteration"].tolist() == [2**31]
+
+
+COLUMNS: dict[str, list[list[Any]]] = {
+    "integers": [[2**53 + 1, 3], [7, 2**60 + 1]],
+    "integers, nothing": [[5, 3], [None, None]],
+    "integers, floats": [[2**53 + 1, None], [0.5, 2.0]],
+    "integers, text": [[2**53 + 1, 3], ["warm", None]],
+    "text, floats": [["1.5", "warm"], [0.5, 2.0]],
+    "nothing, text": [[None, None], ["warm", "cold"]],
+    "truth, NaN": [[True, False], [float("nan"), None]],
+}
+"""Values of one column, on each rank."""
+
+
+@pytest.mark.parametrize("state", ["growing", "segments", "joined", "joined and growing"])
+@pytest.mark.parametrize("by_rank", COLUMNS.values(), ids=[*COLUMNS])
+def test_column_has_one_type_in_every_table(tmp_path: Path, by_rank: list[list[Any]], state: str) -> None:
+    storage, attempts = Storage(tmp_path), [FRESH]
+    values = [own[n] for n in range(2) for own in by_rank]
+    rows = [row(0, "train", 0, 1 + n // 2, 1 + n // 2, n % 2, x=value) for n, value in enumerate(values)]
+    if state == "joined and growing":
+        record(storage, rows[:2])
+        compact(storage, attempts)
+        attempts = [FRESH, attempt(1, 1, 1, Stage.TRAIN)]
+        rows = [{**one, "attempt": 1} for one in rows[2:]]
+    record(storage, rows)
+    if state == "joined":
+        compact(storage, attempts)
+    elif state == "segments":
+        for parts in list_recorded_files(storage, "rows").parts_by_rank:
+            rewrite_as_segment(storage, parts)
+
+    kinds = set(map(type, values))
+    expected = pd.Series(values, name="x", dtype=object if str in kinds else "int64" if kinds == {int} else float)
+    if str in kinds:
+        expected = expected.map(lambda value: value if value is None else str(value).removesuffix(".0"))
+    known, source = expected.dropna(), open_valid_rows(storage, attempts)
+    pd.testing.assert_series_equal(load(storage, attempts)["x"], expected)
+    assert load(storage, attempts, where="x is not null")["x"].tolist() == known.tolist()
+    found = run_query(source, "select rank, x from rows order by iteration, rank")
+    assert found[found["rank"] == 0]["x"].dropna().tolist() == expected[::2].dropna().tolist()
+    if str in kinds:
+        assert load(storage, attempts, ["x"], "x = 'warm'")["x"].tolist() == known[known == "warm"].tolist()
+    else:
+        quantiles = known.astype(float).quantile([0, 0.5, 1])
+        assert summarize(Rows(source)).loc["x", ["min", "median", "max"]].tolist() == quantiles.tolist()
+    if state in ("growing", "segments"):
+        tail = AttemptTail(storage, "stats/attempt=0")
+        tail.update()
+        newest = tail.training_rows().sort_values(["iteration", "rank"])["x"]
+        assert newest.dropna().tolist() == known.tolist()
 
 
 # Costs of hooks

@@ -1,0 +1,63 @@
+"""Columns of rows, and one type for each, although files may have different types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
+
+import pyarrow as pa
+
+COUNTER_TYPES = {
+    "rank": pa.int32(),
+    "epoch": pa.int32(),
+    "iteration": pa.int32(),
+    "step": pa.int32(),
+    "batch_size": pa.int32(),
+    "attempt": pa.int16(),
+}
+"""Types of the counters; other integers have 64 bits."""
+
+
+def merge_types(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    """Return the type for values of two types: a float for integers and floats, otherwise text."""
+    if first == second:
+        return first
+    try:
+        schemas = [pa.schema([("", kind)]) for kind in (first, second)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowTypeError:
+        return pa.string()
+
+
+def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return all columns of some schemas, each with one type."""
+    types: dict[str, pa.DataType] = {}
+    for field in chain.from_iterable(dict.fromkeys(schemas)):
+        types[field.name] = merge_types(types.get(field.name, field.type), field.type)
+    return pa.schema([*types.items()])
+
+
+def conform_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table cast to a schema; missing columns are null. Integers beyond 2^53 are rounded to floats."""
+    columns = [
+        pa.nulls(len(table), field.type)
+        if field.name not in table.column_names or pa.types.is_null(field.type)
+        else table[field.name].cast(field.type, safe=False)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def concat_rows(tables: Sequence[pa.Table]) -> pa.Table:
+    schema = merge_schemas(table.schema for table in tables)
+    return pa.concat_tables([schema.empty_table(), *(conform_to(table, schema) for table in tables)])
+
+
+def narrow_counters(rows: pa.Table) -> pa.Table:
+    """Return the rows with their counters in the types of COUNTER_TYPES, if they fit."""
+    for index, name in enumerate(rows.column_names):
+        if name in COUNTER_TYPES and pa.types.is_int64(rows[name].type):
+            with suppress(pa.ArrowInvalid):
+                rows = rows.set_column(index, name, rows[name].cast(COUNTER_TYPES[name]))
+    return rows
