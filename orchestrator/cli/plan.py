@@ -23,17 +23,27 @@ def show_plan(
     from orchestrator.config.load import to_yaml
 
     echo(to_yaml(experiment))
-    _print_hooks(plan["hooks"])
+    order = plan["hooks"].values()
+    events = dict.fromkeys(event for names_by_event in order for event in names_by_event)
+    rows = [(event, *(", ".join(names.get(event, ["-"])) for names in order)) for event in events]
+    print_table(("event", *plan["hooks"]), rows)
+    echo("")
     for label, text in _format_lines(plan, experiment, address):
         echo(f"{label + ':':<15} {text}")
 
 
 def make_plan(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
+    from hooks import Plan
     from orchestrator.config.load import to_dict
+    from orchestrator.config.resolve import resolve
     from orchestrator.config.sections.experiment import check_run_name
 
     present = None if address else find_local_resources()
     parent = experiment.source.continued_from
+    hooks = resolve(experiment.source).hooks
+    order = {"rank 0": Plan(hooks).names_by_event()}
+    if experiment.workers.max_count > 1:
+        order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
         "resources": {
@@ -42,23 +52,12 @@ def make_plan(experiment: Experiment, storage: str, name: str | None, address: s
             "address": address,
         },
         "continued_from": parent,
-        "hooks": _list_hook_order(experiment),
+        "hooks": order,
         "config": to_dict(experiment),
     }
     if experiment.sweep is not None:
         plan["sweep"] = _plan_sweep(experiment, experiment.sweep, present)
     return plan
-
-
-def _list_hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
-    from hooks import Plan
-    from orchestrator.config.resolve import resolve
-
-    hooks = resolve(experiment.source).hooks
-    order = {"rank 0": Plan(hooks).names_by_event()}
-    if experiment.workers.max_count > 1:
-        order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()
-    return order
 
 
 def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
@@ -84,13 +83,6 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
             "not_shared": {**sharing.reasons},
         }
     return plan
-
-
-def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
-    events = list(dict.fromkeys(event for table in order.values() for event in table))
-    rows = [(event, *(", ".join(table.get(event, ["-"])) for table in order.values())) for event in events]
-    print_table(("event", *order), rows)
-    echo("")
 
 
 def _format_lines(plan: dict[str, Any], experiment: Experiment, address: str | None) -> list[tuple[str, str]]:

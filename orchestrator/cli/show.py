@@ -194,16 +194,6 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
     echo("")
 
 
-def _describe_shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
-    """Count the trials that shared another trial's training, and the seconds of training that this saved."""
-    if "leader" not in trials:
-        return None
-    followers = trials[trials["leader"].notna() & (trials["leader"] != trials.index)]
-    trained: Any = trials.get("train_s", {})
-    saved = sum(trained.get(leader, 0) for leader in followers["leader"])
-    return {"followers": len(followers), "trials": len(trials), "saved_s": float(saved)}
-
-
 def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """Summarize the trials of a sweep, which come the best first."""
     from orchestrator.runs.best import make_usage_hint
@@ -222,6 +212,12 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     reached = sweep.trial(best).best if best else None
     units = aggregate_repeats(trials, metric, mode, sweep.aggregate)
     importance = make_importance_table(units, metric) if len(units) >= MIN_TRIALS else None
+    shared_training = None
+    if "leader" in trials:
+        followers = trials[trials["leader"].notna() & (trials["leader"] != trials.index)]
+        trained: Any = trials.get("train_s", {})
+        saved_s = float(sum(trained.get(leader, 0) for leader in followers["leader"]))
+        shared_training = {"followers": len(followers), "trials": len(trials), "saved_s": saved_s}
     has_checkpoint = best is not None and reached is not None and reached.checkpoint is not None
     has_repeats = sweep.repeats > 1 and best is not None
     has_front = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
@@ -230,7 +226,7 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "status": (status := sweep.status),
         "driver": sweep.folder.read_metadata().describe_driver(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
-        "shared_training": _describe_shared_training(trials),
+        "shared_training": shared_training,
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
         "configurations": (

@@ -46,12 +46,16 @@ def probe_node(
     location: str, folder: str, node: str, source: ExperimentSource | None = None, needs_gpus: bool = False
 ) -> Answers:
     """Check this machine: the storage at a location, and what an experiment needs."""
-    facts = collect_facts()
+    facts, gpus = collect_facts(), None
+    if needs_gpus and facts.gpus:
+        import torch
+
+        gpus = None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
     return Answers(
         facts,
         storage=_check_storage(location, folder, node),
         imports=_check_imports(source) if source else None,
-        gpus=_check_gpus() if needs_gpus and facts.gpus else None,
+        gpus=gpus,
     )
 
 
@@ -93,12 +97,6 @@ def _check_imports(source: ExperimentSource) -> str | None:
     except HookyardError as error:
         return str(error)
     return None
-
-
-def _check_gpus() -> str | None:
-    import torch
-
-    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
 
 
 def _read_project_version() -> str:

@@ -25,6 +25,12 @@ class Section:
     note: str = ""
     """Text below the heading."""
 
+    def render(self) -> Markup:
+        heading = element("h2", self.title, id=f"{self.id}-title")
+        note = element("p", self.note, class_="note") if self.note else None
+        content = self.content if isinstance(self.content, Markup) else make_note(self.content)
+        return element("section", heading, note, content, id=self.id, aria_labelledby=f"{self.id}-title")
+
 
 def make_page(name: str, path: str, header: Content, sections: Sequence[Section], made: str) -> str:
     """Make the document. `header` comes before the sections; `made` is the time of creation."""
@@ -46,18 +52,11 @@ def make_page(name: str, path: str, header: Content, sections: Sequence[Section]
         "body",
         element("a", "Skip to the content", href="#content", class_="skip"),
         element("nav", *links, aria_label="Sections"),
-        element("main", element("header", header), *map(_make_section, sections), id="content"),
+        element("main", element("header", header), *(section.render() for section in sections), id="content"),
         element("footer", f"Made by hookyard report at {made} from {path}."),
         *(element("script", Markup(script)) for script in scripts),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _make_section(section: Section) -> Markup:
-    heading = element("h2", section.title, id=f"{section.id}-title")
-    note = element("p", section.note, class_="note") if section.note else None
-    content = section.content if isinstance(section.content, Markup) else make_note(section.content)
-    return element("section", heading, note, content, id=section.id, aria_labelledby=f"{section.id}-title")
 
 
 def make_note(text: str) -> Markup:

@@ -26,7 +26,6 @@ from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.row_blocks import select_high, select_total
 from orchestrator.stats.insight import Diagnosis, Finding, diagnose, make_failure_finding
-from orchestrator.stats.read.query import Rows
 
 MAX_METRIC_TILES = 4
 """Maximum number of metrics in the headline."""
@@ -39,7 +38,10 @@ def make_run_page(run: Run, made: str) -> str:
     """Make the page of a run, which may still be running. `made` is the time of creation."""
     metadata, reports, modes = run.folder.read_metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    by_rank, attempts = _sum_by_rank(rows), run.folder.read_attempts()
+    columns = {"step_s": select_total("step_s"), **{name: select_high(name) for name in _PEAKS}}
+    recorded = {name: how for name, how in columns.items() if name in rows.columns}
+    by_rank = rows.aggregate({"rows": "sum(rows)::bigint", **recorded}, ["rank"], table=rows.blocks)
+    attempts = run.folder.read_attempts()
     failure = make_failure_finding(run.status, metadata.error, metadata.is_user_error)
     epoch_iterations = attempts[-1].epoch_iterations if attempts else None
     sections = [
@@ -97,16 +99,6 @@ def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str,
             note = f"epoch {report.get('epoch')}, step {report.get('step')}"
             tiles.append(Tile(f"{'best' if best_one else 'last'} {name}", Quantity(name, report[name]), note))
     return tiles[:MAX_METRIC_TILES]
-
-
-def _sum_by_rank(rows: Rows) -> pd.DataFrame:
-    """Return the rows, seconds and memory peaks of each rank, in all phases."""
-    columns = {"step_s": select_total("step_s"), **{name: select_high(name) for name in _PEAKS}}
-    return rows.aggregate(
-        {"rows": "sum(rows)::bigint", **{name: how for name, how in columns.items() if name in rows.columns}},
-        ["rank"],
-        table=rows.blocks,
-    )
 
 
 def _make_cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame) -> list[Tile]:

@@ -61,8 +61,10 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
         position = store.read_position(name)
     except CheckpointError as error:
         raise UsageError(str(error)) from None
+    trial = folder.read_metadata().trial
+    run = f"{folder.storage.path.split('/')[-3]}-{trial}" if trial else folder.name
     source = folder.read_source().with_values(
-        {"name": _make_default_name(folder, name), "init": None, **_keep_sweep_metrics(folder)}
+        {"name": re.sub(r"[^\w.-]", "-", f"{run}-from-{name}"), "init": None, **_keep_sweep_metrics(folder)}
     )
     source = replace(
         source,
@@ -155,9 +157,3 @@ def _keep_sweep_metrics(folder: RunFolder) -> dict[str, Any]:
     if not modes or not isinstance(checkpoint, dict) or checkpoint.get("best"):
         return {}
     return {"hooks.checkpoint.best": [*modes], "hooks.checkpoint.mode": [*modes.values()]}
-
-
-def _make_default_name(folder: RunFolder, checkpoint: str) -> str:
-    trial = folder.read_metadata().trial
-    run = f"{folder.storage.path.split('/')[-3]}-{trial}" if trial else folder.name
-    return re.sub(r"[^\w.-]", "-", f"{run}-from-{checkpoint}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
 from pathlib import Path
@@ -101,7 +101,10 @@ class Evaluation:
             raise make_import_error(run, "evaluated", error) from None
         if has_custom_loop(type(trained.task)):
             raise UsageError(f"{run} cannot be evaluated: its task has a training loop of its own (train())")
-        _check_overrides(trained, overrides)
+        document = Document({})
+        values = read_overrides(document, overrides)
+        if problems := [problem for path, value in values for problem in _check_override(trained, path, value)]:
+            raise ConfigError([*document.problems, *map(document.locate, problems)])
         source = source.with_values({**_RESET_VALUES, **_turn_off_training(trained)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
@@ -158,28 +161,16 @@ def _turn_off_training(trained: ResolvedExperiment) -> dict[str, Any]:
     """Return values that disable hooks that only train, and changes of training values."""
     required = trained.task.required_hooks()
     disabled = [name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required]
-
-    def is_kept(path: str) -> bool:
-        return path.startswith("hooks.") and path.split(".")[1] not in disabled
-
+    enabled = tuple(f"hooks.{name}." for name in trained.hooks if name not in disabled)
     changes = [
-        {**change, "set": {path: value for path, value in change["set"].items() if is_kept(path)}}
+        {**change, "set": {path: value for path, value in change["set"].items() if path.startswith(enabled)}}
         for change in to_dict(trained.experiment)["changes"]
     ]
     return {**{f"hooks.{name}": None for name in disabled}, "changes": [change for change in changes if change["set"]]}
 
 
-def _check_overrides(trained: ResolvedExperiment, overrides: Sequence[str]) -> None:
-    """Raise ConfigError for overrides that have no effect on an evaluation."""
-    document = Document({})
-    values = read_overrides(document, overrides)
-    problems = [problem for path, value in values for problem in _check_override(trained, path, value)]
-    if problems:
-        raise ConfigError([*document.problems, *map(document.locate, problems)])
-
-
 def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
-    """Check an override: hooks may be added or removed, but not changed."""
+    """Yield a problem for an override without effect on an evaluation. Hooks may be added or removed, not changed."""
     if path.startswith("hooks."):
         name = path.split(".")[1]
         hook = trained.hooks.get(name)

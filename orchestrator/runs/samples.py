@@ -49,11 +49,16 @@ def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int
             attempt = attempts[number]
             key = json.dumps(attempt.order and attempt.order.values)
             order = orders[key] = orders.get(key) or _DataOrder(folder, attempt)
-            column, locations = "position", cast(list[Any], _compute_stream_positions(group))
+            column, locations = "position", list[Any]()
             if not order.is_stream(phase):
                 start = begins[number, rank, phase, epoch] if phase != "train" else None
                 column = "index"
                 locations = order.find_indices(attempt, int(rank), phase, int(epoch), group["iteration"], start)
+            elif phase == "train":
+                ends = zip(group["samples"], group["batch_size"], strict=True)
+                locations = [[*range(read - size, read)] for read, size in ends]
+            else:  # unknown
+                locations = [[None]] * len(group)
             tables.append(group.assign(**{column: pd.Series(locations, group.index, dtype=object)}).explode(column))
     finally:
         restore_random_state(random_state_before)
@@ -61,13 +66,6 @@ def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int
     kinds = {name: "Int64" for name in ("index", "position") if name == "index" or name in table}
     columns = ["rank", "phase", "epoch", "iteration", *kinds, *(["loss"] if "loss" in table else [])]
     return table.reindex(columns=columns).astype(kinds).reset_index(drop=True)
-
-
-def _compute_stream_positions(rows: pd.DataFrame) -> list[list[int | None]]:
-    """Return the positions of each batch's samples in a stream. Those of an evaluation are unknown."""
-    if rows["phase"].iloc[0] != "train":
-        return [[None]] * len(rows)
-    return [[*range(read - size, read)] for read, size in zip(rows["samples"], rows["batch_size"], strict=True)]
 
 
 def resolve_attempt(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:

@@ -100,12 +100,17 @@ class LiveSweep:
             self._attempts = len(starts)
             known = TrialIndex(self.folder, sweep.objectives).stored()
             self._settled = {
-                name: _make_settled_view(record, metric) for name, record in known.items() if record.status in SETTLED
+                name: _make_view(
+                    record, record.last.get(metric), name=name, status=record.status, best=record.best.get(metric)
+                )
+                for name, record in known.items()
+                if record.status in SETTLED
             }
-        trials = sorted(
-            (self._make_trial_view(name, metric, mode) for name in self._list_started_trials()),
-            key=lambda trial: _sort_key(trial, mode),
-        )
+        groups = {"running": 0, "failed": 2, "lost": 2}
+        trials = [self._make_trial_view(name, metric, mode) for name in self._list_started_trials()]
+        # A running trial keeps its place while its best value changes.
+        costs = {trial.name: 0.0 if trial.status == "running" else _compute_cost(trial, mode) for trial in trials}
+        trials.sort(key=lambda trial: (groups.get(trial.status, 1), costs[trial.name], trial.name))
         repeats = [
             Repeat(trial.configuration, trial.name, trial.status, trial.best)
             for trial in trials
@@ -176,12 +181,6 @@ class LiveSweep:
         return elapsed * remaining / done if done > 0 else None
 
 
-def _make_settled_view(record: TrialRecord, metric: str) -> TrialView:
-    """Make the view of an ended trial from its record in the index."""
-    best, last = record.best.get(metric), record.last.get(metric)
-    return _make_view(record, name=record.name, status=record.status, best=best, last=last)
-
-
 def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> TrialView:
     """Return the view of a trial, with what its `run.json` and the index have in common."""
     names = ("values", "started", "ended", "stopped", "error", "configuration")
@@ -201,9 +200,3 @@ def _compute_cost(trial: TrialView, mode: str) -> float:
     if trial.best is None:
         return math.inf
     return -trial.best if mode == "max" else trial.best
-
-
-def _sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
-    if trial.status == "running":
-        return 0, 0.0, trial.name
-    return 2 if trial.status in ("failed", "lost") else 1, _compute_cost(trial, mode), trial.name

@@ -91,14 +91,19 @@ def check_metrics(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]
     known = {} if is_open else _list_metric_names(task)
     for monitored in _list_monitored(data):
         is_sweep, stops_training = monitored.kind == "sweep", monitored.kind in ("early_stopping", "param_scheduler")
+        # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
+        has_ending = is_sweep and monitored.metric.endswith(_REPORTED_ENDINGS)
+        may_be_reported = has_ending or {*monitored.metric.split("/")[1:]} & {*known.get(monitored.phase, ())}
         names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
         if stops_training and monitored.phase == "test":
             yield monitored.make_problem("is measured after training; use a metric of train or val")
         elif not monitored.phase and not (is_sweep and "/" in monitored.metric) and (stops_training or not is_open):
-            yield _make_missing_phase_problem(monitored, known)
+            metric = monitored.metric.rpartition("/")[2]
+            near = [f"{phase}/{name}" for phase in PHASES for name in known.get(phase, (metric,))]
+            yield monitored.make_problem(f"has no phase; metrics begin with {'/, '.join(PHASES)}/", near)
         elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
             yield monitored.make_problem("is never measured with validate_every: 0")
-        elif names and monitored.metric != "auto" and not _is_known(monitored, known[monitored.phase]):
+        elif names and monitored.metric != "auto" and not may_be_reported:
             yield monitored.make_problem(f"is no metric of this task; available: {', '.join(names)}", names)
 
 
@@ -130,14 +135,6 @@ def _decides_metrics(path: str) -> bool:
     return is_hook or path.startswith(("task", "validate_every")) or path.endswith(".type")
 
 
-def _make_missing_phase_problem(monitored: _Monitored, known: Mapping[str, Collection[str]]) -> Problem:
-    name = monitored.metric.rpartition("/")[2]
-    names = [f"{phase}/{metric}" for phase in PHASES for metric in known.get(phase, (name,))]
-    return monitored.make_problem(
-        f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names
-    )
-
-
 def _list_metric_names(task: Task) -> dict[str, list[str]]:
     """Return the names of a task's metrics by phase; empty if they are unknown before the first batch."""
     # Any annotation except a tensor may mean that the loss has parts, which are metrics too.
@@ -150,9 +147,3 @@ def _list_metric_names(task: Task) -> dict[str, list[str]]:
     except ConfigError:  # what it needs may be present only where it trains
         return {}
     return {"train": ["loss"], "val": ["loss", *meters], "test": ["loss", *meters]}
-
-
-def _is_known(monitored: _Monitored, names: Collection[str]) -> bool:
-    # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
-    is_reported = monitored.kind == "sweep" and monitored.metric.endswith(_REPORTED_ENDINGS)
-    return is_reported or any(part in names for part in monitored.metric.split("/")[1:])

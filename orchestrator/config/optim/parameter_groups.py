@@ -4,7 +4,7 @@ each worker."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
@@ -103,7 +103,7 @@ def make_parameter_groups(
     problems = []
     for index, group in enumerate(groups):
         try:
-            names = matched(group.match, named) if group else list(_find_norms_and_biases(named))
+            names = matched(group.match, named) if group else _find_norms_and_biases(named)
             scales = group.compute_scales(names) if group else [1.0] * len(names)
         except ValueError as error:
             problems.append(Problem(join(path, f"groups.{index}.match"), str(error)))
@@ -120,11 +120,11 @@ def make_parameter_groups(
     return list(merged.values())
 
 
-def _find_norms_and_biases(named: Mapping[str, nn.Parameter]) -> Iterator[str]:
+def _find_norms_and_biases(named: Mapping[str, nn.Parameter]) -> list[str]:
     names = [name for name, parameter in named.items() if parameter.ndim < 2 or name.endswith("bias")]
     if not names:
         raise ValueError("the model has neither norms nor biases")
-    yield from names
+    return names
 
 
 def _find_layer(name: str, patterns: Sequence[str]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,20 @@ def read_layers(path: Path) -> tuple[Document, list[Path]]:
     return _read(path, folders, ()), folders
 
 
-def _read(path: Path, folders: list[Path], above: Sequence[Path]) -> Document:
+def _read(path: Path, folders: list[Path], extended_by: Sequence[Path]) -> Document:
     document = read_yaml(path)
     if (folder := path.resolve().parent) not in folders:
         folders.append(folder)
     layers = [
-        _read_base(path.parent / name, folders, document, [*above, path])
+        _read_base(path.parent / name, folders, document, [*extended_by, path])
         for name in _list_base_names(document.data.pop("base", None), document)
     ]
-    return reduce(_merge, [*layers, document])
+    merged, *above = [*layers, document]
+    for layer in above:
+        merged.forget(set(_merge_data(merged.data, layer.data, "")))
+        merged.locations.update(layer.locations)
+        merged.problems.extend(layer.problems)
+    return merged
 
 
 def _read_base(file: Path, folders: list[Path], document: Document, above: Sequence[Path]) -> Document:
@@ -63,13 +67,6 @@ def _list_base_names(base: Any, document: Document) -> list[str]:
 
 def _make_base_error(document: Document, message: str) -> ConfigError:
     return ConfigError([document.locate(Problem("base", message))])
-
-
-def _merge(below: Document, above: Document) -> Document:
-    below.forget(set(_merge_data(below.data, above.data, "")))
-    below.locations.update(above.locations)
-    below.problems.extend(above.problems)
-    return below
 
 
 def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -73,7 +73,10 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     complete: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
     complete[np.flatnonzero(complete)[:1]] = False
     if has_several_iterations:
-        complete &= ~_find_syncs_after_gaps(rows["iteration"].to_numpy(dtype=np.int64), sync_index)
+        iteration = rows["iteration"].to_numpy(dtype=np.int64)
+        first, known = np.full(sync_index.max() + 1, iteration.max()), np.unique(iteration)
+        np.minimum.at(first, sync_index, iteration)
+        complete &= ~np.isin(first, known[np.flatnonzero(np.diff(known, prepend=-1) > 1)])
     if not complete.any():
         return None
 
@@ -101,14 +104,6 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
         column["step_s"],
         has_several_iterations,
     )
-
-
-def _find_syncs_after_gaps(iteration: NDArray[np.int64], sync_index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return True for each sync whose iterations begin right after a gap."""
-    first = np.full(sync_index.max() + 1, iteration.max())
-    np.minimum.at(first, sync_index, iteration)
-    known = np.unique(iteration)
-    return np.isin(first, known[np.flatnonzero(np.diff(known, prepend=-1) > 1)])
 
 
 def _number_syncs(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:

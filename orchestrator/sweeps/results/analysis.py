@@ -101,14 +101,10 @@ def find_pareto_front(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.Data
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
     costs, rows = np.unique(rated[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True)
     # The costs are sorted, so no later row can beat an earlier one.
-    if len(modes) <= 2:
-        best = np.minimum.accumulate(costs[:, -1])
-        is_on_front = np.concatenate([[True], costs[1:, -1] < best[:-1]])[: len(costs)]
-    else:
-        is_on_front, candidates = np.zeros(len(costs), dtype=bool), np.arange(len(costs))
-        while len(candidates):
-            is_on_front[candidates[0]] = True
-            candidates = candidates[(costs[candidates] < costs[candidates[0]]).any(axis=1)]
+    is_on_front, candidates = np.zeros(len(costs), dtype=bool), np.arange(len(costs))
+    while len(candidates):
+        is_on_front[candidates[0]] = True
+        candidates = candidates[(costs[candidates] < costs[candidates[0]]).any(axis=1)]
     first, mode = next(iter(modes.items()))
     return rated[is_on_front[rows.ravel()]].sort_values(first, ascending=mode == "min", kind="stable")
 

@@ -131,11 +131,14 @@ class OptunaTrials(Search):
 
     def _make_next_trials(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Return the number and the values of each trial of Optuna's next suggestion."""
-        self._suggestions.append(self._study.ask())
+        suggestion = self._study.ask()
+        self._suggestions.append(suggestion)
+        fan_out = make_fan_out_points(self._settings)
+        drawn = _fill(self._settings, lambda name, domain: suggest(domain, name, suggestion), fan_out[0])
         trials = [
             values
-            for configuration in suggest_points(self._settings, self._suggestions[-1])
-            for values in add_seeds(self._settings, configuration, self._seed)
+            for point in fan_out
+            for values in add_seeds(self._settings, {**drawn, **copy.deepcopy(point)}, self._seed)
         ]
         return enumerate(trials, (len(self._suggestions) - 1) * self._size)
 
@@ -219,13 +222,6 @@ def add_seeds(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[s
     if sweep.repeats == 1:
         return [dict(values)]
     return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
-
-
-def suggest_points(sweep: Sweep, trial: optuna.Trial) -> list[dict[str, Any]]:
-    """Return Optuna's suggestion combined with each `fan_out` value."""
-    fan_out = make_fan_out_points(sweep)
-    values = _fill(sweep, lambda name, domain: suggest(domain, name, trial), fan_out[0])
-    return [{**values, **copy.deepcopy(point)} for point in fan_out]
 
 
 def to_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
