@@ -18,7 +18,6 @@ from orchestrator.terminal.printable import escape_data, escape_line
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
     from orchestrator.runs.integrity import CheckedFile
-    from orchestrator.runs.result import Run
     from orchestrator.stats.insight import Diagnosis
 
 _STATUSES = {
@@ -90,11 +89,12 @@ def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
 def _diagnose(run: str, as_json: bool) -> None:
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import open_run
+    from orchestrator.stats.insight import diagnose_run
 
     if RunFolder.open(run).read_metadata().sweep:
         return _diagnose_sweep(run, as_json)
     opened = open_run(run)
-    diagnosis = _make_diagnosis(opened)
+    diagnosis = diagnose_run(opened.folder, opened.rows(), opened.hook_costs)
     if not as_json:
         return _print_diagnosis(escape_line(opened.path), escape_data(diagnosis))
     return print_json(
@@ -107,24 +107,16 @@ def _diagnose(run: str, as_json: bool) -> None:
     )
 
 
-def _make_diagnosis(run: Run) -> Diagnosis:
-    from orchestrator.stats.insight import diagnose, make_failure_finding
-
-    metadata, attempts = run.folder.read_metadata(), run.folder.read_attempts()
-    failure = make_failure_finding(run.status, metadata.error, metadata.is_user_error)
-    epoch_iterations = attempts[-1].epoch_iterations if attempts else None
-    return diagnose(run.rows(), run.hook_costs, failure, epoch_iterations).with_path(run.path)
-
-
 def _diagnose_sweep(path: str, as_json: bool) -> None:
     """Print the most severe finding of each trial."""
+    from orchestrator.stats.insight import diagnose_run
     from orchestrator.sweeps.results.result import open_sweep
 
     trials = []
     for run in open_sweep(path).runs:
         status, kinds = run.status, ["damage"]
         try:
-            diagnosis = _make_diagnosis(run)
+            diagnosis = diagnose_run(run.folder, run.rows(), run.hook_costs)
             kinds = [finding.kind for finding in diagnosis.findings]
             worst = diagnosis.findings[0].sentence if kinds else str(diagnosis)
         except DamagedFile as error:

@@ -7,7 +7,6 @@ import inspect
 import keyword
 import re
 import shlex
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
@@ -21,8 +20,7 @@ from orchestrator.cli.output import echo, print_json, print_table, stdout_to_std
 from orchestrator.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from hooks import Hook, Interval
-    from orchestrator.config.resolve import ResolvedExperiment
+    from hooks import Hook
 
 _FOLDER = Path(__file__).with_name("starter")
 _PLAIN_TYPES = (bool, int, float, str, list, dict, NoneType)
@@ -60,6 +58,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
 
     Prints every problem, and exits with 2 if there is one.
     """
+    from hooks import Interval
     from orchestrator.config.load import load_checked
     from orchestrator.config.resolve import resolve
     from orchestrator.task import has_custom_loop
@@ -78,23 +77,16 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     count = sum(1 for entry in experiment.hooks.values() if entry)
     echo(f"{config} is valid: {experiment.name}, {experiment.task}, {count} hooks", err=True)
     resolved = resolve(experiment.source)
-    for path, interval in _list_intervals(resolved):
-        echo(f"  {path}: {interval}", err=True)
+    echo(f"  validate_every: {experiment.validate_every}", err=True)
+    for name, hook in resolved.hooks.items():
+        for key, value in vars(hook).items():
+            if isinstance(value, Interval) and key[0] != "_":
+                echo(f"  hooks.{name}.{key}: {value}", err=True)
     if not has_custom_loop(type(resolved.task)):  # such a task may not read `steps`
         length = ["epochs=null", "steps=1"] if experiment.epochs else ["steps=1"]
         changes = [*(overrides or []), *(["sweep=null"] if experiment.sweep else []), *length]
         command = shlex.join(["hookyard", "run", str(config), "--local", "--name", "trial", *changes])
         echo(f"Not checked: the model, the loss and the metrics. To run one step: {command}", err=True)
-
-
-def _list_intervals(resolved: ResolvedExperiment) -> Iterator[tuple[str, Interval]]:
-    from hooks import Interval
-
-    yield "validate_every", resolved.experiment.validate_every
-    for name, hook in resolved.hooks.items():
-        for key, value in vars(hook).items():
-            if isinstance(value, Interval) and key[0] != "_":
-                yield f"hooks.{name}.{key}", value
 
 
 def schema() -> None:

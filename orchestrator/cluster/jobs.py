@@ -162,7 +162,6 @@ class Jobs:
             return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
 
     def log(self, job: str) -> str:
-        """Return the log of a job so far."""
         with self._explain_errors_of(job):
             log: str = self._client.get_job_logs(job)
             return log

@@ -89,7 +89,6 @@ def make_headline(name: str, status: str, run: RunMetadata, entries: Sequence[Ti
 
 
 def make_status_badge(word: str) -> Markup:
-    """Make a badge of a status."""
     return element("span", word, class_=f"status {word}")
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
-from orchestrator.report.markup import Markup, Quantity, element
+from orchestrator.report.markup import Quantity, element
 from orchestrator.report.page import Tile
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
 from orchestrator.report.views.learning import (
@@ -25,7 +25,7 @@ from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.row_blocks import select_high, select_total
-from orchestrator.stats.insight import Diagnosis, Finding, diagnose, make_failure_finding
+from orchestrator.stats.insight import Diagnosis, diagnose_run
 
 MAX_METRIC_TILES = 4
 """Maximum number of metrics in the headline."""
@@ -41,18 +41,15 @@ def make_run_page(run: Run, made: str) -> str:
     columns = {"step_s": select_total("step_s"), **{name: select_high(name) for name in _PEAKS}}
     recorded = {name: how for name, how in columns.items() if name in rows.columns}
     by_rank = rows.aggregate({"rows": "sum(rows)::bigint", **recorded}, ["rank"], table=rows.blocks)
-    attempts = run.folder.read_attempts()
-    failure = make_failure_finding(run.status, metadata.error, metadata.is_user_error)
-    epoch_iterations = attempts[-1].epoch_iterations if attempts else None
     sections = [
-        render_findings(diagnose(rows, hook_costs, failure, epoch_iterations), run.path),
+        render_findings(diagnose_run(run.folder, rows, hook_costs), run.path),
         render_best_checkpoint(run.folder, run.best),
         render_learning(rows, reports, modes),
         render_spans(rows, reports),
         render_memory(rows),
         render_hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
         render_other_columns(rows),
-        render_experiment(run.folder.read_experiment_text(), metadata, attempts),
+        render_experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
     tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(metadata, by_rank)]
     return page.make_page(run.name, run.path, page.make_headline(run.name, run.status, metadata, tiles), sections, made)
@@ -60,27 +57,23 @@ def make_run_page(run: Run, made: str) -> str:
 
 def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
     """Render the findings on a run, most serious first. `path` is the path of the run."""
-    diagnosis = diagnosis.with_path(path)
     content = "No findings." if diagnosis.is_healthy else "There are too few rows for a diagnosis."
     if diagnosis.findings:
         cards = [
-            _make_card(number, finding) for number, finding in enumerate(diagnosis.findings[:MAX_FINDINGS], start=1)
+            element(
+                "article",
+                element("h3", f"{number}. {finding.kind}"),
+                element("p", finding.sentence),
+                element("p", "Try: ", finding.advice),
+                element("p", "See: ", element("code", finding.query)) if finding.query else None,
+                class_="card",
+            )
+            for number, finding in enumerate(diagnosis.findings[:MAX_FINDINGS], start=1)
         ]
         omitted = len(diagnosis.findings) - len(cards)
         more = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
         content = element("div", *cards, page.make_note(more) if omitted else None, class_="cards")
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
-
-
-def _make_card(number: int, finding: Finding) -> Markup:
-    return element(
-        "article",
-        element("h3", f"{number}. {finding.kind}"),
-        element("p", finding.sentence),
-        element("p", "Try: ", finding.advice),
-        element("p", "See: ", element("code", finding.query)) if finding.query else None,
-        class_="card",
-    )
 
 
 def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:

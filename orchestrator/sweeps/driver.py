@@ -192,7 +192,6 @@ def _summarize(settings: SweepSettings) -> dict[str, Any]:
 def _run_trials(
     folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None, lease: Lease
 ) -> Sweep:
-    """Run the remaining trials of a sweep and record its end."""
     settings, metadata = experiment.sweep, folder.read_metadata()
     assert settings is not None
     # Tune would handle Ctrl-C itself.

@@ -67,7 +67,6 @@ class RunningSweep:
         return kind(settings, seed, self.previous, find_shared_paths(self.experiment.source, settings))
 
     def active_trials(self) -> list[RunFolder]:
-        """Return the trials that have started and not ended."""
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
 
     def begin(self, number: int, values: Mapping[str, Any]) -> None:
@@ -77,7 +76,6 @@ class RunningSweep:
             self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
 
     def record_report(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """Record a report, and show the progress."""
         self._keep_best(number, metrics)
         self._show_progress()
 

@@ -37,7 +37,6 @@ def sort_outer_first(space: Mapping[str, Any]) -> list[str]:
 
 
 def find_enclosing_path(name: str, space: Mapping[str, Any]) -> str | None:
-    """Return the swept path that encloses another one."""
     return next((outer for outer in space if name.startswith(f"{outer}.")), None)
 
 

@@ -33,7 +33,6 @@ def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
 
 
 def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
-    """Check each change of a resolved experiment in the component that it changes."""
     lengths = {"epochs": experiment.epochs, "steps": experiment.steps}
     for index, change in enumerate(experiment.changes):
         total = lengths[change.at.unit]

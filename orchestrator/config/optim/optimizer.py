@@ -201,7 +201,6 @@ def _split_groups(optimizer: Component, path: str) -> tuple[dict[str, Any], list
 
 
 def has_own_method(task: type[Task], method: str) -> bool:
-    """Return whether a task overrides a method of Task."""
     return getattr(task, method) is not getattr(Task, method)
 
 

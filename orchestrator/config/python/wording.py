@@ -38,6 +38,7 @@ _MESSAGES = {
     **dict.fromkeys(_MAPPING_TYPES, "must be a mapping"),
     "union_tag_invalid": "must be one of {expected_tags}, got '{tag}'",
     "union_tag_not_found": "must have a `type`",
+    **dict.fromkeys(("byte_size", "byte_size_unit"), "must be bytes, or a size such as 8 GiB or 500 MB"),
     "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",

@@ -215,7 +215,6 @@ class Sweep(Model):
         return [self.metric] if isinstance(self.metric, str) else self.metric
 
     def has_metrics(self, report: Mapping[str, Any]) -> bool:
-        """Return whether a report has all of the metrics."""
         return all(metric in report for metric in self.metrics)
 
     @property

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from hooks.needs import Needs
 from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B")
-
-
-def _parse_size(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value)
-    if match is None:
-        raise ValueError(f"must be bytes, or a size such as 8 GiB or 500 MB, got '{value}'")
-    prefix = match[2] or ""
-    return int(float(match[1]) * (1024 if prefix.endswith("i") else 1000) ** " KMGT".index(prefix[:1] or " "))
-
-
-Bytes = Annotated[
-    int,
-    Ge(1),
-    BeforeValidator(_parse_size, json_schema_input_type=int | Annotated[str, Field(pattern=rf"^{_SIZE.pattern}$")]),
-]
 
 
 class Ddp(Model):
@@ -53,7 +33,7 @@ class Workers(Model):
     """Requests a GPU for each rank; for a single rank also a share of one, so that trials share the GPU."""
     cpus: Annotated[float, Gt(0)] = 1
     """CPUs that each rank requests from Ray, and threads of torch in it, also with `--local`."""
-    memory: Bytes | None = None
+    memory: Annotated[ByteSize, Ge(1)] | None = None
     """Host memory that each rank requests from Ray, in bytes or as `8 GiB`. Ray counts it but does not limit it."""
     accelerator: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
     """Type of GPU, by Ray's name: `H100`."""

@@ -72,7 +72,6 @@ def render_coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> p
 
 
 def render_configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:
-    """Render the means of configurations over their seeds."""
     metric, mode = next(iter(objectives.items()))
     ranked = make_configurations_table(trials, metric, mode, aggregate)
     if not len(ranked) or not ranked["mean"].notna().any():
@@ -93,7 +92,6 @@ def render_configurations(trials: pd.DataFrame, objectives: Mapping[str, str], a
 
 
 def render_importance(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
-    """Render the importance of each parameter for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
     title, units = "Parameter importance", aggregate_repeats(trials, metric, mode, aggregate)
     if len(units) < MIN_TRIALS:

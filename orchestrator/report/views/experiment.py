@@ -14,7 +14,6 @@ from orchestrator.runs.best import Best, make_usage_hint
 
 
 def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
-    """Render the resolved experiment, its environment and its attempts."""
     git = run.git or {}
     entries = {
         "command": shlex.join(map(str, run.argv)) if run.argv else None,

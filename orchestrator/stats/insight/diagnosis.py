@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.insight.finding import Finding
@@ -75,6 +76,14 @@ class Diagnosis:
         elif figures["ranks"] > 1:
             parts.append("too few iterations to compare the ranks")
         return ", ".join(parts)
+
+
+def diagnose_run(folder: RunFolder, rows: Rows, hooks: pd.DataFrame) -> Diagnosis:
+    """Diagnose a run from its rows and its hooks' costs, and the way it ended."""
+    metadata, attempts = folder.read_metadata(), folder.read_attempts()
+    failure = make_failure_finding(folder.find_status(metadata), metadata.error, metadata.is_user_error)
+    epoch_iterations = attempts[-1].epoch_iterations if attempts else None
+    return diagnose(rows, hooks, failure, epoch_iterations).with_path(str(folder))
 
 
 def diagnose(

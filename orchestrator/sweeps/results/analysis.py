@@ -30,7 +30,6 @@ def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
 
 
 def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
-    """Return why no trial can be the best."""
     if metric not in trials or trials[metric].isna().all():
         return f"no trial has reported {metric} yet"
     return f"each trial that reported {metric} failed; `hookyard resume --failed` retries them"

@@ -61,7 +61,6 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
 
 
 def _find_best_trials(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the best trial of each sweep, and its values."""
     candidates = [select_candidates(table, metric) for table, metric in zip(tables, metrics, strict=True)]
     best = [table.iloc[0] if len(table) else None for table in candidates]
     paths = dict.fromkeys(name for table in tables for name in table.columns if name.startswith(CONFIG))

@@ -79,8 +79,8 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             " got '5 minutes'",
         ),
         (
-            "workers: {memory: 8 gb}",
-            "e.yaml:4: workers.memory: must be bytes, or a size such as 8 GiB or 500 MB, got '8 gb'",
+            "workers: {memory: 8 gigs}",
+            "e.yaml:4: workers.memory: must be bytes, or a size such as 8 GiB or 500 MB, got '8 gigs'",
         ),
         (
             "hooks: {console: {every: 0}}",

@@ -33,7 +33,10 @@ def run_of(
         "path": "runs/digits",
         "status": "finished",
         "folder": SimpleNamespace(
-            read_experiment_text=lambda: config, read_metadata=lambda: metadata, read_attempts=lambda: attempts
+            read_experiment_text=lambda: config,
+            read_metadata=lambda: metadata,
+            read_attempts=lambda: attempts,
+            find_status=lambda metadata: metadata.status,
         ),
         "reports": lambda: reports,
         "best": None,
@@ -103,7 +106,7 @@ def diagnosis_of(count: int) -> Diagnosis:
 
 
 def test_card_has_sentence_and_advice() -> None:
-    section = render_findings(diagnosis_of(1), "runs/x")
+    section = render_findings(diagnosis_of(1).with_path("runs/x"), "runs/x")
     (card,) = parsed(section.content).iter("article")
     assert [text_of(part) for part in card] == ["1. data", "sentence 0", "Try: advice", "See: hookyard stats runs/x"]
     assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
