@@ -57,8 +57,8 @@ class StopCoordinator:
         return flag > 0
 
     def agree(self) -> None:
-        """Collect the stop reasons of all ranks; collective."""
+        """Collect the stop reasons of all ranks; a stop outranks an interruption. Collective."""
         own = (self._state.stop_reasons, self._state.pause_reasons + [INTERRUPTED] * self._is_interrupted())
         stops, pauses = zip(*self._world.gather(own), strict=True)
-        self.interrupted = any(pauses)
+        self.interrupted = any(pauses) and not any(stops)
         self.reasons = tuple(dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons))

@@ -100,22 +100,24 @@ def test_wait_for_other_ranks_is_added_to_the_clock(monkeypatch: pytest.MonkeyPa
     assert clock.waiting_s == 6.0
 
 
-class Three:
-    """A world of three whose other ranks were asked for other things."""
+class Others(World):
+    """A world whose other ranks have these stop reasons and pause reasons."""
 
-    world_size = 3
+    def __init__(self, *others: tuple[list[str], list[str]]) -> None:
+        super().__init__()
+        self.others = others
 
-    def gather(self, mine: Any) -> list[Any]:
-        return [mine, (["enough", "too long"], []), ([], ["time is up"])]
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *self.others]
 
 
-def test_reasons_of_all_ranks_are_joined_without_duplicates() -> None:
-    state = State()
-    state.request_stop("enough")
-    stopping = StopCoordinator(state, cast(World, Three()), Clock(), lambda: True)
-    stopping.agree()
-    assert stopping.reasons == ("enough", "too long", "interrupted", "time is up")
-    assert stopping.interrupted
+def test_reasons_of_all_ranks_are_joined_and_a_stop_outranks_a_pause() -> None:
+    """If early stopping ends the run while it is interrupted, a resume must not train on."""
+    for stops, expected in (([], ("interrupted", "time is up")), (["enough"], ("enough", "interrupted", "time is up"))):
+        stopping = StopCoordinator(State(), Others((stops, ["time is up"]), (stops, [])), Clock(), lambda: True)
+        stopping.agree()
+        assert stopping.reasons == expected
+        assert stopping.interrupted == (not stops)
 
 
 # Where a run ends
