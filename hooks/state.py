@@ -184,7 +184,8 @@ class State:
     skip_reasons: list[str] = field(default_factory=list)
     _gradient_norm: Tensor | None = None
     _parameters: list[nn.Parameter] | None = None
-    _sharded: bool = False
+    """Parameters of the current turn."""
+    _sharded: bool | None = None
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -279,11 +280,13 @@ class State:
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """Return this rank's gradients, or shards of them, of the parameters that train now, in their order."""
-        if self._parameters is None:
-            self._parameters = list(self.module.parameters())
-            self._sharded = any(map(shards.is_sharded, self._parameters))
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        """Return this rank's gradients, or shards of them, of the parameters that the optimizer trains now."""
+        if self._sharded is None:
+            self._sharded = any(map(shards.is_sharded, self.module.parameters()))
+        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+        optimized = [parameter for group in groups for parameter in group["params"]]
+        parameters = self._parameters or optimized or self.module.parameters()
+        gradients = [p.grad for p in parameters if p.grad is not None]
         return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:

@@ -27,7 +27,7 @@ class GradientClip(Hook):
     """
 
     max_norm: Annotated[float, Gt(0), Needs("max_value: null")] = 1.0
-    """Maximum norm of the gradients of all parameters."""
+    """Maximum norm of the gradients of all parameters that the optimizer trains."""
     norm_type: Annotated[float, Gt(0)] = 2.0
     """Order of the norm; infinity means the largest absolute value."""
     max_value: Annotated[float, Gt(0)] | None = None
