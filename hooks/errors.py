@@ -39,14 +39,14 @@ class TrainingFailed(ArithmeticError):
     """A failure of the training, such as a loss that is NaN, for which a hook ends the run."""
 
 
-def error_text(error: BaseException, longest: int = LONGEST) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an error, shortened and without colors."""
     try:
         text = str(error)
     except Exception as failure:  # a __str__ of the user's own may raise anything
         return f"which has no message: its __str__ raises {type(failure).__name__}"
     text = _COLORS.sub("", text)
-    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
 
 
 def describe_error(error: BaseException) -> str:

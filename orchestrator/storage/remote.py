@@ -102,25 +102,22 @@ class Remote:
     refuses a request.
     """
 
-    def __init__(
-        self, location: str, *, clock: Callable[[], float] = monotonic, pause: Callable[[float], None] = sleep
-    ) -> None:
+    def __init__(self, location: str) -> None:
         self.filesystem, root = _open(location)
         self.root = root.rstrip("/")
         self._name = without_credentials(split_options(location)[0])
         self._store = "/".join(self._name.split("/")[:3])
-        self._clock, self._pause = clock, pause
 
     def request(self, call: Callable[[Any], T]) -> T:
         """Call a function with the file system, and retry until it answers."""
-        until, pause_s, was_silent = self._clock() + RETRY_TIMEOUT_S, 0.25, False
+        until, pause_s, was_silent = monotonic() + RETRY_TIMEOUT_S, 0.25, False
         while True:
             try:
                 answer = call(self.filesystem)
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise
             except OSError as error:
-                self._raise_final(error, has_time=self._clock() + pause_s < until)
+                self._raise_final(error, has_time=monotonic() + pause_s < until)
                 if self._store not in _silent:
                     _silent.add(self._store)
                     reason = without_credentials(str(error))
@@ -128,7 +125,7 @@ class Remote:
                         "storage %s does not answer; retrying for up to %g s: %s", self._name, RETRY_TIMEOUT_S, reason
                     )
                 was_silent = True
-                self._pause(pause_s)
+                sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 continue
             if was_silent and self._store in _silent:

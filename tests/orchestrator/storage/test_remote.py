@@ -55,13 +55,16 @@ class Failing:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr("orchestrator.storage.remote.monotonic", time)
+    monkeypatch.setattr("orchestrator.storage.remote.sleep", time.pause)
+    return time
 
 
 @pytest.fixture
 def remote(time: Time) -> Remote:
-    remote = Remote(f"memory://{uuid.uuid4().hex}", clock=time, pause=time.pause)
+    remote = Remote(f"memory://{uuid.uuid4().hex}")
     remote.filesystem = Failing(remote.filesystem)
     return remote
 
@@ -96,7 +99,7 @@ def test_given_up_store_gets_single_requests_until_it_answers(remote: Remote, ti
         with pytest.raises(StorageError):
             remote.infos(remote.root)
     assert time.now <= RETRY_TIMEOUT_S
-    other = Remote(f"memory:/{remote.root}/inside", clock=time, pause=time.pause)
+    other = Remote(f"memory:/{remote.root}/inside")
     other.filesystem = remote.filesystem
     with pytest.raises(StorageError):
         other.infos(other.root)
