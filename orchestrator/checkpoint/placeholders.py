@@ -60,7 +60,11 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     if kind in _VALUES or kind in _NUMPY_SCALARS or isinstance(tree, torch.layout):
         return tree
     if kind in _CONTAINERS:
-        _check_keys(tree, place)
+        for key in tree if isinstance(tree, dict) else ():
+            if encode(key, None, f"the key {key!r} of {place}") is not key:
+                raise RunError(
+                    f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
+                )
         return _replace(tree, lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)))
     if (parts := _parts(tree)) is not None:
         name, *values = parts
@@ -70,14 +74,6 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
         f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
         " tuples, sets and dicts of them"
     )
-
-
-def _check_keys(tree: Any, place: str) -> None:
-    for key in tree if isinstance(tree, dict) else ():
-        if encode(key, None, f"the key {key!r} of {place}") is not key:
-            raise RunError(
-                f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
-            )
 
 
 def decode(tree: Any) -> Any:

@@ -174,7 +174,10 @@ class TrainingLoop(ABC):
                 self._validate()
                 cursor.stage = Stage.VALIDATED
                 self.save_if_requested()
-            self._agree_on_stop()
+            self.stopping.agree()
+            if self.stopping.interrupted and self.saving.last_step != self.state.step:
+                self.state.request_checkpoint(INTERRUPTED)
+                self.save_if_requested()
             yield self._make_report()
             if self.stopping.reasons:
                 return
@@ -233,13 +236,6 @@ class TrainingLoop(ABC):
             self.clock.checkpoint_s += perf_counter() - start
         elif self.world.world_size > 1:
             self.clock.waiting_s += perf_counter() - start
-
-    def _agree_on_stop(self) -> None:
-        """Agree with the other ranks on whether the run ends after this round; save if interrupted."""
-        self.stopping.agree()
-        if self.stopping.interrupted and self.saving.last_step != self.state.step:
-            self.state.request_checkpoint(INTERRUPTED)
-            self.save_if_requested()
 
     # Implemented by subclasses
 

@@ -43,9 +43,13 @@ class Indexed(PhaseData):
         self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
     ) -> None:
         super().__init__(task, phase, experiment, world, generator)
-        self._dataset = dataset
-        self._check_length()
-        length = len(dataset)
+        self._dataset, length = dataset, len(dataset)
+        if not self._is_training and length < world.world_size and task.meters():
+            raise ConfigError.at(
+                "task",
+                f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
+                " ranks",
+            )
         own = find_sampler_order(task, dataset, phase, experiment.seed, world)
         default = shuffled(length, experiment.seed) if self._is_training else sequential(length)
         order, length = own or (default, length)
@@ -60,14 +64,6 @@ class Indexed(PhaseData):
                 )
             message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
             raise ConfigError.at("loader.drop_last", message)
-
-    def _check_length(self) -> None:
-        samples, ranks = len(self._dataset), self._world.world_size
-        if not self._is_training and samples < ranks and self._task.meters():
-            raise ConfigError.at(
-                "task",
-                f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks",
-            )
 
     def _make_loader(self, sampler: ShardedSampler) -> Any:
         batches = BatchSampler(sampler, self._batch_size, self._drop_last)
