@@ -225,15 +225,12 @@ class Gang:
         """End the run on every rank. A trial keeps its processes, unless one has failed."""
         self._end_attempt(AttemptEnd.COMPLETED)
         if self._attempt_failure and self._in_trial:
-            self._kill_actors()
+            # Others may be waiting for the failed one. The next run starts new actors.
+            for process in self._actors.values():
+                ray.kill(process.actor)
+            self._group, self._actors, self._attempt_failure = None, {}, None
         self._call_all("end")
         self.close()
-
-    def _kill_actors(self) -> None:
-        """Kill a trial's actors, because others may be waiting for the failed one. The next run starts new actors."""
-        actors, self._group, self._actors, self._attempt_failure = self._actors, None, {}, None
-        for process in actors.values():
-            ray.kill(process.actor)
 
     def _call_all(self, method: str, *arguments: Any, own_arguments: tuple[Any, ...] = ()) -> Any:
         """Call a method on all ranks concurrently; return rank 0's result.

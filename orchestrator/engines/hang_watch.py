@@ -143,7 +143,8 @@ class HangWatch:
             faulthandler.dump_traceback_later(limit_s, file=self._stack_file, exit=self._limits.action == "fail")
 
     def _make_report(self) -> RankStack:
-        frames = _list_frames(sys._current_frames().get(self._thread_id))
+        innermost_frame = sys._current_frames().get(self._thread_id)
+        frames = [frame for frame, _ in traceback.walk_stack(innermost_frame)] if innermost_frame else []
         in_iteration = any(frame.f_code in _LOOPS for frame in frames)
         state = self._state
         is_first = state is None or state.phase_iteration == 0 or state.iteration == self._start_iteration
@@ -168,15 +169,6 @@ class HangWatch:
 def end_process(reason: str) -> None:
     """End this process at once. Its driver finds the reason in the run's folder."""
     os._exit(1)
-
-
-def _list_frames(frame: FrameType | None) -> list[FrameType]:
-    """Return a stack's frames, innermost first."""
-    frames = []
-    while frame:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
 
 
 def _format_position(state: State | None) -> str:

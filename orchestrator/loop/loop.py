@@ -162,7 +162,12 @@ class HookedRun(TrainingLoop):
                         state.forward(state.module, self.training.data.first_sample(phase))
             state.module.train()
             if meters and not data.by_index:
-                self._check_each_rank_has_samples(phase, before)
+                counts = self.world.gather(state.phase_iteration - before)
+                if 0 in counts:  # computing the meters would hang or fail
+                    raise TaskError(
+                        f"the task has meters, which need a {phase} sample on each rank, and the stream has none for"
+                        f" rank {counts.index(0)}"
+                    )
             values = self._evaluator.reduce_metrics(f"{phase}/{label}" if label else phase, self.world, meters)
             if not values:
                 raise TaskError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
@@ -178,15 +183,6 @@ class HookedRun(TrainingLoop):
         state.evaluation = ""
         self.plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = train_iterations, cursor.epoch.length
-
-    def _check_each_rank_has_samples(self, phase: str, before: int) -> None:
-        """Raise TaskError on all ranks if a rank has no samples, because computing its meters would hang or fail."""
-        counts = self.world.gather(self.state.phase_iteration - before)
-        if 0 in counts:
-            raise TaskError(
-                f"the task has meters, which need a {phase} sample on each rank, and the stream has none for rank"
-                f" {counts.index(0)}"
-            )
 
     def _meters(self) -> Mapping[str, Any]:
         method = self.task.meters
