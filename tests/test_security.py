@@ -18,8 +18,7 @@ from orchestrator import Run, run, sweep
 from orchestrator.cli import app
 from orchestrator.config.checks.sweep_check import MAX_CHECKED_VALUES, MAX_TRIALS
 from orchestrator.config.load import make_experiment
-from orchestrator.config.sections.domain import MAX_VALUES
-from orchestrator.config.sections.sweep import MAX_PATHS
+from orchestrator.config.sections.sweep import MAX_PATHS, MAX_VALUES
 from orchestrator.config.text.reader import MAX_BYTES
 from orchestrator.config.text.source import MAX_DEPTH
 from tests.tasks import described

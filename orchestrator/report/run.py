@@ -15,8 +15,7 @@ from orchestrator.report.markup import Quantity, element
 from orchestrator.report.page import Tile
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
 from orchestrator.report.views.learning import (
-    find_best,
-    find_last,
+    find_best_and_last,
     render_learning,
     render_memory,
     render_other_columns,
@@ -85,12 +84,10 @@ def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str,
         name for name in names if name.startswith("train/")
     ]
     tiles = []
-    for name in shown:
-        best_one = find_best(name, reports, modes)
-        report = best_one or find_last(name, reports)
-        if report is not None:
-            note = f"epoch {report.get('epoch')}, step {report.get('step')}"
-            tiles.append(Tile(f"{'best' if best_one else 'last'} {name}", Quantity(name, report[name]), note))
+    for name, best, last in find_best_and_last(shown, reports, modes):
+        report = best or last
+        note = f"epoch {report.get('epoch')}, step {report.get('step')}"
+        tiles.append(Tile(f"{'best' if best else 'last'} {name}", Quantity(name, report[name]), note))
     return tiles[:MAX_METRIC_TILES]
 
 

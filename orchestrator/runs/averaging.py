@@ -55,21 +55,18 @@ class Average:
         file = path if isinstance(path, Storage) else Storage(path)
         buffer = BytesIO()
         if file.name.endswith(".safetensors"):
-            buffer.write(self._to_safetensors())
+            try:
+                from safetensors.torch import save
+            except ImportError:
+                raise UsageError("safetensors is not installed: pip install 'hookyard[safetensors]'") from None
+            # safetensors refuses tensors that share memory.
+            buffer.write(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
         else:
             torch.save({"model": self.weights, "average": self.summary()}, buffer)
         try:
             file.parent.write(file.name, buffer.getvalue())
         except (OSError, StorageError) as error:
             raise UsageError(f"cannot write {file}: {error}") from None
-
-    def _to_safetensors(self) -> bytes:
-        try:
-            from safetensors.torch import save
-        except ImportError:
-            raise UsageError("safetensors is not installed: pip install 'hookyard[safetensors]'") from None
-        # safetensors refuses tensors that share memory.
-        return bytes(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
 
     def summary(self) -> dict[str, Any]:
         terms = [asdict(term) for term in self.terms]

@@ -39,7 +39,13 @@ class RunningSweep:
     ) -> None:
         assert experiment.sweep is not None
         self.experiment, self.settings, self.folder, self.previous = experiment, experiment.sweep, folder, previous
-        self.search = self._make_search(display.line)
+        settings, seed = self.settings, experiment.seed
+        self.search: Search
+        if isinstance(settings.scheduler, RaceSettings):
+            self.search = Race(settings, seed, previous, display.line)
+        else:
+            kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
+            self.search = kind(settings, seed, previous, find_shared_paths(experiment.source, settings))
         self.index = TrialIndex(folder, self.settings.objectives)
         self.rules = StoppingRules(
             self.settings, ranks, search=self.search, stop_requested=stop_requested, fail_fast=fail_fast
@@ -58,13 +64,6 @@ class RunningSweep:
         for number, trial in previous.items():
             for report in () if trial.has_failed and trial.has_ended else trial.reports:
                 self._keep_best(number, report)
-
-    def _make_search(self, show_line: Callable[[str], None]) -> Search:
-        settings, seed = self.settings, self.experiment.seed
-        if isinstance(settings.scheduler, RaceSettings):
-            return Race(settings, seed, self.previous, show_line)
-        kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
-        return kind(settings, seed, self.previous, find_shared_paths(self.experiment.source, settings))
 
     def active_trials(self) -> list[RunFolder]:
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]

@@ -99,12 +99,10 @@ def _explain_sweep(sweep: Sweep) -> str:
 
 
 def _explain_fan_out_only(sweep: Sweep) -> str:
-    if sweep.search == "optuna":
-        reason = "optuna chooses each trial by the results of earlier ones"
-    elif isinstance(sweep.scheduler, Fifo):
+    if sweep.search != "optuna" and isinstance(sweep.scheduler, Fifo):
         return ""
-    else:
-        reason = f"{sweep.scheduler.type} stops each trial on its own"
+    optuna = "optuna chooses each trial by the results of earlier ones"
+    reason = optuna if sweep.search == "optuna" else f"{sweep.scheduler.type} stops each trial on its own"
     return f"{reason}; use fan_out: [...] to train all values in one run"
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.config.components import PLAN_KEYS
-from orchestrator.config.sections.domain import Domain
 from orchestrator.config.sections.experiment import parse_optimizer_path
-from orchestrator.config.sections.sweep import Population, Sweep
+from orchestrator.config.sections.sweep import Domain, Population, Sweep
 from orchestrator.config.sections.workers import Workers
 
 

@@ -24,9 +24,8 @@ from orchestrator.config.checks.space import (
 )
 from orchestrator.config.optim.changes import make_relative_message
 from orchestrator.config.resolve import build, find_task
-from orchestrator.config.sections.domain import Domain
 from orchestrator.config.sections.experiment import Experiment, validate_sections, without_nulls
-from orchestrator.config.sections.sweep import PB2, Asha, Population, Race, Sweep
+from orchestrator.config.sections.sweep import PB2, Asha, Domain, Population, Race, Sweep
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource, with_value
 from orchestrator.errors import ConfigError, Problem, did_you_mean, shorten

@@ -1,20 +1,151 @@
-"""The `sweep:` section: the search and its space, the comparison of trials, and their end."""
+"""The `sweep:` section: the search and its space with its domains, the comparison of trials, and their end."""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from annotated_types import Ge, Gt, Le, Len, Lt
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
 from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
 from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
-from orchestrator.config.sections.domain import MAX_VALUES, Domain
 from orchestrator.config.text.source import expand_short_form
+
+MAX_VALUES = 1_000
+"""Values of one list of a sweep's space, and points to try first."""
+
+
+_ABSENT: Any = Field(default_factory=list)
+_List = Annotated[list[Any], Len(1, MAX_VALUES), _ABSENT]
+_Range = Annotated[list[float], Len(2, 2), _ABSENT]
+_IntegerRange = Annotated[list[int], Len(2, 2), _ABSENT]
+_Steps = Annotated[list[int | float], Len(3, 3), _ABSENT]
+_Normal = Annotated[list[float], Len(2, 4), _ABSENT]
+
+_QUANTIZED = ("quniform", "qloguniform")
+
+
+class Domain(Model):
+    """The values of a swept path: one of these."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    choice: _List
+    """One value of a list; with `search: grid`, each of them."""
+    grid: _List
+    """Each value of a list."""
+    fan_out: _List
+    """Each value of a list, for fields of observing hooks, which share one training run and one draw of other paths."""
+    uniform: _Range
+    """[low, high]: a number."""
+    loguniform: _Range
+    """A number, uniform in its logarithm."""
+    quniform: _Steps
+    """[low, high, step]: the nearest of low, low + step ...; an integer if all three are."""
+    qloguniform: _Steps
+    """The same, uniform in its logarithm."""
+    randint: _IntegerRange
+    """[low, high] in integers: an integer below high."""
+    lograndint: _IntegerRange
+    """The same, uniform in its logarithm."""
+    normal: _Normal
+    """A number from a normal distribution: [mean, sd], or [mean, sd, low, high] to clip it."""
+
+    @model_validator(mode="after")
+    def _check_values(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
+        if self.is_list:
+            return self
+        if len(self.values) == 3 and self.kind == "normal":
+            raise ValueError(f"must be [mean, sd] or [mean, sd, low, high], got {self}")
+        low, high = self._bounds
+        if self.kind == "normal" and self.values[1] <= 0:
+            raise ValueError(f"sd must be greater than 0, got {self}")
+        if not low < high:
+            raise ValueError(f"low must be below high, got {self}")
+        if self.is_logarithmic and low <= 0:
+            raise ValueError(f"low must be greater than 0, got {self}")
+        if self.kind in _QUANTIZED and self.values[2] <= 0:
+            raise ValueError(f"step must be greater than 0, got {self}")
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.values}"
+
+    @model_serializer
+    def _serialize(self) -> dict[str, list[Any]]:
+        return {self.kind: self.values}
+
+    @property
+    def kind(self) -> str:
+        """Name of the domain in a file."""
+        (kind,) = self.model_fields_set
+        return kind
+
+    @property
+    def values(self) -> list[Any]:
+        """Values beside the name in a file."""
+        return list(getattr(self, self.kind))
+
+    @property
+    def is_list(self) -> bool:
+        """True for a list of values, False for a range of numbers."""
+        return self.kind in ("choice", "grid", "fan_out")
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """True if numbers are drawn uniformly in their logarithm."""
+        return self.kind in ("loguniform", "qloguniform", "lograndint")
+
+    @property
+    def is_integer(self) -> bool:
+        """True if the numbers of a range are integers."""
+        return all(isinstance(value, int) for value in self.values)
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """Smallest and largest value of a range; infinite for a normal distribution without bounds."""
+        low, high = self._bounds
+        return (low, high - 1) if self.kind in ("randint", "lograndint") else (low, high)
+
+    @property
+    def _bounds(self) -> list[Any]:
+        if self.kind == "normal":
+            return self.values[2:] or [-math.inf, math.inf]
+        return self.values[:2]
+
+    def candidates(self) -> list[Any]:
+        """Return the values to check: each of a list, both ends of a range, the largest floats where it has no end."""
+        if self.is_list:
+            return self.values
+        largest = sys.float_info.max
+        low, high = (min(max(end, -largest), largest) for end in self.ends)
+        return [low, high] if self.is_integer else [float(low), float(high)]
+
+    def __contains__(self, value: Any) -> bool:
+        if self.is_list:
+            return value in self.values
+        low, high = self.ends
+        return type(value) in (int, float) and low <= value <= high
+
+    def nearest(self, number: float) -> int | float:
+        """Return the nearest value of a range: within its ends, on its steps, an integer if its ends are."""
+        low, high = self.ends
+        if self.kind in _QUANTIZED:
+            step = self.values[2]
+            steps = math.floor((high - low) / step + 1e-9)
+            # Remove the rounding errors of steps such as 0.01.
+            number = float(f"{low + min(max(round((number - low) / step), 0), steps) * step:.12g}")
+        number = min(max(number, low), high)
+        return round(number) if self.is_integer else float(number)
+
 
 MAX_SEED = 2**32 - 1
 """The largest seed that Python's, NumPy's and torch's generators all take."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,14 +60,16 @@ def draw_metric(name: str, phases: Mapping[str, str], reports: Reports) -> Marku
     return draw_lines(name, name, drawn, "step") if drawn else None
 
 
-def find_best(name: str, reports: Reports, modes: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """Return the report with a metric's best value; None if no report has one, or the direction is unknown."""
-    mode = direction(name, modes)
-    return find_best_report(reports, name, mode) if mode else None
-
-
-def find_last(name: str, reports: Reports) -> Mapping[str, Any] | None:
-    return next((report for report in reversed(reports) if is_number(report.get(name))), None)
+def find_best_and_last(
+    names: Iterable[str], reports: Reports, modes: Mapping[str, str]
+) -> Iterator[tuple[str, Mapping[str, Any] | None, Mapping[str, Any]]]:
+    """Yield each reported metric with its best report, None if the direction is unknown, and its last report."""
+    for name in names:
+        mode = direction(name, modes)
+        best = find_best_report(reports, name, mode) if mode else None
+        last = next((report for report in reversed(reports) if is_number(report.get(name))), None)
+        if last is not None:
+            yield name, best, last
 
 
 def select_points(name: str, reports: Reports) -> tuple[Floats, Floats]:
@@ -109,18 +111,15 @@ def _make_best_table(reports: Reports, modes: Mapping[str, str]) -> Markup | Non
         if not quantities.get_unit(name)
         for full_name in phases.values()
     ]
-    latest = {name: report for name in names if (report := find_last(name, reports)) is not None}
-    if not latest:
+    rows, unknown = [], []
+    for name, best, last in find_best_and_last(names, reports, modes):
+        rows.append((name, *(best.get(key) if best else None for key in (name, "epoch", "step")), last[name]))
+        if best is None:
+            unknown.append(name)
+    if not rows:
         return None
-    bests = {name: find_best(name, reports, modes) or {} for name in latest}
-    rows = [
-        (name, report.get(name), report.get("epoch"), report.get("step"), latest[name][name])
-        for name, report in bests.items()
-    ]
-    drawn = make_table(
-        "Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows
-    )
-    unknown = [name for name, report in bests.items() if not report]
+    columns = ("metric", "best", "epoch", "step", "last")
+    drawn = make_table("Each metric at its best and as last reported", columns, rows)
     return concatenate([drawn, page.make_note(explain_unknown_direction(unknown)) if unknown else None])
 
 

@@ -1,4 +1,4 @@
-"""Configurations: trials of a sweep that differ only in their seed. Imports no pandas."""
+"""Configurations: trials of a sweep that differ only in their seed, and Student's t for them. Imports no pandas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from orchestrator.records.run_folder import COMPLETE
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.student_t import compute_quantile
 
 CONFIDENCE_LEVEL = 0.95
 """Confidence level of the interval around a mean."""
@@ -111,3 +110,32 @@ def _make_configuration(number: int, group: Sequence[Repeat], mode: str, aggrega
         sum(repeat.status in ("failed", "lost", "damaged") for repeat in group),
         sum(repeat.status == "stopped" for repeat in group),
     )
+
+
+# Student's t distribution for whole degrees of freedom, without SciPy
+
+
+def compute_tail_probability(t: float, freedom: int) -> float:
+    """Return the probability of a value above `t`, by Abramowitz and Stegun 26.7.3 and 26.7.4; 0 below 1e-15."""
+    if math.isinf(t):
+        return 0.0 if t > 0 else 1.0
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine, cosine if freedom > 1 else 0.0) if odd else (1.0, 1.0)
+    for factor in range(2 if odd else 1, freedom - 2, 2):
+        term *= cosine**2 * factor / (factor + 1)
+        total += term
+    inside = (angle + sine * total) * 2 / math.pi if odd else sine * total
+    return max(0.0, (1 - inside) / 2)
+
+
+def compute_quantile(share: float, freedom: int) -> float:
+    """Return the quantile of a share of at least 0.5; to 1e-9 for shares up to 0.9999."""
+    low, high = 0.0, 1.0
+    while compute_tail_probability(high, freedom) > 1 - share:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if compute_tail_probability(middle, freedom) > 1 - share else (low, middle)
+    return high

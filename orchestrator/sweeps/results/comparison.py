@@ -22,9 +22,8 @@ from orchestrator.stats.aggregate.compare import (
     get_numbers,
     is_significant,
 )
-from orchestrator.stats.aggregate.configurations import Configuration
+from orchestrator.stats.aggregate.configurations import Configuration, compute_tail_probability
 from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.aggregate.student_t import compute_tail_probability
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     SEED,

@@ -21,7 +21,7 @@ import numpy as np
 from orchestrator.config.checks.space import count_trials
 from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.stats.aggregate.student_t import compute_tail_probability
+from orchestrator.stats.aggregate.configurations import compute_tail_probability
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
 from orchestrator.sweeps.search.search import Search, TrialConfig, draw_trials, make_trial_config
 

@@ -21,8 +21,7 @@ from orchestrator.config.checks.space import (
     make_grid_points,
     sort_outer_first,
 )
-from orchestrator.config.sections.domain import Domain
-from orchestrator.config.sections.sweep import PBT, Sweep
+from orchestrator.config.sections.sweep import PBT, Domain, Sweep
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
 

@@ -6,7 +6,7 @@ import pandas as pd
 from orchestrator.report.views.learning import (
     MAX_CHARTS,
     MAX_LINES,
-    find_best,
+    find_best_and_last,
     group_metrics,
     render_learning,
     render_memory,
@@ -53,7 +53,7 @@ def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
         ["val/loss", "3", "0", "100", "4"],
         ["val/accuracy", "0.5", "0", "100", "0.25"],
     ]
-    assert find_best("val/f1", REPORTS, {}) is None
+    assert [*find_best_and_last(["val/f1"], REPORTS, {})] == []
 
 
 def test_metric_without_direction_has_no_best() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from orchestrator.stats.aggregate.student_t import compute_quantile, compute_tail_probability
+from orchestrator.stats.aggregate.configurations import compute_quantile, compute_tail_probability
 
 
 @pytest.mark.parametrize(

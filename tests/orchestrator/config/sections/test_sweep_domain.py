@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.python.parameters import check
-from orchestrator.config.sections.domain import Domain
-from orchestrator.config.sections.sweep import Sweep
+from orchestrator.config.sections.sweep import Domain, Sweep
 from orchestrator.errors import ConfigError
 
 
