@@ -32,7 +32,12 @@ class RuntimeInfo(Hook):
         state.info.update(
             experiment=state.config.get("name", state.name),
             seed=state.config.get("seed"),
-            versions=_versions(),
+            versions={
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+                "numpy": numpy.__version__,
+                "cuda": torch.version.cuda,
+            },
             world_size=state.world_size,
             max_epochs=state.max_epochs,
             max_steps=state.max_steps,
@@ -63,15 +68,6 @@ def _update(state: State, phase: str | None) -> None:
             float(group["lr"]) for optimizer in state.optimizers.values() for group in optimizer.param_groups
         ],
     )
-
-
-def _versions() -> dict[str, str | None]:
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "cuda": torch.version.cuda,
-    }
 
 
 def _describe(loader: Any) -> dict[str, Any]:

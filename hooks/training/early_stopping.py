@@ -55,14 +55,10 @@ class EarlyStopping(Hook):
     def on_phase_end(self, state: State) -> None:
         if not state.computes(self.monitor) or not state.metrics:
             return
-        if self.monitor not in state.metrics:
-            self._handle_missing(state)
+        if self.monitor in state.metrics:
+            if reason := self._find_reason(state.metrics[self.monitor]):
+                state.request_stop(f"{self.monitor} {reason}")
             return
-        reason = self._find_reason(state.metrics[self.monitor])
-        if reason:
-            state.request_stop(f"{self.monitor} {reason}")
-
-    def _handle_missing(self, state: State) -> None:
         message = f"monitor: {explain_missing(self.monitor, state.metrics)}"
         if self.strict:
             raise SettingError(message)

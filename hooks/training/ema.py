@@ -119,7 +119,10 @@ class EMA(Hook):
             return
         if hook_state["updates"]:
             self._init_averages(state.module)
-            self._restore({**entry["model"], **entry["exact"], **self._rank_buffers})
+            values = {**entry["model"], **entry["exact"], **self._rank_buffers}
+            self._averages[0].restore(values)
+            for name, (_, average) in self._buffers.items():
+                restore_average(name, average, average, values)
             self._updates, self._last_steps = Counter(hook_state["updates"]), dict(hook_state["steps"])
         if self._stds:
             self._restore_power(entry)
@@ -258,11 +261,6 @@ class EMA(Hook):
                 name: (slot, copy_in_full_precision(getattr(*slot), self.device))
                 for name, slot in _floating_buffers(module)
             }
-
-    def _restore(self, values: Mapping[str, Tensor]) -> None:
-        self._averages[0].restore(values)
-        for name, (_, average) in self._buffers.items():
-            restore_average(name, average, average, values)
 
     def _request_snapshot(self, state: State) -> None:
         if self._stds and self._averages:
