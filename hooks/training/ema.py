@@ -66,7 +66,7 @@ class EMA(Hook):
     every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
-    """Epochs or optimizer steps before the first update; until then validation uses the raw weights."""
+    """Epochs before the first update, or number of its optimizer step; until then validation uses the raw weights."""
     buffers: Annotated[Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")] = "copy"
     """Buffers for validation: the model's (`copy`), or averages of the floating-point ones (`ema`)."""
     evaluate: Literal["ema", "raw", "both"] = "ema"

@@ -64,19 +64,6 @@ def test_points_have_the_mean_loss_since_the_last_and_every_column(start: Start,
     assert _points(tmp_path, "Loss/train") == _points(tmp_path, "train/loss")
 
 
-def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_path: Path) -> None:
-    """MMEngine puts every val point of a step-based run at 0, and counts epochs in others."""
-    hook = TensorBoard(every=Interval(1, "iterations"))
-    state = start(hook, accumulate=2)
-    for accuracy in (0.5, 0.75):
-        run_phase(hook, state, "train", loss_rows(1, 1, 1, 1), metrics={"train/loss": 9.0, "train/accuracy": 0.1})
-        run_phase(hook, state, "val", loss_rows(1), metrics={"val/accuracy": accuracy})
-    hook.on_end(state)
-    assert _points(tmp_path, "val/accuracy") == [(2, 0.5), (4, 0.75)]
-    assert _points(tmp_path, "train/phase_loss") == [(2, 9.0), (4, 9.0)]
-    assert {x for x, _ in _points(tmp_path, "train/loss")} == {0, 1, 2, 3, 4}
-
-
 @pytest.mark.parametrize(
     ("axis", "losses", "ends"),
     [
@@ -86,19 +73,25 @@ def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_pa
         ("epoch", [(1, 2), (2, 2)], [1, 2]),
     ],
 )
-def test_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, losses: list[Any], ends: list[int]) -> None:
-    """Epochs of four iterations, with a validation in the middle."""
+def test_curves_and_metrics_share_an_axis(
+    start: Start, tmp_path: Path, axis: Any, losses: list[Any], ends: list[int]
+) -> None:
+    """Epochs of four iterations, with a validation in the middle and at the end. MMEngine puts every val point of a
+    step-based run at 0, and counts epochs in others."""
     hook = TensorBoard(axis=axis) if axis == "epoch" else TensorBoard(every=Interval(2, "iterations"), axis=axis)
     state = start(hook, accumulate=2)
-    for _ in range(2):
+    for accuracy in (0.5, 0.75):
         state.metrics = {}
         run_phase(hook, state, "train", loss_rows(1, 1), batch_sizes=[5] * 2, length=4)
         run_phase(hook, state, "val", loss_rows(9))
-        metrics = {"train/accuracy": 1.0}
+        metrics = {"train/loss": 9.0, "train/accuracy": accuracy}
         run_phase(hook, state, "train", loss_rows(3, 3), batch_sizes=[5] * 2, length=4, metrics=metrics)
+        run_phase(hook, state, "val", loss_rows(9), metrics={"val/accuracy": accuracy})
     hook.on_end(state)
     assert _points(tmp_path, "train/loss") == losses
-    assert [x for x, _ in _points(tmp_path, "train/accuracy")] == ends
+    assert _points(tmp_path, "train/phase_loss") == [(x, 9.0) for x in ends]
+    for tag in ("train/accuracy", "val/accuracy"):
+        assert _points(tmp_path, tag) == [(ends[0], 0.5), (ends[1], 0.75)]
 
 
 def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None:
