@@ -99,9 +99,10 @@ class TensorBoard(Cleanup, CurveLogger, Hook):
 
     @at_interval("histograms")
     def on_gradients(self, state: State) -> None:
-        self._add_histograms(
-            "gradients", {name: p.grad for name, p in state.module.named_parameters() if p.grad is not None}, state
-        )
+        optimized = set(map(id, state.gradients()))
+        named = ((name, parameter.grad) for name, parameter in state.module.named_parameters())
+        gradients = {name: gradient for name, gradient in named if gradient is not None and id(gradient) in optimized}
+        self._add_histograms("gradients", gradients, state)
 
     @at_interval("histograms")
     def on_update(self, state: State) -> None:
