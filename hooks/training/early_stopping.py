@@ -75,7 +75,8 @@ class EarlyStopping(Hook):
         if self.stopping_threshold is not None and self._gain(value, self.stopping_threshold) >= 0:
             return f"is {value}, as good as stopping_threshold={self.stopping_threshold}"
         if self._wait >= self.patience:
-            return f"has not improved on {self._best} by more than {self.min_delta} in {self._wait} values"
+            values = f"{self._wait} value{'' if self._wait == 1 else 's'}"
+            return f"has not improved on {self._best} by more than {self.min_delta} in {values}"
         return None
 
     def _gain(self, value: float, other: float) -> float:

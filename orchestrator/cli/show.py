@@ -148,8 +148,9 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     summary = escape_data(summary)
     if summary["configurations"]:
         _print_configurations(summary["configurations"], metric)
-    openings = ("configuration", CONFIG, *dict(sweep.objectives), *_TRIAL_COLUMNS)
-    columns = [name for name in trials.columns if name.startswith(openings) and trials[name].notna().any()]
+    openings = ("configuration", CONFIG, *_TRIAL_COLUMNS)
+    shown = [name for name in trials.columns if name in dict(sweep.objectives) or name.startswith(openings)]
+    columns = [name for name in shown if trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
         [(trial, *map(format_cell, columns, values)) for trial, *values in trials[columns].itertuples(name=None)],
@@ -161,7 +162,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if shared := summary["shared_training"]:
         echo(
             f"{shared['followers']} of {shared['trials']} trials shared another trial's training, which saved"
-            f" {shared['saved_s']:.1f} s"
+            f" {format_cell('saved_s', shared['saved_s'])}"
         )
     if summary["importance"]:
         spreads = summary["importance_spread"]
@@ -194,6 +195,15 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
     echo("")
 
 
+def _compute_saved_seconds(trials: pd.DataFrame) -> float:
+    """Return the training time that shared training saved.
+
+    A report takes all trials of a group as long as the leader, and the group trains until its longest trial ends.
+    """
+    reports, reported = trials.groupby("leader")["reports"], trials["reports"].where(trials["reports"] > 0)
+    return float(((reports.sum() - reports.max()) * trials["train_s"] / reported).sum())
+
+
 def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """Summarize the trials of a sweep, which come the best first."""
     from orchestrator.runs.best import make_usage_hint
@@ -215,8 +225,7 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     shared_training = None
     if "leader" in trials:
         followers = trials[trials["leader"].notna() & (trials["leader"] != trials.index)]
-        trained: Any = trials.get("train_s", {})
-        saved_s = float(sum(trained.get(leader, 0) for leader in followers["leader"]))
+        saved_s = _compute_saved_seconds(trials) if "train_s" in trials else 0.0
         shared_training = {"followers": len(followers), "trials": len(trials), "saved_s": saved_s}
     has_checkpoint = best is not None and reached is not None and reached.checkpoint is not None
     has_repeats = sweep.repeats > 1 and best is not None

@@ -99,7 +99,7 @@ class StoppingRules:
         if plateau and progress.reports > plateau.grace_period and progress.reports_without_gain >= plateau.patience:
             return (
                 f"{metric} has not improved on {progress.best:g} by more than {plateau.min_delta:g} in"
-                f" {progress.reports_without_gain} reports"
+                f" {progress.reports_without_gain} report{'' if progress.reports_without_gain == 1 else 's'}"
             )
         return None
 

@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from hooks import EVENTS, Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.checkpoint.placeholders import has_shards
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session, SharedSession
 from orchestrator.loop.world import World
@@ -218,6 +220,11 @@ def test_scheduler_stops_single_followers(tmp_path: Path) -> None:
         columns = ["phase", "epoch", "iteration", "loss"]
         expected = other.load_stats(columns).query(f"epoch < {count}").reset_index(drop=True)
         assert one.load_stats(columns).equals(expected), one.name
+    rows = shared.load_stats(columns=["step_s"], where="phase = 'train'").groupby("trial", observed=True)["step_s"]
+    groups = rows.size().groupby(shared.trials["leader"])
+    saved = sum(rows.mean()[leader] * (sizes.sum() - sizes.max()) for leader, sizes in groups)
+    shown = json.loads(CliRunner().invoke(app, ["show", shared.path, "--json"]).stdout)["shared_training"]
+    assert shown == {"followers": 4, "trials": 6, "saved_s": pytest.approx(saved)}
 
 
 @dataclass
