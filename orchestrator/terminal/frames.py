@@ -194,8 +194,7 @@ def _format_slowness(rank: RankView) -> str:
 def draw_sweep_frame(view: SweepView, lines: int | None = None) -> Iterator[RenderableType]:
     """Render a sweep and as many trials as fit: first the running ones, then the best."""
     yield _make_heading(view.path, view.status)
-    ended = len(view.trials) - view.counts.get("running", 0)
-    yield _make_bar_line(f"{ended} of {view.total} trials ended", view.share, view.eta_s)
+    yield _make_bar_line(f"{view.ended} of {view.total} trials ended", view.share, view.eta_s)
     counts = {**view.counts, "waiting": view.total - len(view.trials)}
     yield Text(", ".join(f"{count} {status}" for status, count in counts.items() if count))
     yield _make_best_line(view)

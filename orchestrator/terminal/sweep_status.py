@@ -17,8 +17,10 @@ from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.run_status import LiveRun, RunView
 
-SETTLED = {*COMPLETE, "interrupted"} - {"failed"}
+SETTLED = {*COMPLETE, "interrupted"}
 """Statuses of trials that change only when the sweep is resumed. Tune may retry a failed trial."""
+RESUMABLE = ("interrupted", "lost")
+"""Statuses of trials that a resume of the sweep continues."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class SweepView:
     notice: str | None = None
     configuration: Configuration | None = None
     """Best configuration of a sweep with repeats."""
+
+    @property
+    def ended(self) -> int:
+        """Number of trials that will not continue."""
+        return sum(count for status, count in self.counts.items() if status not in ("running", *RESUMABLE))
 
     @property
     def failed(self) -> int:
@@ -189,10 +196,10 @@ def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> 
 
 
 def _get_share(trial: TrialView) -> float:
-    """Return the completed share of a trial; 1 if it has ended in any way."""
-    if trial.status != "running" or trial.run is None:
-        return 1.0
-    return trial.run.progress.share or 0.0
+    """Return the completed share of a trial; 0 for one that only a resume continues."""
+    if trial.status == "running" and trial.run is not None:
+        return trial.run.progress.share or 0.0
+    return float(trial.status not in RESUMABLE)
 
 
 def _compute_cost(trial: TrialView, mode: str) -> float:

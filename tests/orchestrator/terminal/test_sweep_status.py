@@ -86,12 +86,14 @@ def test_eta_of_a_sweep_uses_its_pace(tmp_path: Path) -> None:
 
 
 def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
-    """Two trials were over before; one of the four left took 50 seconds."""
+    """Two trials were over before; one of the three left took 50 seconds, and one has yet to continue."""
     sweep = written_sweep(tmp_path, trials=5, started=ago(9000), resumed=[ago(50)])
     for number in range(2):
         trial(sweep, number, 0.5, status="finished").update(ended=ago(8000))
     trial(sweep, 2, 0.5, status="finished")
-    assert LiveSweep(sweep, lambda: NOW).read_view().eta_s == pytest.approx(2 * 50)
+    trial(sweep, 3, 0.5, status="interrupted").update(ended=ago(8000))
+    view = LiveSweep(sweep, lambda: NOW).read_view()
+    assert (view.ended, view.share, view.eta_s) == (3, 3 / 5, pytest.approx(2 * 50))
 
 
 def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
