@@ -16,6 +16,7 @@ from orchestrator.config.text.layers import read_layers, read_overrides
 from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError, collect_problems, shorten
+from orchestrator.storage.stored_data import warn_once
 
 _log = logging.getLogger("hookyard")
 
@@ -88,7 +89,7 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     edits = dict(_find_differences(to_dict(saved.experiment), data))
     if edits:
         changed = ", ".join(f"{path}={value}" for path, value in edits.items())
-        _log.warning("experiment.yaml was edited: %s", shorten(changed, 1000))
+        warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
     return make_experiment_from_source(source.with_values(edits))
 
 

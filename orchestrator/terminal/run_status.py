@@ -8,6 +8,7 @@ from time import perf_counter, time
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from hooks.interval import count_iterations
 from orchestrator.records.hang import find_hang
@@ -18,6 +19,7 @@ from orchestrator.stats.aggregate.quantities import format_duration
 from orchestrator.stats.insight import Finding, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, compare_ranks, compute_speed
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
+from orchestrator.stats.read.query import Rows
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import log_omission
 
@@ -135,8 +137,9 @@ class LiveRun:
         metadata, attempts = self.metadata(), self.folder.read_attempts()
         status, attempt = self.folder.find_status(metadata), attempts[-1] if attempts else None
         reports = drop_superseded(self._lines, attempts)
-        tails, rows = self._read_rows(attempts, status in COMPLETE, reports)
-        self._compare(rows)
+        tails, table = self._read_rows(attempts, status in COMPLETE, reports)
+        self._compare(table)
+        rows = table.to_pandas()
         ranks = self._make_rank_views(tails, rows)
         row_age_s = min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None)
         return RunView(
@@ -161,10 +164,10 @@ class LiveRun:
 
     def _read_rows(
         self, attempts: Sequence[Attempt], has_ended: bool, reports: Sequence[Mapping[str, Any]]
-    ) -> tuple[dict[int, RankTail], pd.DataFrame]:
+    ) -> tuple[dict[int, RankTail], pa.Table]:
         """Read new rows; return the ranks of the newest attempt and their last training rows."""
         if not attempts:
-            return {}, pd.DataFrame()
+            return {}, pa.table({})
         number = attempts[-1].number
         if self._tail is None or number != self._attempt:
             self._attempt, self._tail = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
@@ -201,13 +204,14 @@ class LiveRun:
         share = 1.0 if status == "finished" else progress.share
         return replace(progress, share=share, eta_s=progress.eta_s if status == "running" else None)
 
-    def _compare(self, rows: pd.DataFrame) -> None:
-        if not len(rows) or self._clock() < self._next_comparison:
+    def _compare(self, table: pa.Table) -> None:
+        if not len(table) or self._clock() < self._next_comparison:
             return
         start = perf_counter()
+        rows = table.to_pandas()
         self._rank_statuses = compare_ranks(rows)
         is_diagnose = self._diagnose and rows["rank"].nunique() <= MAX_DIAGNOSED
-        self._findings = diagnose(rows).findings if is_diagnose else ()
+        self._findings = diagnose(Rows.wrap(table)).findings if is_diagnose else ()  # pandas has no empty cells
         self._next_comparison = self._clock() + max(_COMPARE_INTERVAL_S, (perf_counter() - start) / _COMPARE_SHARE)
 
     def _find_notice(self, status: str, row_age_s: float | None, metadata: RunMetadata) -> str | None:

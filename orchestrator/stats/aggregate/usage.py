@@ -39,15 +39,14 @@ def compute_usage(rows: Rows) -> dict[str, float]:
     values = dict(zip(expressions, rows.aggregate(expressions).iloc[0], strict=True))
     if "step_s" in known:
         values["step_s"] = rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING).iloc[0, 0]
-        sums: dict[str, str] = {
-            name: f"sum({name})" for name in ("step_s", "data_wait_s", "batch_size") if name in known
-        }
-        by_rank = rows.aggregate(sums, ["rank"], TRAINING)
         values["train_s"] = compute_train_s(rows)
-        if "data_wait_s" in known and values["train_s"] > 0:
-            values["data_wait_share"] = by_rank["data_wait_s"].sum() / by_rank["step_s"].sum()
-        if "batch_size" in known and values["train_s"] > 0:
-            values["samples_per_s"] = by_rank["batch_size"].sum() / values["train_s"]
+        ratios = {}
+        if "data_wait_s" in known:  # only of the iterations in which it was measured
+            ratios["data_wait_share"] = "sum(data_wait_s) / sum(step_s) filter (data_wait_s is not null)"
+        if "batch_size" in known:
+            ratios["samples_per_s"] = f"sum(batch_size) / {values['train_s']}"
+        if values["train_s"] > 0:
+            values.update(zip(ratios, rows.aggregate(ratios, where=TRAINING).iloc[0], strict=True))
     return {name: int(value) if name == "ranks" else float(value) for name, value in values.items() if value == value}
 
 

@@ -89,8 +89,8 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
         name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
         yield Finding(
             "checkpoint" if is_saving else "hook",
-            f"{name} took {worst['seconds']:.3g} s on rank {worst['rank']}, {worst['share']:.1%} of its iterations'"
-            f" time ({worst['calls']} call{'' if worst['calls'] == 1 else 's'},"
+            f"{name} took {quantities.format_seconds(worst['seconds'])} on rank {worst['rank']}, {worst['share']:.1%}"
+            f" of its iterations' time ({worst['calls']} call{'' if worst['calls'] == 1 else 's'},"
             f" {quantities.format_seconds(seconds_per_call)} each)",
             {
                 "hook": str(hook),

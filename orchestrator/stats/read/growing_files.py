@@ -8,7 +8,6 @@ from time import time
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -181,9 +180,9 @@ class AttemptTail:
             tail = self._ranks.setdefault(int(str(rank)), RankTail(self._storage, f"{self._folder}/rank={rank}"))
             tail.add(pa.RecordBatch.from_pandas(rank_rows, preserve_index=False))
 
-    def training_rows(self) -> pd.DataFrame:
-        batches = [pa.Table.from_batches([batch]) for tail in self.ranks.values() for batch in tail.window]
-        if not batches:
-            return pd.DataFrame()
-        rows: pd.DataFrame = concat_rows(batches).to_pandas()
-        return rows.groupby("rank").tail(WINDOW)
+    def training_rows(self) -> pa.Table:
+        """Return the last WINDOW training rows of each rank."""
+        windows = [
+            concat_rows([pa.Table.from_batches([batch]) for batch in tail.window]) for tail in self.ranks.values()
+        ]
+        return concat_rows([rows.slice(max(0, len(rows) - WINDOW)) for rows in windows])

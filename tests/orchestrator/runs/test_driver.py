@@ -22,6 +22,7 @@ from orchestrator import Experiment, RunError, UsageError, open_run, resume, run
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import HookyardError
 from orchestrator.records.run_folder import RunFolder, create_run
+from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.runs.result import Run
 from tests.orchestrator.records.test_lease import elsewhere, put
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
@@ -109,7 +110,9 @@ def test_interrupted_run_resumes_bit_for_bit(
     pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
 
 
-def test_validation_repeated_after_a_resume_counts_once_in_hook_costs(tmp_path: Path) -> None:
+def test_validation_repeated_after_a_resume_counts_once_in_hook_costs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The last checkpoint precedes a validation and its report, which also has the speed of the training before it."""
 
     def breaking(iteration: int) -> Experiment:
@@ -120,7 +123,9 @@ def test_validation_repeated_after_a_resume_counts_once_in_hook_costs(tmp_path: 
     whole = run(breaking(1000), tmp_path, "whole", local=True)
     file = tmp_path / "cut/experiment.yaml"
     file.write_text(file.read_text().replace("iteration: 9", "iteration: 1000"))
+    load_experiment_to_resume(RunFolder(tmp_path / "cut"))  # as the command line does, too
     done = resume(tmp_path / "cut")
+    assert caplog.text.count("experiment.yaml was edited") == 1
     costs, expected = (
         made.hook_costs.query("event in ('on_step', 'on_phase_end', 'on_report')").set_index(["hook", "event"])["calls"]
         for made in (done, whole)

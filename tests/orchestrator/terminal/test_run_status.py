@@ -52,6 +52,13 @@ def test_slow_rank_is_found_by_its_own_work(folder: RunFolder) -> None:
     assert view.findings[0].numbers["rank"] == 1
 
 
+def test_iterations_without_a_loss_are_no_finding(tmp_path: Path) -> None:
+    folder, loss = written_run(tmp_path), FALLING.copy()
+    loss[1::2] = float("nan")  # `rows_of` leaves it out
+    rows_of(folder, training(2, 200, loss=loss))
+    assert LiveRun(folder).read_view().findings == ()
+
+
 def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
     live = LiveRun(folder)
     live.read_view()

@@ -47,6 +47,12 @@ def test_usage_matches_a_hand_calculation() -> None:
     }
 
 
+def test_share_of_waiting_counts_only_measured_iterations() -> None:
+    """`perf_stats` was off in the first iteration of each rank."""
+    rows = ROWS.assign(data_wait_s=[None, 0.6, None, 0.8, 50.0])
+    assert compute_usage(Rows.wrap(rows))["data_wait_share"] == pytest.approx(1.4 / 7)
+
+
 def test_missing_columns_give_no_numbers() -> None:
     assert compute_usage(Rows.wrap(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
     assert compute_usage(Rows.wrap(ROWS[["rank", "phase"]])) == {"ranks": 2}

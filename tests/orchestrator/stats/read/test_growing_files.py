@@ -129,7 +129,7 @@ def test_ranks_appear_once_they_write(tmp_path: Path) -> None:
     record(storage, [row(0, "train", 0, 1, 1, 0), row(0, "val", 0, 1, 1, 0, accuracy=0.5)])
     tail.update()
     assert list(tail.ranks) == [0, 1]
-    rows = tail.training_rows()
+    rows = tail.training_rows().to_pandas()
     assert rows[["rank", "phase", "iteration"]].to_numpy().tolist() == [
         [0, "train", 1],
         [1, "train", 1],

@@ -324,7 +324,7 @@ def test_column_has_one_type_in_every_table(tmp_path: Path, by_rank: list[list[A
     if state in ("growing", "segments"):
         tail = AttemptTail(storage, "stats/attempt=0")
         tail.update()
-        newest = tail.training_rows().sort_values(["iteration", "rank"])["x"]
+        newest = tail.training_rows().to_pandas().sort_values(["iteration", "rank"])["x"]
         assert newest.dropna().tolist() == known.tolist()
 
 
