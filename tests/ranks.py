@@ -20,6 +20,7 @@ torch torch.distributed torch.nn.parallel torch.distributed.fsdp torch.distribut
 torch.profiler torchmetrics torchdata.stateful_dataloader duckdb pandas pyarrow.dataset pydantic.dataclasses pytest
 hooks orchestrator.engines.in_process orchestrator.engines.session orchestrator.loop.loop
 orchestrator.sweeps.in_process orchestrator.terminal.display
+tests.frozen
 """.split()
 """Modules that the processes share: imported once, and not by each of them.
 

@@ -30,7 +30,8 @@ def check() -> Iterator[Check]:
 
 def _fork_attempts() -> None:
     torch.set_num_threads(1)
-    import_module("orchestrator.sweeps.tune.schedulers")
+    for name in ("orchestrator.sweeps.tune.schedulers", "tests.frozen"):
+        import_module(name)
     fork: Any = multiprocessing.get_context("fork")
     processes.PROCESSES = fork
 
