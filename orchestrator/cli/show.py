@@ -66,6 +66,10 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
     (best, diverged), checkpoints = find_best_and_divergence(folder), folder.list_checkpoints()
     is_usable = diverged is None or (best is not None and best.step < diverged.step)
     label = "best" if best and best.checkpoint else "last"
+    last = dict(reports[-1]) if reports else {}
+    for report in reversed(reports[:-1]):  # with the last metrics of each phase that the last report lacks
+        phases = {name.rpartition("/")[0] for name in last}
+        last |= {name: value for name, value in report.items() if name.rpartition("/")[0] not in phases}
     return {
         "name": folder.name,
         "path": str(folder),
@@ -82,20 +86,11 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
         "error": run.error,
         "diverged": str(diverged or ""),
         "reports": len(reports),
-        "metrics": _select_last_metrics(reports),
+        "metrics": last,
         "checkpoints": checkpoints,
         "best": best,
         "use": make_usage_hint(folder, label) if checkpoints and is_usable else None,
     }
-
-
-def _select_last_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the last report, with the last metrics of each phase that it does not have."""
-    last = dict(reports[-1]) if reports else {}
-    for report in reversed(reports[:-1]):
-        phases = {name.rpartition("/")[0] for name in last}
-        last |= {name: value for name, value in report.items() if name.rpartition("/")[0] not in phases}
-    return last
 
 
 def show_brief(folder: RunFolder) -> None:

@@ -124,11 +124,8 @@ def render_front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Se
     across, up = [*modes][:2]
     shown = known.loc[[*front, *others], [across, up]].astype(float)
     better = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
-    note = f"Better: {better}."
-    if len(shown) < len(known):
-        note += (
-            f" Drawn: {len(front):,} of {len(best):,} trials on the front, {len(others):,} of {len(dominated):,} more."
-        )
+    drawn = f" Drawn: {len(front):,} of {len(best):,} trials on the front, {len(others):,} of {len(dominated):,} more."
+    note = f"Better: {better}.{drawn if len(shown) < len(known) else ''}"
     return page.Section("front", title, draw_scatter(f"{up} against {across}", shown, {*front}, note))
 
 

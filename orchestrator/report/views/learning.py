@@ -83,9 +83,7 @@ def _draw_loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Marku
     if "loss" in rows.columns:
         bins = compute_envelope(rows, "step", "loss", MAX_BINS, TRAINING)
         count = int(rows.aggregate({"rows": "coalesce(sum(rows), 0)"}, [], TRAINING, rows.blocks)["rows"].iloc[0])
-        note = (
-            "The band is from the smallest to the largest loss of neighboring steps on all ranks, the line their mean."
-        )
+        note = "The band spans the losses of neighboring steps on all ranks, and the line is their mean."
         finite = int(bins["count"].sum())
         if finite < count:
             note += f" Not drawn: {count - finite:,} of {count:,} values, which are not finite."

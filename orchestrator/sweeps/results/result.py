@@ -66,13 +66,11 @@ class Sweep(Result):
             return render_result(self.path, self.status, ["no trial has begun yet"], None)
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         others = len(trials) - _SHOWN_TRIALS
-        columns = [
-            name for name in map(str, trials) if name in {"status", *dict(self.objectives)} or name.startswith(CONFIG)
-        ]
+        shown = {"status", *dict(self.objectives)}
+        columns = [name for name in map(str, trials) if name in shown or name.startswith(CONFIG)]
         best = sort_best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
-        return render_result(
-            self.path, self.status, [counts, f"and {others} more trials" if others > 0 else None], best
-        )
+        more = f"and {others} more trials" if others > 0 else None
+        return render_result(self.path, self.status, [counts, more], best)
 
     @property
     def runs(self) -> list[Run]:

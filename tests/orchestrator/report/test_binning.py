@@ -44,12 +44,7 @@ def test_envelope_of_a_long_run_uses_blocks(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(row_blocks, "MAX_STORED_NUMBERS", 16)
     rows = rows_of(rank=[0] * 8, iteration=range(8), value=np.arange(8.0))
     found = compute_envelope(rows, "iteration", "value", 2)
-    assert (found.index.tolist(), found["low"].tolist(), found["mean"].tolist(), found["high"].tolist()) == (
-        [3, 7],
-        [0, 4],
-        [1.5, 5.5],
-        [3, 7],
-    )
+    assert found[["low", "mean", "high"]].T.to_dict("list") == {3: [0, 1.5, 3], 7: [4, 5.5, 7]}
     grid = compute_max_per_bin(rows, ["value"], 9, 2)["value"]
     assert grid.values.tolist() == [[3, 7]]
     assert [*zip(grid.columns.left, grid.columns.right, strict=True)] == [(0, 3), (4, 7)]
