@@ -45,6 +45,8 @@ class RunProgress:
     """Length of the run in steps, if it was set in steps."""
     share: float | None = None
     """Completed fraction of training, from 0 to 1."""
+    attempt_share: float | None = None
+    """Fraction of training that the current attempt has completed."""
     eta_s: float | None = None
     """Seconds to the end of training at the mean speed."""
 
@@ -242,7 +244,8 @@ def estimate_progress(
     if remaining is not None and attempt and attempt.started and done > 0:
         # The clock may have been set back.
         eta_s = remaining * max(0.0, now - seconds_at(attempt.started)) / done
-    return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"), share=share, eta_s=eta_s)
+    reached = replace(reached, share=share, attempt_share=done / total if total else None, eta_s=eta_s)
+    return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"))
 
 
 def _count_remaining_iterations(

@@ -182,8 +182,8 @@ class LiveSweep:
         return view
 
     def _estimate_eta_s(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:
-        """Estimate the seconds left from the speed of this attempt. A running trial counts by its completed share."""
-        done = sum(_get_share(trial) for trial in trials if trial.ended is None or trial.ended >= start)
+        """Estimate the seconds left from the speed since `start`. A running trial counts by its share since then."""
+        done = sum(_get_share(trial, start) for trial in trials if trial.ended is None or trial.ended >= start)
         elapsed = max(0.0, self._clock() - seconds_at(start))
         return elapsed * remaining / done if done > 0 else None
 
@@ -195,10 +195,14 @@ def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> 
     return TrialView(**own, last=last if is_number(last) else None, **measured)
 
 
-def _get_share(trial: TrialView) -> float:
-    """Return the completed share of a trial; 0 for one that only a resume continues."""
+def _get_share(trial: TrialView, since: str = "") -> float:
+    """Return the completed share of a trial; 0 for one that only a resume continues.
+
+    Of a running trial that began before the time `since`, return the share of its current attempt.
+    """
     if trial.status == "running" and trial.run is not None:
-        return trial.run.progress.share or 0.0
+        progress = trial.run.progress
+        return (progress.attempt_share if trial.started < since else progress.share) or 0.0
     return float(trial.status not in RESUMABLE)
 
 

@@ -4,6 +4,7 @@ import gc
 import math
 import tracemalloc
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checkpoint.manifest import Position
 from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
@@ -94,6 +96,18 @@ def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
     trial(sweep, 3, 0.5, status="interrupted").update(ended=ago(8000))
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert (view.ended, view.share, view.eta_s) == (3, 3 / 5, pytest.approx(2 * 50))
+
+
+def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
+    """Since the resume 50 s ago, 100 of its 400 iterations are done; the other trial has yet to begin."""
+    sweep = written_sweep(tmp_path, trials=2, started=ago(9000), resumed=[ago(50)])
+    resumed = trial(sweep, 0, 0.5, 0.6)
+    resumed.update(started=ago(8000))
+    attempt = resumed.begin_attempt("epoch-0001", Position(epoch=1, step=100, iteration=100))
+    resumed.write_attempt(replace(attempt, epoch_iterations=100))
+    rows_of(resumed, training(1, 200, samples=0).query("iteration > 100"), attempt=1)
+    view = LiveSweep(sweep, lambda: NOW).read_view()
+    assert (view.share, view.eta_s) == (0.5 / 2, pytest.approx(50 * 1.5 / 0.25))
 
 
 def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
