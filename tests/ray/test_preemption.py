@@ -77,7 +77,7 @@ def drain():
     ray._private.worker.global_worker.gcs_client.drain_node(used[0], 2, "a spot machine", deadline_ms, timeout=10)
 
 def load(**diary):
-    return load_experiment("points.yaml", ["epochs=8", f"hooks.diary={{'type': 'diary:Diary', **diary}}"])
+    return load_experiment("points.yaml", ["epochs=8", f"hooks.diary={dict(diary, type='diary:Diary')}"])
 
 threading.Thread(target=drain, daemon=True).start()
 drained = load(path="diary", warned_at=int(warned_at), pause_s=0.5)
