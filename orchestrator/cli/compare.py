@@ -61,12 +61,6 @@ def _print(differences: dict[str, Any]) -> None:
     from hooks.metrics.direction import explain_unknown_direction
 
     names = make_headings(differences)
-    # Rounded values of a config may look equal.
-    config = {
-        path: [value if value is None else str(value) for value in values]
-        for path, values in differences["config"].items()
-    }
-    differences = {**differences, "config": config}
     echo(", ".join(f"{name} ({kind})" for name, kind in names))
     for key, (title, empty) in TABLES.items():
         if key in differences:
@@ -92,7 +86,9 @@ def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
 def format_entry(name: str, entry: Any) -> list[str]:
     """Format the value of each run or sweep, with its change from the first."""
     if not isinstance(entry, Mapping):
-        return [quantities.format_value("", value) or "-" for value in entry]
+        # With four digits, different values could look equal.
+        exact = [f"{value:.12g}" if quantities.is_number(value) else value for value in entry]
+        return [quantities.format_value("", value) or "-" for value in exact]
     if "trials" in entry:
         rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
         return [
