@@ -84,8 +84,8 @@ class Setup:
         """Return the first of these reasons that applies to this setup, as a sentence; empty if none does."""
         for applies, reason, setting in (
             (self.strategy == "fsdp", fsdp, "with workers.strategy: fsdp"),
-            (self.custom_loop, custom_loop, "where a task trains by itself"),
-            (self.several_optimizers, several_optimizers, "where optimizers take turns"),
+            (self.custom_loop, custom_loop, "in a custom loop"),
+            (self.several_optimizers, several_optimizers, "with several optimizers"),
             (self.splits_batches, splits_batches, "with accumulate: auto"),
             (self.closure, closure, "with an optimizer that needs a closure"),
         ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -12,14 +12,12 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 
 T = TypeVar("T")
 
-_OUR_PACKAGES = ("hooks", "orchestrator")
-
 _user_folders: list[str] = []
 """Folders that this process appended to its import path."""
 
 
 class NoSuchModule(ImportError):
-    """A missing module, or one that another module hides."""
+    """A missing module."""
 
 
 def extend_import_path(paths: Iterable[str | Path]) -> None:
@@ -34,47 +32,21 @@ def extend_import_path(paths: Iterable[str | Path]) -> None:
 def import_named(name: str) -> ModuleType:
     """Import a module by its dotted name; a name that begins with a user's folder is found from above that folder.
 
-    Raises NoSuchModule if there is none or another one hides the user's, and whatever the module raises.
+    Raises NoSuchModule if there is none, and whatever the module raises.
     """
     if name not in sys.modules:
         importlib.invalidate_caches()  # its file may be new
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except ImportError as error:
         missing = error.name or name
         above = [folder for folder in _folders_above(missing) if str(folder) not in sys.path]
         if above:
             extend_import_path(above)
             return import_named(name)
-        if hidden := hidden_module(missing):
-            raise NoSuchModule(f"{error}: {hidden}") from None
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{missing}."):
             raise NoSuchModule(_describe_missing(missing)) from None
         raise
-    if name.partition(".")[0] in _OUR_PACKAGES and (hidden := hidden_module(name)):
-        raise NoSuchModule(hidden)
-    return module
-
-
-def hidden_module(name: str) -> str | None:
-    """Return a message if another module hides the user's file of this dotted name, otherwise None."""
-    top = name.partition(".")[0]
-    loaded = sys.modules.get(top)
-    if loaded is None:
-        return None
-    places = [place for place in [*getattr(loaded, "__path__", ()), getattr(loaded, "__file__", None)] if place]
-    parents = {Path(place).resolve().parent for place in places}  # in a checkout, also a folder of the user's
-    folders = [folder for folder in [*_folders(), *_folders_above(top)] if folder.resolve() not in parents]
-    hidden = next(((folder, file) for folder in folders for file in _files(folder, name) if file.is_file()), None)
-    if hidden is None:
-        return None
-    folder, file = hidden
-    user_path = folder / top if (folder / top).is_dir() else file
-    owner = "Hookyard's own package" if top in _OUR_PACKAGES else "a module from elsewhere"
-    return (
-        f"'{top}' is {owner} ({places[0] if places else 'built into Python'}), which comes before {file}; "
-        f"give {user_path} another name, such as my_{user_path.name}, and write my_{name}"
-    )
 
 
 def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
@@ -85,19 +57,13 @@ def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
     module, _, name = path.partition(":")
     try:
         target: Any = getattr(import_named(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{field}: '{path}' cannot be imported ({error}); write module:callable") from error
-    try:
         declared = target if isinstance(target, type) else get_type_hints(target).get("return")
-    except (TypeError, NameError, AttributeError) as error:  # no function, or annotations that cannot be resolved
-        raise ValueError(f"{field}: unknown return type of '{path}' ({error})") from error
+    except (ImportError, AttributeError, ValueError, TypeError, NameError) as error:
+        raise ValueError(f"{field}: must be module:callable, got '{path}' ({error})") from error
     declared = get_origin(declared) or declared
     if not (isinstance(declared, type) and issubclass(declared, expected)):
         wanted = f"{expected.__module__}.{expected.__qualname__}"
-        raise ValueError(
-            f"{field}: '{path}' is neither a subclass of {wanted} nor a function annotated to return one (def {name}()"
-            f" -> {expected.__name__})"
-        )
+        raise ValueError(f"{field}: '{path}' must be a subclass of {wanted}, or a function annotated to return one")
     builder: Callable[..., T] = target
     return builder
 
@@ -110,13 +76,6 @@ def _folders() -> list[Path]:
 def _folders_above(top: str) -> list[Path]:
     """Return the parents of the user's folders with this name."""
     return [folder.parent for folder in _folders() if folder.name == top]
-
-
-def _files(folder: Path, name: str) -> Iterator[Path]:
-    """Yield the files that a dotted name may have in a folder."""
-    place = folder.joinpath(*name.split("."))
-    yield place / "__init__.py"
-    yield place.with_name(f"{place.name}.py")
 
 
 def _describe_missing(module: str) -> str:

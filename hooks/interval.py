@@ -74,8 +74,8 @@ class Units:
         interval = value if isinstance(value, Interval) else self._read(value)
         if interval is None or (interval.count and interval.unit not in self.names):
             written = str(value) if isinstance(value, Interval) else value
-            bare = f"a number of {self.names[0]} such as 1"
-            raise ValueError(f"expected an interval, got {written!r:.80}; write {bare}, or {self._examples()}")
+            allowed = f"a number of {self.names[0]}, or text such as {self._examples()}"
+            raise ValueError(f"must be {allowed}, got {written!r:.80}")
         if interval.count < self.ge:
             raise ValueError(f"must be at least {Interval(self.ge, self.names[0])}, got {interval}")
         if self.le is not None and interval.count > self.le:
@@ -90,7 +90,7 @@ class Units:
         return Interval(int(match[1]), unit) if match else None
 
     def _examples(self) -> str:
-        return ", or ".join(_EXAMPLES[name] for name in self.names)
+        return " or ".join(_EXAMPLES[name] for name in self.names)
 
     def _pattern(self) -> str:
         return rf"^\s*(\d{{1,18}})\s*({'|'.join(f'{name}?' for name in self.names)})?\s*$"

@@ -69,8 +69,7 @@ def _require_own_hooks() -> None:
     places = [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]] if spec else []
     if own.resolve() not in [Path(place).resolve() for place in places]:
         raise ImportError(
-            f"Python finds {', '.join(places) or 'no package'} as `hooks`, which must be Hookyard's own package"
-            f" ({own}). Rename yours, such as my_hooks, or use the command `hookyard`, which searches your folder last"
+            f"the package `hooks` must be {own}, got {', '.join(places) or 'none'}; rename yours to my_hooks"
         )
 
 

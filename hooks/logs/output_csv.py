@@ -79,10 +79,7 @@ class OutputCSV(Hook):
         output = state.output
         if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(
-                "output_csv needs outputs of shape (samples, classes), with two classes or more; the task's are"
-                f" {shape}"
-            )
+            raise ValueError(f"the output must have shape (samples, classes) with at least two classes, got {shape}")
         columns: dict[str, Any] = {}
         if self.id_key is not None:
             columns["id"] = _entry(state.batch, self.id_key, "id_key")
@@ -135,10 +132,7 @@ def _classes(target: Any, samples: int) -> Tensor:
     if classes.ndim == 2 and len(classes) == samples:
         return classes.argmax(1)
     if classes.shape != (samples,):
-        raise ValueError(
-            f"output_csv takes targets of shape ({samples},) or ({samples}, classes); the batch's have"
-            f" {tuple(classes.shape)}"
-        )
+        raise ValueError(f"target() must return shape ({samples},) or ({samples}, classes), got {tuple(classes.shape)}")
     return classes
 
 

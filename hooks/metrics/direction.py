@@ -16,7 +16,7 @@ Mode = Literal["max", "min"]
 
 AUTO = "auto"
 """Value of `best` if the run chooses the metric."""
-SET_MODE = "write mode: max or mode: min"
+SET_MODE = "set `mode: max` or `mode: min`"
 _MODES: tuple[Mode, ...] = ("max", "min")
 _MORE = frozenset(
     """
@@ -53,9 +53,9 @@ def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> M
     """Return the direction; raises ValueError if it is unknown."""
     mode = direction(metric, declared)
     if mode is None:
-        if near := _nearest_with_direction(metric):
-            raise ValueError(f"there may be no metric '{metric}' (did you mean '{near}'?); if there is, {SET_MODE}")
-        raise ValueError(f"unknown whether higher or lower values of '{metric}' are better; {SET_MODE}")
+        near = _nearest_with_direction(metric)
+        hint = f" (did you mean '{near}'?)" if near else ""
+        raise ValueError(f"cannot tell whether higher or lower '{metric}' is better{hint}; {SET_MODE}")
     return mode
 
 
@@ -85,9 +85,7 @@ def directions(
     """
     modes = _modes(mode, len(metrics))
     if len(modes) != len(metrics):
-        raise ValueError(
-            f"{len(modes)} modes for {len(metrics)} metrics ({', '.join(metrics)}); set one for all, or one for each"
-        )
+        raise ValueError(f"must be one mode, or one for each of {', '.join(metrics)}, got {len(modes)}")
     return {name: mode or known_direction(name, declared) for name, mode in zip(metrics, modes, strict=True)}
 
 

@@ -193,10 +193,7 @@ class DeepCluster(Hook):
 def _count_samples(state: State) -> int:
     dataset = state.loaders["train"].dataset
     if not hasattr(dataset, "__len__"):
-        raise TypeError(
-            "DeepCluster keeps an assignment for each sample, and the samples of a stream have no index; use map-style"
-            " train data"
-        )
+        raise TypeError("DeepCluster needs map-style train data: the samples of a stream have no index")
     return len(dataset)
 
 
@@ -208,8 +205,7 @@ def _normalize_views(output: Any, count: int) -> list[Tensor]:
         or not all(isinstance(part, Tensor) for part in output)
     ):
         raise TypeError(
-            f"the task's forward pass returned {type(output).__name__} for {count} views; "
-            "DeepCluster needs a list with one tensor of embeddings (B, D) per view"
+            f"forward() must return {count} tensors of shape (B, D), one per view, got {type(output).__name__}"
         )
     return [functional.normalize(embeddings.float(), dim=1) for embeddings in output]
 

@@ -47,10 +47,7 @@ class Distillation(Hook):
 
     def __post_init__(self) -> None:
         if self.teacher is None and self.checkpoint is None:
-            raise ValueError(
-                "no teacher: set teacher to a callable that builds one (module:callable), checkpoint to a file with"
-                " weights, or both"
-            )
+            raise ValueError("needs a teacher: set `teacher` to module:callable, `checkpoint` to a file, or both")
         self._builder = callable_at(self.teacher, "teacher", nn.Module) if self.teacher else None
         self._module: nn.Module = nn.Identity()
 

@@ -67,8 +67,7 @@ class IBOT(CenteredTeacher, Hook):
         views, student = state.batch[0], list(state.output)
         if len(student) != len(views) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in student):
             raise ValueError(
-                f"the forward pass returned {len(student)} outputs for {len(views)} views; iBOT needs a pair (view,"
-                " patches) for each"
+                f"forward() must return a pair (view, patches) for each of {len(views)} views, got {len(student)}"
             )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         whole, patches = (

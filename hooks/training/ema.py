@@ -200,9 +200,8 @@ class EMA(Hook):
         saved_stds = self._loaded_state["std"]
         if saved_stds != self._stds:
             raise SettingError(
-                f"std: the checkpoint has averages of std {', '.join(map(str, saved_stds)) or 'none'}, not"
-                f" {', '.join(map(str, self._stds))}. Set std to the checkpoint's value; `hookyard average` can"
-                " compute any other std from its snapshots. To start new averages, rename this hook"
+                f"std: must be {', '.join(map(str, saved_stds)) or 'none'}, as in the checkpoint, got"
+                f" {', '.join(map(str, self._stds))}; `hookyard average` computes other values from its snapshots"
             )
         for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
             average.restore(entry["further"][str(std)])

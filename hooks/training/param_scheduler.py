@@ -47,10 +47,7 @@ class ParamScheduler(Hook):
                 raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
             better = direction(self.monitor, declared_modes(state.config))
             if better not in (None, scheduler.mode):
-                raise ValueError(
-                    f"{kind} has mode={scheduler.mode}, but {better} of {self.monitor} is better; write mode: {better}"
-                    " in scheduler"
-                )
+                raise ValueError(f"{kind}: mode must be {better} for {self.monitor}, got {scheduler.mode}")
 
     def on_step(self, state: State) -> None:
         if state.phase == "train":

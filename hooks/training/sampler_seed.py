@@ -37,9 +37,7 @@ class DistSamplerSeed(Hook):
         if not with_epoch and state.world_size > 1 and not self._warned:
             self._warned = True
             logger.warning(
-                "the training loader (%s) has no set_epoch, so all epochs may have the same order; use a sampler that"
-                " has it, such as torch's DistributedSampler",
-                type(loader).__name__,
+                "the training loader (%s) has no set_epoch, so epochs may repeat the same order", type(loader).__name__
             )
 
 

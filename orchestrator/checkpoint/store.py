@@ -286,8 +286,9 @@ class CheckpointStore:
         try:
             return read_manifest(self.storage, name)
         except FileNotFoundError:
-            names = ", ".join(self.list_names()) or "none"
-            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {names}") from None
+            names = self.list_names()
+            available = ", ".join(["best", "last", *names]) if names else "none"
+            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}") from None
         except DamagedFile as error:
             raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
 

@@ -48,25 +48,19 @@ def make_job(
     for package in ("hooks", "orchestrator"):
         if (folder / package / "__init__.py").is_file() and not (folder / "orchestrator/__main__.py").is_file():
             raise UsageError(
-                f"{folder / package} would hide Hookyard's own package: a job's folder comes first on its import path. "
-                f"Rename it, for example to my_{package}"
+                f"{folder / package} would hide Hookyard's own package; rename it, for example to my_{package}"
             )
     outside = [path for path in experiment.import_paths if not Path(path).is_relative_to(folder)]
     if outside or not config.resolve().is_relative_to(folder):
-        raise UsageError(
-            f"{outside[0] if outside else config} is outside of {folder}, and only that folder is sent. Call submit"
-            " in a folder above both"
-        )
+        raise UsageError(f"{outside[0] if outside else config} is outside of {folder}, the folder that submit sends")
     if "://" not in storage and not Path(storage).is_absolute():
         raise UsageError(
-            f"storage '{storage}' is relative to the job's temporary folder, which is deleted. Use one that all"
-            " nodes can reach: --storage s3://bucket/runs, or the absolute path of a network folder"
+            f"storage '{storage}' must be an absolute path that all nodes can reach, or a URL like s3://..."
         )
     if without_credentials(storage) != storage:
         raise UsageError(
-            f"storage {without_credentials(storage)} contains keys, and everyone on the cluster can read a job's"
-            " command. Give the nodes a role that may write there, or list variables (AWS_ACCESS_KEY_ID ...) in the"
-            " experiment's `environment`"
+            f"storage {without_credentials(storage)} contains keys, which everyone on the cluster could read; give the"
+            " nodes a role, or list variables such as AWS_ACCESS_KEY_ID in `environment`"
         )
     name = check_run_name(experiment, name)
     verb, path = "run" if experiment.sweep is None else "sweep", config.resolve().relative_to(folder).as_posix()
@@ -115,15 +109,12 @@ class Jobs:
             yield
         except AuthenticationError as error:
             raise UsageError(
-                f"the cluster at {self.address} asks for its token: {_get_first_line(error)}. Set RAY_AUTH_TOKEN or"
-                " ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH) to the token it was started with, or RAY_AUTH_MODE=disabled"
-                " if it has none"
+                f"the cluster at {self.address} needs its token: {_get_first_line(error)}; set RAY_AUTH_TOKEN, or"
+                " RAY_AUTH_MODE=disabled if it has none"
             ) from error
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise UsageError(
-                f"no cluster answers at {self.address}: {_get_first_line(error)}. Check that its dashboard runs"
-                " (ray[default] on the head) and that a tunnel leads to it (ray dashboard cluster.yaml, kubectl"
-                " port-forward)"
+                f"no cluster answers at {self.address}: {_get_first_line(error)}; check its dashboard and the network"
             ) from error
 
     def submit(self, job: Job, folder: Path) -> str:
@@ -144,14 +135,12 @@ class Jobs:
         except RuntimeError as error:
             if "status code 413" in str(error):
                 raise UsageError(
-                    f"{folder} is too large to be sent: the cluster accepts 100 MiB. List files that are not code in"
-                    " .gitignore or .rayignore, and put data where every node can read it"
+                    f"{folder} is larger than the 100 MiB that can be sent; exclude files in .gitignore or .rayignore"
                 ) from error
             if "No available agent" in str(error):
                 raise RunError(
-                    f"the cluster at {self.address} has no agent for jobs. If it has just started, try again. Another"
-                    " Ray on the head's machine may hold the agent's port: start this cluster with"
-                    " --dashboard-agent-listen-port. See the head's dashboard_agent.log"
+                    f"the cluster at {self.address} has no agent for jobs; if it has just started, try again, else read"
+                    " the head's dashboard_agent.log"
                 ) from error
             raise RunError(f"the cluster at {self.address} rejects the job: {error}") from error
 
@@ -183,8 +172,8 @@ class Jobs:
         status = self.status(job)
         if status.status not in ENDED:
             raise RunError(
-                f"the connection to {self.address} broke, and {job} continues. To follow it again: hookyard logs {job}"
-                f" --follow --address {self.address}"
+                f"lost the connection to {self.address}; {job} continues. To follow it: hookyard logs {job} --follow"
+                f" --address {self.address}"
             )
         return status
 

@@ -51,6 +51,8 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
         raise ConfigError.at("task_args", message, "put @dataclass above the class")
     if problems := list(find_misspelled_methods(cls)):
         raise ConfigError(problems)
+    if missing := ", ".join(f"{method}()" for method in sorted(cls.__abstractmethods__)):
+        raise ConfigError.at("task", f"{cls.__name__} must define {missing}")
     return construct(cls, arguments, "task_args")
 
 
@@ -70,7 +72,7 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
                 continue
             if sum(len(re.findall(rf"\b{name}\b", source)) for source in sources) > 1:
                 continue
-            message = f"nothing calls {task.__name__}.{name}(){find_source_location(method)}"
+            message = f"{task.__name__}.{name}() is never called{find_source_location(method)}"
             hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
             yield Problem("task", message, suggestion=hint)
 
@@ -126,7 +128,7 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
         return {}
     if isinstance(value, Mapping):
         return dict(value)
-    message = f"must be a mapping of the hook's parameters, or null or false to turn it off, got {value!r}"
+    message = f"must be a mapping of the hook's parameters, true, false or null, got {value!r}"
     raise ConfigError.at(f"hooks.{name}", message)
 
 
@@ -158,6 +160,6 @@ def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | N
         return Priority[value.upper()]
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100:
         return value
-    message = f"must be 0 to 100, or one of {', '.join(Priority.__members__)}, got {value!r}"
+    message = f"must be from 0 to 100, or one of {', '.join(Priority.__members__)}, got {value!r}"
     suggestion = did_you_mean(str(value), Priority.__members__)
     raise ConfigError.at(join(path, "priority"), message, suggestion)

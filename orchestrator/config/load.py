@@ -70,10 +70,7 @@ def check_experiment(experiment: object) -> Experiment:
     Raises ConfigError, and UsageError for anything but an experiment.
     """
     if not isinstance(experiment, Experiment):
-        raise UsageError(
-            f"must be an Experiment, got {type(experiment).__name__}; use load_experiment(FILE) to read one, or"
-            " Experiment(task=..., epochs=...) to create one"
-        )
+        raise UsageError(f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}")
     return experiment if experiment._is_resolved else _check_and_warn(experiment.source, Document({}))
 
 

@@ -104,8 +104,7 @@ class Gang:
 
     def _no_resources_error(self) -> RunError:
         return RunError(
-            f"{self._workers.describe('rank')} found no free resources within {_PLACEMENT_TIMEOUT_S} s;"
-            " free resources on the cluster, or reduce `workers`"
+            f"no free resources for {self._workers.describe('rank')} within {_PLACEMENT_TIMEOUT_S} s; reduce `workers`"
         )
 
     def _start_process(self, rank: int, bundle: int) -> _Process:

@@ -138,10 +138,7 @@ def _read_text(file: Path) -> str:
 def check_fits(required: Resources, present: Resources, what: str) -> None:
     """Raise UsageError if this machine has fewer resources than a run requires."""
     if required.find_missing(present):
-        raise UsageError(
-            f"{what} needs {required}, but this machine has {present}; reduce workers.count or workers.cpus, or join a"
-            " cluster with --address"
-        )
+        raise UsageError(f"{what} needs {required}, but this machine has {present}; reduce `workers`, or use --address")
 
 
 class Ray:

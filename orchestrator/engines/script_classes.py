@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, replace
 from typing import Any, ClassVar
 
+from hooks.errors import describe_error
 from orchestrator.config.python.imports import MAIN
 from orchestrator.config.python.objects import find_main_classes
 from orchestrator.config.text.source import ExperimentSource
@@ -35,14 +36,13 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
         pickled = _pickle_by_value({**dict(_find_annotations(classes)), **classes})
     except Exception as error:
         raise UsageError(
-            f"{names} of the script or notebook cannot be sent to other processes ({type(error).__name__}: {error});"
-            " create what cannot be pickled in a method, move the class into a module, or run with local=True"
+            f"{names} of the script or notebook cannot be pickled ({describe_error(error)}); define them in a module"
         ) from error
     if len(pickled) > LARGEST_BYTES:
         size = f"{len(pickled) / 2**20:,.0f} MiB"
         raise UsageError(
-            f"{names} of the script or notebook use {size} of its variables, but only {LARGEST_BYTES // 2**20} MiB can"
-            " be sent to every process; load or create them in data()"
+            f"{names} of the script or notebook use {size} of its variables, and at most {LARGEST_BYTES // 2**20} MiB"
+            " can be sent; load them in data()"
         )
     return replace(source, main_classes=pickled)
 

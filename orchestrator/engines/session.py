@@ -389,11 +389,7 @@ class SharedSession:
         common: list[str] | None = self._world.broadcast(partial(_find_newest_common, stores))
         if common is None and self._world.is_master:
             names = ", ".join(session.folder.name for session in self.sessions)
-            _log.warning(
-                "%s share a training run but no checkpoints of the same place; they start from scratch, without their"
-                " checkpoints",
-                names,
-            )
+            _log.warning("%s share a training run but have no common checkpoint; they start from scratch", names)
         for number, (session, store) in enumerate(zip(self.sessions, stores, strict=True)):
             if common is None:
                 self._world.broadcast(store.clear)

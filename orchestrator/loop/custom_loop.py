@@ -77,8 +77,8 @@ class CustomLoop(TrainingLoop):
         if self.saving.last_step == self.state.step:
             return None
         raise TaskError(
-            "a checkpoint is requested, but train() has not called session.restore(), which names what to save; call it"
-            f" before training{find_source_location(self.task.train)}"
+            "train() must call session.restore() before training, which names what a checkpoint"
+            f" saves{find_source_location(self.task.train)}"
         )
 
     # TrainingLoop
@@ -114,10 +114,7 @@ class CustomLoop(TrainingLoop):
             self.stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not self.stopping.reasons:
-            raise TaskError(
-                "train() ended without a report or a row, so nothing was"
-                f" trained{find_source_location(self.task.train)}"
-            )
+            raise TaskError(f"train() ended without a report or a row{find_source_location(self.task.train)}")
         if not unreported or self.stopping.interrupted:
             return False
         if self.stopping.reasons:
@@ -139,8 +136,8 @@ class CustomLoop(TrainingLoop):
             return
         if self.parts.pending_checkpoint is not None:
             raise TaskError(
-                f"this run continues from checkpoint '{self.parts.pending_checkpoint}', but train() has not called"
-                f" session.restore(), which restores it; call it before training{find_source_location(self.task.train)}"
+                "train() must call session.restore() before training, to continue from"
+                f" '{self.parts.pending_checkpoint}'{find_source_location(self.task.train)}"
             )
         self._has_begun = True
         state.phase, state.epoch_completed, state.stepped = "train", False, False
@@ -161,7 +158,7 @@ class CustomLoop(TrainingLoop):
             pair = names[0], names[rank]
             first, other = ("has ended" if metrics is None else f"yields {', '.join(metrics)}" for metrics in pair)
             raise RankMismatch(
-                f"train() must yield the same metrics on all ranks, equally often, but rank 0 {first} and rank {rank}"
+                f"train() must yield the same metrics on all ranks, but rank 0 {first} and rank {rank}"
                 f" {other}{find_source_location(self.task.train)}"
             )
         if names[0] is None:
@@ -176,8 +173,7 @@ class CustomLoop(TrainingLoop):
         for name, value in report.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
                 raise TaskError(
-                    f"train() yields a metric {name!r}; its name must begin with train/, val/ or test/, such as"
-                    f" 'train/{name}'{where}"
+                    f"train() yields {name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'{where}"
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
                 raise TaskError(f"train() yields {describe(value)} for '{name}'; expected a number{where}")
@@ -329,8 +325,7 @@ class CheckpointedParts:
         own = (loaded.rank_state if "parts" in loaded.rank_state else loaded.load_rank_state(0))["parts"]
         if own and saved_world_size != self._world.world_size:
             raise CheckpointError(
-                f"checkpoint '{name}' holds parts of each of {saved_world_size} ranks ({', '.join(own)}), and cannot"
-                f" continue with {self._world.world_size}; set workers.count: {saved_world_size}"
+                f"checkpoint '{name}' holds {', '.join(own)} of {saved_world_size} ranks; set workers.count to that"
             )
         self._stored = name, {part: state for part, state in loaded.shared.items() if part != "hooks"}, own
         self.has_ended = loaded.manifest["has_ended"]
@@ -345,8 +340,8 @@ def _check_part(name: str, part: Any) -> None:
         callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")
     ):
         raise TaskError(
-            f"session.restore() got a {type(part).__name__} as '{name}'; expected an object with state_dict() and"
-            " load_state_dict(), or a dict. Put values that change into a dict, and update it before each checkpoint"
+            f"session.restore() got a {type(part).__name__} as '{name}'; expected a dict, or an object with"
+            " state_dict() and load_state_dict()"
         )
 
 
@@ -355,7 +350,6 @@ def _restore(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], gro
         stored, named = (", ".join(names) or "nothing" for names in (saved, parts))
         raise CheckpointError(
             f"checkpoint '{name}' holds {group}{stored}, but session.restore() got {group}{named}; name the same parts"
-            " each time"
         )
     for key, part in parts.items():
         if isinstance(part, MutableMapping):

@@ -71,11 +71,7 @@ class HookedRun(TrainingLoop):
         """Raise ConfigError if a hook monitors a metric of a phase without data, or data to evaluate has no loss."""
         evaluated = [phase for phase in self.phases() if phase != "train"]
         if evaluated and type(self.task).loss is missing_loss:
-            raise ConfigError.at(
-                "task",
-                f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which"
-                " that is evaluated; write loss(output, batch)",
-            )
+            raise ConfigError.at("task", f"{type(self.task).__name__} needs loss(), to evaluate {', '.join(evaluated)}")
         problems = check_phases_of_metrics({"hooks": self.state.config.get("hooks")}, self.training.data.loaders)
         if problems:
             raise ConfigError(problems)
@@ -129,10 +125,7 @@ class HookedRun(TrainingLoop):
             name = phase.partition("/")[2]
             if name and name in self.state.evaluations:
                 provider = self.state.evaluations[name].provider
-                raise TaskError(
-                    f"data() has a phase '{phase}', and the hook '{provider}' validates as {phase} too: rename one of"
-                    " them"
-                )
+                raise TaskError(f"data() has a phase '{phase}', which is the name of the hook '{provider}'; rename it")
 
     def evaluate(self, kind: str) -> None:
         """Run the phases of `val` or of `test`, and put their metrics into `state.metrics`; collective."""
@@ -164,18 +157,15 @@ class HookedRun(TrainingLoop):
             if meters and not data.by_index:
                 counts = self.world.gather(state.phase_iteration - before)
                 if 0 in counts:  # computing the meters would hang or fail
+                    rank = counts.index(0)
                     raise TaskError(
-                        f"the task has meters, which need a {phase} sample on each rank, and the stream has none for"
-                        f" rank {counts.index(0)}"
+                        f"meters need a {phase} sample on each rank, but the stream has none for rank {rank}"
                     )
             values = self._evaluator.reduce_metrics(f"{phase}/{label}" if label else phase, self.world, meters)
             if not values:
                 raise TaskError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
             if clash := values.keys() & state.metrics.keys():
-                raise TaskError(
-                    f"{', '.join(sorted(clash))} would be metrics of {phase} and of another phase: rename the phase or"
-                    " the metric"
-                )
+                raise TaskError(f"{', '.join(sorted(clash))} would be metrics of two phases; rename one")
             state.metrics |= values
         if is_val:
             cursor.eval_iterations[phase] = offset + state.phase_iteration

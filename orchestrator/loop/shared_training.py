@@ -136,8 +136,7 @@ class SharedTraining(Training):
         self._random_state_after_turn = self._random_state_after_turn or now
         if not _is_equal(now, self._random_state_after_turn):
             raise RunError(
-                f"between two training phases, {name} and the trials that share its training draw different random"
-                " numbers, so its result would differ if it trained alone; set sweep.share_training=false"
+                f"{name} and the trials that share its training differ in random numbers; set share_training: false"
             )
 
     def remove(self, run: SharedRun, plan: Plan) -> None:
@@ -270,8 +269,8 @@ class SharedRun(HookedRun):
                 training_state.request_checkpoint(REQUESTED_BY_RUN)
             if run_state.stop_reasons or run_state.pause_reasons:
                 raise RunError(
-                    f"hook '{call.name}' of {run_state.name} requests a stop or pause in the middle of a training"
-                    " phase, but the trials that share its training continue; set sweep.share_training=false"
+                    f"hook '{call.name}' of {run_state.name} requests a stop or pause within a training phase that"
+                    " other trials share; set share_training: false"
                 )
 
         return lambda state, *arguments: self.call_with_note(call_hook, *arguments)

@@ -224,8 +224,8 @@ class Training:
         state = self.state
         if state.step == 0:
             raise TaskError(
-                f"the training data is used up before the first step: the train stream gave {state.iteration} batches,"
-                f" and a step takes {state.accumulate} on each rank"
+                f"the train stream ended before the first step: it has {state.iteration} batches, and accumulate is"
+                f" {state.accumulate}"
             )
         state.max_steps = state.step
         state.module.zero_grad()

@@ -271,7 +271,6 @@ def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:
             raise RankMismatch(
-                f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}. Use the same hooks in"
-                " the same order on all ranks, otherwise the ranks would deadlock"
+                f"ranks must have the same collective hooks; rank {rank} has {signature} and rank 0 has {signatures[0]}"
             )
     return plan

@@ -66,9 +66,7 @@ def plan_removal(path: str) -> Removal:
             raise UsageError(f"{run} is running: end it before you remove {folder.name}")
     root = folder.storage.parent
     if root.name == "trials" and RunFolder(root.parent).exists():
-        raise UsageError(
-            f"{folder} is a trial, and its sweep's tables need all trials: remove the sweep, hookyard rm {root.parent}"
-        )
+        raise UsageError(f"{folder} is a trial; remove the whole sweep: hookyard rm {root.parent}")
     for other in list_run_folders(root):
         if _continues(other, folder) and not other.list_checkpoints():
             raise UsageError(

@@ -402,8 +402,8 @@ def check_name_is_free(folder: RunFolder) -> None:
         if _is_untrained(folder):
             return
         raise UsageError(
-            f"{folder} exists already. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start another run,"
-            " choose another name: --name, or name= in Python."
+            f"{folder} exists. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start another run, set"
+            " another --name (in Python, name=)."
         )
     names = folder.storage.names()
     foreign = [
@@ -413,10 +413,7 @@ def check_name_is_free(folder: RunFolder) -> None:
     ]
     if foreign or names == ["experiment.yaml"]:
         content = ", ".join((foreign or names)[:5])
-        raise UsageError(
-            f"{folder} exists already and is not a run: it contains {content}, but no run.json. Choose"
-            " another name: --name, or name= in Python."
-        )
+        raise UsageError(f"{folder} exists and is not a run: it contains {content}; set another --name")
 
 
 def _is_untrained(folder: RunFolder) -> bool:

@@ -73,18 +73,12 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     )
     experiment = with_overrides(source, overrides)
     if experiment.init is not None:
-        raise UsageError(
-            f"a run continues {store.get_path(name)} with its weights, so init.from={experiment.init.source} has no"
-            " effect; remove init"
-        )
+        raise UsageError(f"init has no effect: the run starts with the weights of {store.get_path(name)}; remove init")
     check_same_optimizers(folder, store, name, experiment)
     unit = "steps" if experiment.steps else "epochs"
     done, length = (position.step, experiment.steps) if experiment.steps else (position.epoch, experiment.epochs)
     if length is not None and done >= length:
-        raise UsageError(
-            f"{store.get_path(name)} was saved after {done} {unit}, and {unit} is {length}; set a larger total, such as"
-            f" {unit}={2 * done}"
-        )
+        raise UsageError(f"{store.get_path(name)} has {done} {unit}; set more than {length}, such as {unit}={2 * done}")
     return experiment
 
 
@@ -100,8 +94,8 @@ def check_same_optimizers(folder: RunFolder, store: CheckpointStore, name: str, 
         ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items()) for kinds in (stored, needed)
     )
     raise UsageError(
-        f"{store.get_path(name)} has the state of {stored_text}, and the experiment uses {needed_text}. Keep the"
-        f" optimizer, or start another run from the weights alone: init.from={folder}@{name}"
+        f"{store.get_path(name)} has the state of {stored_text}, not of {needed_text}; keep the optimizer, or load only"
+        f" the weights: init.from={folder}@{name}"
     )
 
 
@@ -126,10 +120,8 @@ def check_same_ranks(folder: RunFolder, name: str, experiment: Experiment, engin
     orders = [attempt.order for attempt in folder.read_attempts() if attempt.order]
     before = orders[-1].values["loader"]["num_workers"] if orders else processes
     if is_stream and before != processes:
-        raise UsageError(
-            f"{stream.format('loader process')}, and {store.get_path(name)} is of {before} processes for each rank, not"
-            f" {processes}; use loader.num_workers={before}"
-        )
+        needed = f"{store.get_path(name)} needs loader.num_workers={before}"
+        raise UsageError(f"{stream.format('loader process')}, and {needed}")
 
 
 def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:

@@ -60,14 +60,10 @@ def check_can_run(experiment: Experiment, engine: EngineName, address: str | Non
     workers = experiment.workers
     if engine == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
-            f"a gang has a fixed number of ranks, and workers.count is {workers.count}. Set"
-            f" workers.count={workers.max_count}, or use the engine train, which can run with fewer"
+            f"workers.count must be one number for --engine gang, got {workers.count}; or use --engine train"
         )
     if engine != "gang" and workers.spares:
-        raise UsageError(
-            f"workers.spares={workers.spares} has no effect with the engine {engine}; set workers.spares=0, or use the"
-            " engine gang (--engine gang)"
-        )
+        raise UsageError(f"workers.spares has no effect with --engine {engine}; use --engine gang, or set it to 0")
     if engine != "in-process":
         with_classes_of_main(experiment.source, address)
     from orchestrator.engines.in_process import check_local_resources

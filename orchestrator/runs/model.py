@@ -61,8 +61,8 @@ def make_import_error(folder: RunFolder, what: str, error: ConfigError) -> Usage
     paths = folder.read_source().import_paths
     return UsageError(
         f"{folder} cannot be {what}: {error}\nIts code was in"
-        f" {', '.join(paths) or 'the import path'}{_describe_commit(folder)}. Call this from the folder it is in now,"
-        f" or put that on PYTHONPATH. The weights need no code: open_run({str(folder)!r}).weights()"
+        f" {', '.join(paths) or 'the import path'}{_describe_commit(folder)}; call this there. The weights need no"
+        f" code: open_run({str(folder)!r}).weights()"
     )
 
 

@@ -159,10 +159,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
         raise UsageError(f"the task of {folder} has its own training loop, so the run cannot be replayed")
     if attempt.world_size > 1 and (hooks or resolved.experiment.workers.gpu):
         what = "a debugger or added hooks" if hooks else "GPUs"
-        raise UsageError(
-            f"iteration {iteration} of {folder} was trained by {attempt.world_size} ranks, which can only be replayed"
-            f" with gloo, without {what}"
-        )
+        raise UsageError(f"an iteration of {attempt.world_size} ranks can only be replayed without {what}")
     checkpoint, start = _find_checkpoint_before(folder, iteration)
     _check_same_setup_between(folder, attempts.values(), attempt, start)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as rows_folder:
@@ -237,9 +234,8 @@ def _check_same_setup_between(folder: RunFolder, attempts: Iterable[Attempt], la
         is_between = attempt.number < last.number and start < last.position.iteration
         if is_between and (attempt.world_size, attempt.order) != (last.world_size, last.order):
             raise UsageError(
-                f"the nearest checkpoint of {folder} is at iteration {start}, and attempt {last.number} continued from"
-                f" iteration {last.position.iteration} with different ranks or batches; keep more checkpoints"
-                " (hooks.checkpoint.keep)"
+                f"the nearest checkpoint of {folder} is at iteration {start}, before ranks or batches changed at"
+                f" {last.position.iteration}; keep more checkpoints (hooks.checkpoint.keep)"
             )
         if not start and attempt.number == 0 and attempt.checkpoint:
             raise UsageError(f"{folder} started from {attempt.checkpoint}, which has been deleted")

@@ -127,20 +127,18 @@ class _DataOrder:
         batches = getattr(data.loader, "batch_sampler", None)
         if type(batches) not in (BatchSampler, SeededBatches) or getattr(batches, "sampler", None) is not data.sampler:
             raise UsageError(
-                f"loader() of {type(self._task).__name__} makes the batches of {phase} itself, so their samples are"
-                " unknown"
+                f"loader() of {type(self._task).__name__} makes the batches of {phase}; their samples are unknown"
             )
         current_size, size_at_attempt = data.size, attempt.order.sizes.get(phase) if attempt.order else None
         if size_at_attempt not in (current_size, None):
             raise UsageError(
-                f"{phase} of {self._folder} had {size_at_attempt:,} samples in attempt {attempt.number}, and has"
-                f" {current_size:,} now, so those of its batches are unknown"
+                f"{phase} of {self._folder} had {size_at_attempt:,} samples in attempt {attempt.number}, but has"
+                f" {current_size:,} now"
             )
         if phase == "train" and attempt.epoch_iterations not in (data.length(), None):
             raise UsageError(
                 f"an epoch of {self._folder} had {attempt.epoch_iterations:,} iterations in attempt {attempt.number},"
-                f" and has {data.length():,} with the current experiment and data, so the samples of its batches are"
-                " unknown"
+                f" but has {data.length():,} now"
             )
         return data
 

@@ -139,16 +139,14 @@ class Remote:
         reason = without_credentials(str(error))
         if isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS):
             raise StorageError(
-                f"storage {self._name} refuses: {reason}. Check its name and this process's credentials"
-                " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the machine's role)"
+                f"storage {self._name} refuses: {reason}; check its name and your credentials (AWS_ACCESS_KEY_ID ...)"
             ) from error
         if self._store in _unresponsive or not has_time:
             _unresponsive.add(self._store)
             _silent.discard(self._store)
             raise StorageError(
-                f"storage {self._name} did not answer for {RETRY_TIMEOUT_S:g} s: {reason}. Check the endpoint"
-                " (AWS_ENDPOINT_URL) and the network. When it is back, hookyard resume continues from the last"
-                " checkpoint"
+                f"storage {self._name} did not answer for {RETRY_TIMEOUT_S:g} s: {reason}; check the network and"
+                " AWS_ENDPOINT_URL, then continue with `hookyard resume`"
             ) from error
 
     def reach(self) -> None:
@@ -157,8 +155,8 @@ class Remote:
             self.filesystem.get_file_info(self.root)
         except OSError as error:
             raise UsageError(
-                f"storage {self._name} cannot be reached: {without_credentials(str(error))}. Check its name, the"
-                " endpoint (AWS_ENDPOINT_URL), the network and the credentials (AWS_ACCESS_KEY_ID ...)"
+                f"storage {self._name} cannot be reached: {without_credentials(str(error))}; check its name, the"
+                " network, AWS_ENDPOINT_URL and your credentials"
             ) from error
 
     def infos(self, path: str, recursive: bool = False) -> list[Any]:
@@ -229,8 +227,7 @@ def _open(location: str) -> tuple[Any, str]:
             for secret in secrets_in(location):
                 reasons = reasons.replace(secret, "***")
             raise UsageError(
-                f"storage '{without_credentials(location)}' cannot be opened: {reasons}. "
-                "Give a folder, or a URL that pyarrow or an installed fsspec package knows."
+                f"storage '{without_credentials(location)}' must be a folder or a URL of pyarrow or fsspec: {reasons}"
             ) from None
 
 

@@ -80,10 +80,7 @@ def sweep(
     if settings is None:
         raise UsageError(f"{experiment.name} has no `sweep` section; use `hookyard run` (run() in Python)")
     if experiment.source.continued_from:
-        raise UsageError(
-            f"this experiment continues from {experiment.source.continued_from}, but the trials of a sweep start from"
-            " scratch"
-        )
+        raise UsageError(f"a sweep cannot continue from {experiment.source.continued_from}; set init.from instead")
     address = choose_address(address, local=local)
     Storage(storage).reach()
     _check_requirements(experiment, settings, local, address)
@@ -134,8 +131,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         settings = experiment.sweep
         if settings is None or metadata.sweep is None or settings.repeats != metadata.sweep.repeats:
             raise UsageError(
-                f"{folder}/experiment.yaml has no sweep section, or its sweep.repeats differs from the start."
-                " That would change the trials' configurations. Restore it, or start a new sweep"
+                f"{folder}/experiment.yaml must have a sweep section with the original sweep.repeats; restore it"
             )
         previous = load_previous_trials(folder, settings, rerun_failed=failed)
     if not list_remaining_trials(settings, previous):
@@ -296,8 +292,7 @@ def _check_requirements(experiment: Experiment, settings: SweepSettings, local: 
     check_local_resources(experiment.workers, f"each trial of {experiment.name}", address, local=local)
     if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
-            f"{settings.scheduler.type} needs concurrent trials, but --local runs them one after the other; leave"
-            " out --local, or set sweep.scheduler to fifo, asha, median or race"
+            f"{settings.scheduler.type} needs concurrent trials; leave out --local, or use fifo, asha, median or race"
         )
     if local and settings.max_concurrent:
         print_line("sweep.max_concurrent: has no effect with --local, which runs one trial at a time")
@@ -315,8 +310,8 @@ def _compute_concurrency(ray: Any, experiment: Experiment, settings: SweepSettin
     max_concurrent = count_concurrent_trials(settings, count_trials(settings), workers, nodes)
     if max_concurrent < 1:
         raise UsageError(
-            f"no trial fits: {explanation}, and each of its {workers.min_count} ranks must fit on one node."
-            " Reduce `workers`, or connect to a larger cluster with --address"
+            f"no trial fits: {explanation}, and each of its {workers.min_count} ranks must fit on one node; reduce"
+            " `workers`, or use --address"
         )
     return max_concurrent, explanation
 

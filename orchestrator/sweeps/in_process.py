@@ -88,8 +88,7 @@ class SequentialTrials:
             except Exception as failure:
                 if is_gpu_failure(failure):
                     raise RunError(
-                        f"{failure}\nThis process can no longer use its GPU, so the sweep ends here; `hookyard resume`"
-                        " continues it in a new process"
+                        f"{failure}\nThe GPU is unusable; `hookyard resume` continues in a new process"
                     ) from failure
                 group.shut_down()
                 missing = isinstance(failure, MetricMissing)

@@ -103,7 +103,7 @@ def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(cluste
     words = ["submit", *DIGITS, *SHORT, "--name", "job", "--storage", str(RUNS)]
     wrong = operate(cluster, *words, address=tunnel, RAY_AUTH_TOKEN="0" * 64)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert f"the cluster at {tunnel} asks for its token" in wrong.stderr
+    assert f"the cluster at {tunnel} needs its token" in wrong.stderr
     nobody = operate(cluster, *words, address="http://127.0.0.1:8266")
     assert (nobody.returncode, nobody.stdout) == (2, "")
     assert "no cluster answers at http://127.0.0.1:8266" in nobody.stderr

@@ -88,5 +88,5 @@ def test_submit_runs_a_job_on_a_started_cluster(outside: Path, started: tuple[st
     assert len(run.stats) == 10 + 6
     wrong = hookyard(*words, **{**environment, "RAY_AUTH_TOKEN": secrets.token_hex(32)})
     assert wrong.returncode == 2
-    assert f"the cluster at {dashboard} asks for its token" in wrong.stderr
+    assert f"the cluster at {dashboard} needs its token" in wrong.stderr
     assert wrong.stdout == ""

@@ -33,8 +33,7 @@ def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
     if len(rows) != own:
         raise ValueError(
-            f"this rank has {len(rows)} rows for a batch of {own} samples: the task's batch_size must count samples,"
-            " not views or crops"
+            f"batch_size() must return the number of samples, not of views: got {own} for {len(rows)} rows"
         )
     if len(sizes) == 1:
         return rows.detach()

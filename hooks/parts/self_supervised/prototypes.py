@@ -50,8 +50,8 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
         case (embeddings, scores) if len(embeddings) == len(scores) == count:
             return list(embeddings), list(scores)
     raise TypeError(
-        f"the task's forward pass returned {type(output).__name__} for {count} views; "
-        "SwAV needs (embeddings, scores), each with one tensor per view: (B, D) and (B, K)"
+        f"forward() must return (embeddings, scores), lists of {count} tensors of shape (B, D) and (B, K), one per"
+        f" view, got {type(output).__name__}"
     )
 
 

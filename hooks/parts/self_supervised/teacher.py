@@ -148,10 +148,7 @@ def find_part(module: nn.Module, name: str) -> nn.Module:
     part: nn.Module | None = dict(module.named_modules()).get(name)
     if part is None:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
-        raise SettingError(
-            f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name a part, or '' for the whole"
-            " model"
-        )
+        raise SettingError(f"encoder: {type(module).__name__} has no part '{name}'; set '' or one of: {parts}")
     return part
 
 

@@ -73,7 +73,7 @@ class _Monitored(NamedTuple):
 
     def make_problem(self, message: str, known: Iterable[str] = ()) -> Problem:
         near = nearest(self.metric, known)
-        return Problem(self.path, f"{self.metric} {message}", suggestion=f"did you mean '{near}'?" if near else None)
+        return Problem(self.path, f"'{self.metric}' {message}", suggestion=f"did you mean '{near}'?" if near else None)
 
 
 def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
@@ -100,11 +100,11 @@ def check_metrics(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]
         elif not monitored.phase and not (is_sweep and "/" in monitored.metric) and (stops_training or not is_open):
             metric = monitored.metric.rpartition("/")[2]
             near = [f"{phase}/{name}" for phase in PHASES for name in known.get(phase, (metric,))]
-            yield monitored.make_problem(f"has no phase; metrics begin with {'/, '.join(PHASES)}/", near)
+            yield monitored.make_problem("has no phase; metrics begin with train/, val/ or test/", near)
         elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
             yield monitored.make_problem("is never measured with validate_every: 0")
         elif names and monitored.metric != "auto" and not may_be_reported:
-            yield monitored.make_problem(f"is no metric of this task; available: {', '.join(names)}", names)
+            yield monitored.make_problem(f"is not a metric of this task; available: {', '.join(names)}", names)
 
 
 def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:

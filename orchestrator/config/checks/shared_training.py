@@ -67,22 +67,14 @@ def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
 def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
     """Yield a problem for each `fan_out` path that cannot share a training run, and for a useless `share_training`."""
     if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
-        yield Problem(
-            "sweep.share_training",
-            "has no effect: the space has no path of a hook, so no trials can share a training run; remove it",
-        )
+        yield Problem("sweep.share_training", "has no effect: the space has no path of a hook; remove it")
     fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
     shared = find_shared_paths(source, sweep) if fan_outs else SharedPaths()
     for path in fan_outs:
         if path not in shared.paths:
-            reason = (
-                shared.reasons.get("")
-                or shared.reasons.get(path)
-                or "it changes the training, and only parameters of hooks that observe can"
-            )
-            alternative = "choice" if sweep.search == "optuna" else "grid"
-            message = f"cannot be shared by one training run, because {reason}; use {alternative}"
-            yield Problem(join("sweep.space", f"{path}.fan_out"), message)
+            reason = shared.reasons.get("") or shared.reasons.get(path) or "only parameters of observing hooks can"
+            hint = "use choice" if sweep.search == "optuna" else "use grid"
+            yield Problem(join("sweep.space", f"{path}.fan_out"), f"cannot share training: {reason}", suggestion=hint)
 
 
 def _explain_sweep(sweep: Sweep) -> str:
@@ -93,7 +85,7 @@ def _explain_sweep(sweep: Sweep) -> str:
         f"{sweep.scheduler.type} copies weights between trials": isinstance(sweep.scheduler, Population),
         "hyperband pauses each trial on its own": isinstance(sweep.scheduler, HyperBand),
         "race starts the trials of a configuration one after another": isinstance(sweep.scheduler, Race),
-        "with several metrics no trial of a training is the best": len(sweep.metrics) > 1,
+        "several metrics have no single best trial": len(sweep.metrics) > 1,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 
@@ -101,7 +93,7 @@ def _explain_sweep(sweep: Sweep) -> str:
 def _explain_fan_out_only(sweep: Sweep) -> str:
     if sweep.search != "optuna" and isinstance(sweep.scheduler, Fifo):
         return ""
-    optuna = "optuna chooses each trial by the results of earlier ones"
+    optuna = "optuna learns from each trial"
     reason = optuna if sweep.search == "optuna" else f"{sweep.scheduler.type} stops each trial on its own"
     return f"{reason}; use fan_out: [...] to train all values in one run"
 
@@ -123,9 +115,7 @@ def _explain_hook(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
     if any(path != other and other.startswith(f"hooks.{name}.type") for other in sweep.space):
         return f"hooks.{name}.type is swept too"
     hook = resolved.hooks.get(name)
-    if hook and not hook.observes:
-        return f"hooks.{name} ({type(hook).__name__}) does not declare that it observes"
-    return ""
+    return f"hooks.{name} does not declare `observes`" if hook and not hook.observes else ""
 
 
 def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
@@ -135,7 +125,7 @@ def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
     if has_custom_loop(type(resolved.task)):
         yield f"{type(resolved.task).__name__} trains in its own train()"
     if resolved.experiment.accumulate == "auto":
-        yield "accumulate: auto splits batches by free memory, of which the hooks of followers use some"
+        yield "accumulate: auto depends on free memory"
     for name, hook in resolved.hooks.items():
         if hook.observes:
             continue
@@ -145,8 +135,5 @@ def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
         elif type(hook) not in HOOKS.values() and (
             event := next((name for name in EVENTS if name not in _INDEPENDENT_EVENTS and hook.handles(name)), "")
         ):
-            yield (
-                f"hooks.{name} ({type(hook).__name__}) does not declare that it observes, and in {event} it may act on"
-                " values that differ between trials; write observes: ClassVar[bool] = True in its class if training"
-                " and its rows do not depend on it"
-            )
+            declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
+            yield f"hooks.{name} may affect training in {event}; if it does not, declare {declaration}"

@@ -143,8 +143,9 @@ def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
     points = count_points(sweep)
     per_round = points * sweep.repeats
     trials = sweep.trials or per_round
-    factors = f"{points} points of the grid" if points > 1 else "1 point"
-    factors += f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
+    factors = " x ".join(
+        f"{count} {noun}" for count, noun in ((points, "points of the grid"), (sweep.repeats, "repeats")) if count > 1
+    )
     if sweep.repeats > 1 and "seed" in sweep.space:
         yield Problem("sweep.space.seed", f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one")
     if count_trials(sweep) > MAX_TRIALS:
@@ -176,7 +177,7 @@ def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     for index, name in enumerate(scheduler.mutate or []):
         path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:
-            yield Problem(path, f"'{name}' is not a path of the space", suggestion=did_you_mean(name, sweep.space))
+            yield Problem(path, f"'{name}' is not in the space", suggestion=did_you_mean(name, sweep.space))
         elif name.partition(".")[0] not in restartable and not can_mutate(name):
             yield Problem(path, f"'{name}' cannot change during training; name fields of hooks or optimizer numbers")
     mutated = list_mutated_paths(sweep)
@@ -190,7 +191,7 @@ def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     for name in mutated if isinstance(scheduler, PB2) else ():
         domain = sweep.space[name]
         if domain.is_list or find_enclosing_path(name, sweep.space) or not math.isfinite(domain.ends[0]):
-            message = "must be a range with two ends outside of any choice, as pb2 models it; or use pbt"
+            message = "must be a bounded range outside of any choice; or use scheduler: pbt"
             yield Problem(join("sweep.space", name), message)
 
 
@@ -199,12 +200,11 @@ def _check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[
         domain = sweep.space.get(name)
         if domain is None:
             hint = did_you_mean(name, sweep.space)
-            yield Problem(join(path, name), "is not a path of the space", suggestion=hint)
+            yield Problem(join(path, name), "is not in the space", suggestion=hint)
         elif domain.kind == "fan_out":
             yield Problem(join(path, name), "cannot be in a point: each point runs with all fan_out values; remove it")
         elif value not in domain:
-            allowed = shorten(str(domain.model_dump()))
-            yield Problem(join(path, name), f"must be in its domain {allowed}, got {shorten(repr(value))}")
+            yield Problem(join(path, name), f"must be in {shorten(str(domain))}, got {shorten(repr(value))}")
 
 
 # Values

@@ -90,11 +90,11 @@ def check_optimization(experiment: Experiment, task: type[Task], hooks: Mapping[
     if has_turns(task) and not experiment.optimizers:
         yield Problem("optimizers", f"is missing: {task.__name__}.turns() needs an optimizer for each of its parts")
     if experiment.optimizers and not has_turns(task):
-        yield Problem("optimizers", f"has no effect: {task.__name__} defines no turns(), which uses several optimizers")
+        yield Problem("optimizers", f"needs a method {task.__name__}.turns()")
     if experiment.optimizers and experiment.optimizer != Experiment.model_fields["optimizer"].default:
-        yield Problem("optimizer", "has no effect beside optimizers", suggestion="write it as one of them")
+        yield Problem("optimizer", "cannot be combined with optimizers", suggestion="write it as one of them")
     if experiment.optimizers and experiment.scheduler is not None:
-        yield Problem("scheduler", "has no effect beside optimizers", suggestion="write it below one of them")
+        yield Problem("scheduler", "cannot be combined with optimizers", suggestion="write it in one of them")
     for optimization in optimizations:
         optimizer, path = optimization.optimizer, optimization.path
         if optimizer.type in OPTIMIZERS:

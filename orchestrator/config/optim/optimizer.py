@@ -281,7 +281,7 @@ def check_component(
     Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are allowed too.
     """
     cls: Any = find_class(kind, base, table, join(path, "type"))
-    check(make_signature_model(cls, extra_keys=extra_keys), arguments, path)
+    check(make_signature_model(cls, extra_keys=("type", *extra_keys)), arguments, path)
     if cls in table.values():
         with suppress(_ArgumentsChecked):
             build_component(cls, first, kind, arguments, path)

@@ -36,8 +36,8 @@ class Group(Model):
 
     @property
     def settings(self) -> Settings:
-        """The optimizer's arguments for this group."""
-        return dict(self.model_extra or {})
+        """The optimizer's arguments for this group, without nulls, which mean those of the optimizer."""
+        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
     @property
     def has_scale(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from hooks import hook
 from hooks.errors import error_text
-from hooks.import_path import NoSuchModule, hidden_module, import_named
+from hooks.import_path import NoSuchModule, import_named
 from orchestrator.errors import ConfigError, did_you_mean, raised_in_python
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def find_class(
         if isinstance(cls, type) and issubclass(cls, base):
             return cls
         shown = f"the class {cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else f"a {type(cls).__name__}"
-        raise ConfigError.at(path, f"'{name}' must be a subclass of {base.__module__}.{base.__qualname__}, got {shown}")
+        raise ConfigError.at(path, f"must be a subclass of {base.__name__}, got {shown}")
 
 
 def _load_entry_point(name: str, path: str, group: str) -> Any:
@@ -71,10 +71,11 @@ def _list_entry_points(group: str) -> EntryPoints:
 
 def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
     if not _IMPORT_PATH.match(name):
-        names = f"one of {', '.join(sorted(table))}" if len(table) <= _MAX_NAMES else "a name of `hookyard hooks`"
-        allowed = f"{names}, or module:Class" if table else "module:Class, such as my_module:MyTask"
-        message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {allowed}"
-        raise ConfigError.at(path, message, did_you_mean(name, {*table, *others} - {name}))
+        if not table:
+            raise ConfigError.at(path, f"must be module:Class, such as my_module:MyTask, got '{name}'")
+        names = ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
+        near = did_you_mean(name, {*table, *others} - {name}) or f"known: {names}, or module:Class"
+        raise ConfigError.at(path, f"unknown {base.__name__.removeprefix('LR').lower()} '{name}'", near)
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
@@ -89,7 +90,7 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
     if module_name == MAIN:
         hint = "only the process of a script or a notebook knows its classes: continue there"
     message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
-    raise ConfigError.at(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or hint)
+    raise ConfigError.at(path, message, did_you_mean(class_name, classes) or hint)
 
 
 # Errors of user code

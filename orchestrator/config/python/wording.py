@@ -36,16 +36,21 @@ _MESSAGES = {
     "none_required": "must be null",
     **dict.fromkeys(_LIST_TYPES, _NO_LIST),
     **dict.fromkeys(_MAPPING_TYPES, "must be a mapping"),
-    "union_tag_invalid": "must be one of {expected_tags}, got '{tag}'",
+    "union_tag_invalid": "must be one of {expected_tags}",
     "union_tag_not_found": "must have a `type`",
     **dict.fromkeys(("byte_size", "byte_size_unit"), "must be bytes, or a size such as 8 GiB or 500 MB"),
-    "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
     "needs_python_object": "must be an object that YAML cannot hold",
     "wrong_value": "{message}",
 }
 """Messages by pydantic error type. Other errors keep pydantic's message, with "must" for "Input should"."""
+
+_PATTERNS = {
+    r"^[A-Za-z_]\w*$": "must contain only letters, digits and `_`, and not begin with a digit",
+    r"^[\w.-]+$": "must contain only letters, digits, `_`, `-` and `.`",
+}
+"""Messages by pattern of a string."""
 
 _MAX_PROBLEMS = 50
 """Maximum number of problems reported for one mapping, because finding near names takes time."""
@@ -156,15 +161,17 @@ def _convert(
     if len(messages) > 1 and (noun := re.fullmatch(r"must be an? (\w+)", messages[0])):
         messages = [f"must be a list of {noun[1]}s" if other == _NO_LIST else other for other in messages]
     message = " or ".join([messages[0], *(other.removeprefix("must be ") for other in messages[1:])])
-    if first["type"] == "union_tag_invalid":
-        return Problem(join(dotted, "type"), message, suggestion=_suggest_value(first))
+    message = message.replace("true or false or ", "true, false or ")
     if not message.startswith("must ") or ", got " in message or message == _EMPTY:
         return Problem(dotted, message)
+    value = first["input"]
+    if first["type"] == "union_tag_invalid":
+        dotted, value = join(dotted, "type"), value["type"]
     if first["type"] in _MAPPING_TYPES:
-        suggestion = _suggest_mapping(first["input"], _list_known_keys(model, location, values))
+        suggestion = _suggest_mapping(value, _list_known_keys(model, location, values))
     else:
         suggestion = _suggest_value(first)
-    return Problem(dotted, f"{message}, got {_format_value(first['input'])}", suggestion=suggestion)
+    return Problem(dotted, f"{message}, got {_format_value(value)}", suggestion=suggestion)
 
 
 def _select_relevant(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -183,7 +190,7 @@ def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values
     advice = find_options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
     if ":" in key:
         return "write a space after `:`"
-    return advice or did_you_mean(key, known) or _list_keys(known) or "no keys are known"
+    return advice or did_you_mean(key, known) or _list_keys(known)
 
 
 def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
@@ -193,7 +200,9 @@ def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
 
 
 def _list_keys(keys: Sequence[str]) -> str:
-    return f"known: {', '.join(keys)}" if len(keys) <= _MAX_NAMES else "`hookyard schema` lists the keys"
+    if not keys:
+        return "it has no keys"
+    return f"known: {', '.join(sorted(keys))}" if len(keys) <= _MAX_NAMES else "`hookyard schema` lists the keys"
 
 
 def _suggest_value(error: Mapping[str, Any]) -> str | None:
@@ -212,6 +221,8 @@ def _format_message(error: Mapping[str, Any]) -> str:
         return str(context["error"])
     if (error["type"], context.get("min_length")) == ("too_short", 1):
         return _EMPTY
+    if error["type"] == "string_pattern_mismatch":
+        return _PATTERNS[context["pattern"]]
     template = _MESSAGES.get(error["type"])
     if template is None:
         message = str(error["msg"]).replace("Input should", "must", 1).replace("False", "false")

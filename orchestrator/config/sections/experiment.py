@@ -39,7 +39,10 @@ MAX_NAME_BYTES = 200
 """File systems allow 255, and names of trials and of files being written are longer than the run's own."""
 
 
-_NAME_RULE = f"must be letters, digits, `_`, `-` and `.`, at most {MAX_NAME_BYTES} bytes, and not begin with `-` or `.`"
+_NAME_RULE = (
+    f"must contain only letters, digits, `_`, `-` and `.`, not begin with `-` or `.`, and have at most {MAX_NAME_BYTES}"
+    " bytes"
+)
 
 
 def _check_name(name: str) -> str:
@@ -189,8 +192,7 @@ def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
 def _length_problem(epochs: object, steps: object) -> Problem | None:
     """Return a problem unless exactly one of epochs and steps is set."""
     if epochs is not None and steps is not None:
-        message = "cannot be set beside epochs; set only one of them (epochs=null removes the other)"
-        return Problem("steps", message)
+        return Problem("steps", "cannot be combined with epochs; set one of them to null")
     return Problem("", "neither epochs nor steps is set; set one of them") if epochs is None and steps is None else None
 
 
@@ -201,7 +203,7 @@ def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = collect_problems(problems, to_config, rest) or {}
     task = collect_problems(problems, convert_task, values["task"]) if values.get("task") is not None else {}
     if task and "task_args" in task and "task_args" in values:
-        problems.append(Problem("task_args", "has no effect beside a task instance, whose fields are its arguments"))
+        problems.append(Problem("task_args", "has no effect with a task instance; set its fields instead"))
     if problems:
         raise ConfigError(problems)
     return {**(task or {}), **data}
@@ -234,7 +236,7 @@ class Experiment(Model):
     scheduler: LRSchedulers | None = None
     """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments; or a list
     of them, each with `begin`, `end` and `every`."""
-    optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")], NamedOptimizer] = Field(default_factory=dict)
+    optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], NamedOptimizer] = Field(default_factory=dict)
     """Several optimizers by name, for a task with `turns`: each with its class and arguments, `params` and
     `scheduler`."""
     init: Init | None = None

@@ -54,10 +54,10 @@ class Workers(Model):
     def _is_consistent(self) -> Self:
         count, gpu, accelerator = self.count, self.gpu, self.accelerator
         if isinstance(count, list) and count[0] >= count[1]:
-            raise make_value_error("count", f"must be one number, or [fewest, most] in ascending order, got {count}")
+            raise make_value_error("count", f"must be a number, or [min, max] with min < max, got {count}")
         if isinstance(gpu, float) and self.max_count > 1:
-            message = "a share needs count: 1, as NCCL uses one rank per GPU"
-            raise make_value_error("gpu", f"{message}; got gpu: {gpu:g} and count: {count}")
+            message = f"must be true or false with several ranks, got {gpu:g} with count: {count}"
+            raise make_value_error("gpu", f"{message}; NCCL needs a GPU for each rank")
         if accelerator and not gpu:
             raise make_value_error("accelerator", "has no effect without `gpu: true`")
         if reserved := {"CPU", "GPU", "memory"}.intersection(self.resources):

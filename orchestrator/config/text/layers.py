@@ -101,7 +101,7 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
 def _read_override(document: Document, override: str, where: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not _KEY.match(path):
-        raise ConfigError([Problem("", "must be key=value, such as optimizer.lr=0.05", where)])
+        raise ConfigError([Problem("", "must be key=value, such as optimizer.lr=0.05; quote spaces and braces", where)])
     if path == "base":
         raise ConfigError([Problem(path, "cannot be overridden; set it in the experiment file", where)])
     check_path(path)

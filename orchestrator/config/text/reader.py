@@ -125,7 +125,7 @@ def parse_value(text: str, file: str) -> tuple[Any, Document]:
         raise ConfigError([Problem("", _TOO_DEEP, file, 1)]) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
         mark = getattr(error, "problem_mark", None)
-        texts = filter(None, (getattr(error, name, None) for name in ("context", "problem")))
+        texts = filter(None, (getattr(error, name, None) for name in ("problem", "context")))
         reason = " ".join(texts) or " ".join(str(error).split())
         line = mark.line + 1 if mark else None
         raise ConfigError([Problem("", f"invalid YAML: {reason}", file, line)]) from None
@@ -191,10 +191,13 @@ for _name, _pattern in _SCALARS.items():
 
 
 def _parse_number(text: str) -> int | float:
+    """Return a number; an integer beyond 64 bits becomes a float, which fields for integers reject."""
     text = text.replace("_", "").lower()
-    if text[:2] in ("0o", "0x"):
-        return int(text, 0)
-    return int(text) if re.fullmatch(r"[-+]?[0-9]+", text) else float(text.replace(".inf", "inf"))
+    is_prefixed = text[:2] in ("0o", "0x")
+    if not is_prefixed and (len(text) > 20 or not re.fullmatch(r"[-+]?[0-9]+", text)):
+        return float(text.replace(".inf", "inf"))
+    number = int(text, 0 if is_prefixed else 10)
+    return number if number in _INTEGERS else float(number)
 
 
 class _Plain:
@@ -235,7 +238,7 @@ class _Plain:
             if key.tag == _TAG + "merge":
                 data.update(self.merged(child, path, parents))
             elif not isinstance(key, yaml.ScalarNode):
-                self.problem(key, path, "has a key that is not a string")
+                self.problem(key, path, "has a key that is a list or a mapping; keys must be strings")
             elif _CONTROL.search(key.value):
                 self.problem(key, path, f"has a key with control characters: {_shorten(key.value)}")
             elif key.value in own:
@@ -271,16 +274,7 @@ class _Plain:
             return self.problem(node, path, f"is not a valid {kind}: {_shorten(node.value)}")
         if kind == "null":
             return None
-        return node.value.lower() == "true" if kind == "bool" else self.number(node, path)
-
-    def number(self, node: yaml.ScalarNode, path: str) -> Any:
-        try:
-            number = _parse_number(node.value)
-        except ValueError:  # thousands of digits
-            return self.problem(node, path, f"has {len(node.value):,} digits; integers must fit in 64 bits")
-        if isinstance(number, int) and number not in _INTEGERS:
-            return self.problem(node, path, f"does not fit in 64 bits: {_shorten(node.value)}")
-        return number
+        return node.value.lower() == "true" if kind == "bool" else _parse_number(node.value)
 
     def bad_tag(self, node: yaml.Node, path: str) -> None:
         tag = shorten(node.tag.replace(_TAG, "!!"))

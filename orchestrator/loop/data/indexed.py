@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from hooks.errors import describe_error
+from hooks.parameter_names import listed
 from hooks.private_torch import tree_leaves
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, RunError
@@ -165,18 +167,17 @@ def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) 
             shapes.append(_describe_shapes(loader.dataset[index]))
         except Exception as cause:
             cause.__suppress_context__ = True  # hides the first attempt
-            reason = f"{type(cause).__name__}: {cause}"
-            failure = RunError(f"sample {index} of the {phase} data cannot be fetched: {reason}")
+            failure = RunError(f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}")
             failure.__cause__ = cause
             return failure
-    names = f"samples {', '.join(map(str, indices))}"
+    names = f"samples {listed(list(map(str, indices)), 4)}"
     for index, shape in zip(indices, shapes, strict=True):
         if shape != shapes[0]:
             names = f"samples {indices[0]} of shapes {shapes[0]} and {index} of shapes {shape}"
             break
     failure = RunError(
-        f"{names} of the {phase} data cannot be collated into a batch: {type(error).__name__}: {error}. Return samples"
-        " of one shape, or write collate() in the task"
+        f"{names} of the {phase} data cannot be collated: {describe_error(error)}; return samples of one shape, or"
+        " define collate() in the task"
     )
     failure.__cause__ = error
     return failure

@@ -86,9 +86,7 @@ def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str
     loader, train, method = experiment.loader, datasets["train"], f"{type(task).__name__}.data()"
     if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
         raise ConfigError.at(
-            "workers.count",
-            f"is {experiment.workers.count}, but the train data is a stream, in which each rank has its own position;"
-            " set one number",
+            "workers.count", f"must be one number, as the train data is a stream, got {experiment.workers.count}"
         )
     # The loop makes a loader for each phase unless the task returns one.
     loop_loads = {phase for phase, data in datasets.items() if not is_loader(data) or hasattr(data, "made_by_engine")}

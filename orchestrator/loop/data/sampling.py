@@ -61,10 +61,8 @@ class ShardedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = self.order(self.epoch)
         if len(order) != self.length:
-            raise TaskError(
-                f"the sampler gives {len(order)} samples in epoch {self.epoch}, and {self.length} in the first; give as"
-                " many in each"
-            )
+            message = f"the sampler returns {len(order)} samples in epoch {self.epoch}, but {self.length} in the first"
+            raise TaskError(message)
         rest = order[self.offset :]
         if self.even and rest:
             missing = -len(rest) % self.world_size

@@ -125,9 +125,7 @@ class Stream(PhaseData):
             return self._pass_length
         if experiment.steps is None:
             raise ConfigError.at(
-                "epochs",
-                f"is {experiment.epochs}, but the train data is a stream without a length, so an epoch has no end: set"
-                " epoch_steps too, or steps instead, or give the dataset a __len__",
+                "epochs", "needs epoch_steps, as the train data is a stream without __len__; or set steps instead"
             )
         return experiment.steps * experiment.micro_batches
 
@@ -178,8 +176,8 @@ class Stream(PhaseData):
                 yield batch
             if not has_batch:
                 raise TaskError(
-                    f"the train stream has no batch for rank {self._world.rank} in pass {self._passes + 1}: it needs at"
-                    " least one for each rank, and __iter__ must start over in each pass"
+                    f"the train stream has no batch for rank {self._world.rank} in pass {self._passes + 1}; __iter__"
+                    " must start over in each pass"
                 )
             self._passes += 1
             self._pass, has_batch = self._start_pass(), False
@@ -255,8 +253,8 @@ class Stream(PhaseData):
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
         if world_size != self._world.world_size:
             raise CheckpointError(
-                "the train data is a stream, in which each rank has its own position; the checkpoint has"
-                f" {world_size} ranks and the run {self._world.world_size}, so resume with --workers {world_size}"
+                f"a stream continues only on as many ranks as before: {world_size}, got {self._world.world_size};"
+                f" resume with --workers {world_size}"
             )
         if state is None:
             raise CheckpointError(
@@ -265,8 +263,8 @@ class Stream(PhaseData):
         processes = self._experiment.loader.num_workers
         if state["loader"] is not None and state["processes"] != processes:
             raise CheckpointError(
-                f"the position in the train stream is for loader.num_workers={state['processes']}, got {processes};"
-                f" resume with loader.num_workers={state['processes']}"
+                f"a stream continues only with as many loader processes as before: set"
+                f" loader.num_workers={state['processes']}, got {processes}"
             )
         self._restored, self._epoch, self._passes = state, state["epoch"], state["pass"]
         self.is_exhausted = self.stops_when_exhausted and state["is_exhausted"]

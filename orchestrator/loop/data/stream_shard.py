@@ -150,7 +150,7 @@ def check_sharding_declared(dataset: Any, phase: str) -> None:
     if queries:
         message = (
             f"the {phase} dataset ({type(dataset).__name__}) calls {' and '.join(sorted(queries))} in __iter__, so it"
-            " may shard itself among ranks and loader processes, or among some of them"
+            " may shard itself"
         )
         advice = (
             "set shares_itself = True on its class if it shards itself among all of them, or False to leave sharding to"

@@ -88,14 +88,11 @@ def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
                 return InitialWeights(full, None, init.weights, _hash_file(full))
             if storage.exists(".metadata"):
                 raise CheckpointError(
-                    f"{storage} is a folder of torch.distributed.checkpoint; convert it to a file first: python -m"
-                    f" torch.distributed.checkpoint.format_utils dcp_to_torch {storage} FILE (unpickles code, so trust"
-                    " it)"
+                    f"{storage} is a folder of torch.distributed.checkpoint; convert it first: python -m"
+                    f" torch.distributed.checkpoint.format_utils dcp_to_torch {storage} FILE"
                 )
             if storage.exists(MANIFEST):
-                raise CheckpointError(
-                    f"{storage} is a checkpoint of a run; write {storage.parent.parent}@{storage.name}"
-                )
+                raise CheckpointError(f"{storage} is a checkpoint; write {storage.parent.parent}@{storage.name}")
     raise CheckpointError(
         f"no run or file {init.source}; expected a file, a run's folder, or one of its checkpoints as in runs/NAME@best"
     )
@@ -147,10 +144,8 @@ def _read_weights(path: str, weights: str | None) -> dict[str, Any]:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a file of a different format may cause any error
-            reason = str(error).partition("WeightsUnpickler error: ")[2].partition(". Please")[0]
             raise CheckpointError(
-                f"{path} cannot be read: expected a file of torch.save with tensors and plain data only, got"
-                f" {reason or type(error).__name__}"
+                f"{path} cannot be read; expected tensors and plain data, saved by torch.save ({type(error).__name__})"
             ) from None
     return _choose_state_dict(content, weights, path)
 

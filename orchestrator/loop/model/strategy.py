@@ -41,10 +41,7 @@ def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: Wor
     if experiment.workers.strategy == "fsdp":
         units = {*task.fsdp_units(module)}
         if experiment.compile and not units:
-            raise ConfigError.at(
-                "compile",
-                "has no effect: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none",
-            )
+            raise ConfigError.at("compile", "has no effect: it compiles FSDP units, and fsdp_units(model) returns none")
         for unit in units if experiment.compile else ():
             # Not the calls that gather and release its parameters.
             unit.forward = torch.compile(unit.forward, mode=compile_mode(experiment))
@@ -189,10 +186,7 @@ def build_model(task: Task, on_meta: bool) -> nn.Module:
     ]
     if on_meta and parts:
         names = listed([f"'{name}' ({type(module.get_submodule(name)).__name__})" for name in parts], 4)
-        raise TaskError(
-            f"workers.meta_device: {len(parts)} parts of the model have parameters or buffers and no"
-            f" reset_parameters(): {names}. Write that method, which sets their values, or remove workers.meta_device"
-        )
+        raise TaskError(f"workers.meta_device: {len(parts)} parts of the model need reset_parameters(): {names}")
     return module
 
 

@@ -64,8 +64,7 @@ class Background:
             raise
         except (RuntimeError, AssertionError) as error:
             raise CheckpointError(
-                f"the checkpoint's tensors cannot be copied to this host's memory: {error}. Set"
-                " hooks.checkpoint.background: false"
+                f"no host memory for a copy of the checkpoint: {error}; set hooks.checkpoint.background: false"
             ) from error
         if torch.__version__ < "2.13":
             self._stager = self._new_stager()  # an older stager closes itself after a copy

@@ -100,8 +100,8 @@ class HookedContents:
             return
         if not are_same_ranks:
             raise CheckpointError(
-                f"the checkpoint holds the task's state on each of {loaded.world_size} ranks ({', '.join(saved)}), and"
-                f" cannot continue with {self._state.world_size}; set workers.count: {loaded.world_size}"
+                f"the checkpoint holds {', '.join(saved)} of the task on {loaded.world_size} ranks; set workers.count:"
+                f" {loaded.world_size}"
             )
         self._iterations.task.load_state_dict(saved)
 
@@ -134,8 +134,8 @@ class HookedContents:
             is_within_epoch = phase == "train" and position.phase_iteration > 0
             if is_within_epoch and position.offset >= now:
                 raise CheckpointError(
-                    f"{text}: it is in the middle of an epoch, after {position.offset:,} of them. Restore the others,"
-                    " or continue from a checkpoint at the end of an epoch (run RUN@NAME starts a new run there)"
+                    f"{text} within an epoch, after {position.offset:,} of them; restore the data, or start a new run"
+                    " from a checkpoint at the end of an epoch"
                 )
             effect = "; the rest of this epoch may repeat or miss some" if is_within_epoch else ""
             if self._state.is_master:
@@ -153,8 +153,8 @@ class HookedContents:
                 f"its optimizer's state has no {error}" if isinstance(error, KeyError) else str(error)
             ]
             raise UsageError(
-                f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change"
-                " of task or experiment, or start another run with init.from, which loads the tensors that fit"
+                f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change, or"
+                " start another run with init.from"
             ) from error
 
     def _restore_optimizer(self, name: str, saved: Mapping[str, Any], rescheduled: Position | None) -> None:

@@ -66,10 +66,7 @@ class MicrobatchRunner(IterationRunner):
             clear()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
             if cannot_split:
-                raise RunError(
-                    f"memory runs out{whose}, even over pieces of a batch of one row each:"
-                    f" {reason or 'see that rank for details'}"
-                )
+                raise RunError(f"out of memory{whose}, even with one row at a time: {reason or 'see that rank'}")
             if state.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.microbatches *= 2
@@ -104,9 +101,8 @@ class MicrobatchRunner(IterationRunner):
             raise TaskError(f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}") from None
         if sum(size for _, size in pieces) != samples:
             raise TaskError(
-                f"memory ran out, and the batch of {samples} samples is cut into pieces of"
-                f" {', '.join(str(size) for _, size in pieces)}: its samples are not along the first dimension of its"
-                f" tensors. {advice}{find_source_location(size_of)}"
+                f"accumulate: auto cuts batches along the first dimension, but {samples} samples became pieces of"
+                f" {', '.join(str(size) for _, size in pieces)}. {advice}{find_source_location(size_of)}"
             )
         return pieces
 

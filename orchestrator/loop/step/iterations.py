@@ -308,10 +308,8 @@ class IterationRunner:
         metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
         for name, values in check_metrics(self.task.metrics, metrics, samples).items():
             if name == "loss" or name in self._loss_terms:
-                raise TaskError(
-                    f"metrics() and loss() both return '{name}', so both would be reported as"
-                    f" {self.state.phase}/{name}; rename one of them{find_source_location(self.task.metrics)}"
-                )
+                where = find_source_location(self.task.metrics)
+                raise TaskError(f"metrics() and loss() both return '{name}'; rename one of them{where}")
             total: Any = values.detach().double().sum()
             self.means.add(name, total.item() if self._on_cpu else total, samples)
 

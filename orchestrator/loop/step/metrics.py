@@ -67,8 +67,7 @@ def reduce_phase(task: Task, prefix: str, means: Means, meters: Mapping[str, Any
         check_ranks_agree(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
         if duplicates := numbers.keys() & values.keys():
             raise TaskError(
-                f"meters() returns '{name}', but {prefix}/{min(duplicates)} is already a value of loss(), metrics() or"
-                " another meter: rename one of them"
+                f"meters() returns '{name}', but {prefix}/{min(duplicates)} exists already; rename one of them"
             )
         values |= numbers
     return {f"{prefix}/{name}": value for name, value in values.items()}
@@ -85,8 +84,7 @@ def _flatten(name: str, value: Any) -> dict[str, float]:
         return {f"{name}/{index}": float(number) for index, number in enumerate(value)}
     returned = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
     raise TaskError(
-        f"compute() of the meter '{name}' returns {returned}; expected one number, a vector of numbers, or a mapping of"
-        " these by name. Average over the rest (torchmetrics: average='macro'), or use a meter for each value"
+        f"compute() of the meter '{name}' returns {returned}; expected a number, a vector, or a mapping of these"
     )
 
 
@@ -98,9 +96,8 @@ def check_ranks_agree(task: Task, prefix: str, meter: str, ranks: Sequence[Mappi
             if not _are_close(value, first):
                 raise TaskError(
                     f"the meter '{meter}' differs between ranks: {prefix}/{name} is {first} on rank 0 and {value} on"
-                    f" rank {rank}. Each rank's meter sees its own samples, so compute() must combine its state over"
-                    " all ranks (torchmetrics: add_state with dist_reduce_fx, and sync_on_compute=True). A mean over"
-                    f" samples belongs in metrics(){find_source_location(task.meters)}"
+                    f" rank {rank}; its compute() must combine all ranks, as torchmetrics does with"
+                    f" dist_reduce_fx{find_source_location(task.meters)}"
                 )
 
 

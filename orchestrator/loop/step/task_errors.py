@@ -28,13 +28,12 @@ def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: 
 
 def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
     """Return the terms of a loss that is not a scalar; raises TaskError if it is not a mapping of scalars."""
-    number = "one number, the mean over the batch's samples, as a tensor without dimensions"
+    scalar = "a tensor without dimensions, such as the .mean() over the batch's samples"
     if not isinstance(loss, Mapping) or not loss:
-        expected = f"{number} (end it with .mean()), or a mapping of such numbers, whose sum is trained"
-        raise unexpected(method, "", loss, expected)
+        raise unexpected(method, "", loss, f"{scalar}, or a mapping of such tensors")
     for name, term in loss.items():
         if not isinstance(term, Tensor) or term.ndim:
-            raise unexpected(method, f" for its term '{name}'", term, number)
+            raise unexpected(method, f" for its term '{name}'", term, scalar)
         if not isinstance(name, str) or not name or name in ROW_COLUMNS:
             reason = "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
             raise TaskError(f"{method.__name__}() names a term {name!r}: {reason}{find_source_location(method)}")
@@ -44,14 +43,10 @@ def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tens
 def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
     """Return the metrics of a batch; raises TaskError unless each has one value per sample."""
     if type(metrics) is not dict:
-        check_type(method, metrics, Mapping, "a mapping of names to one value for each sample")
+        check_type(method, metrics, Mapping, "a mapping of names to tensors with one value per sample")
     for name, values in metrics.items():
         if not isinstance(values, Tensor) or values.shape != (samples,):
-            expected = (
-                f"one value for each of the batch's {samples} samples, shape ({samples},). The loop averages them, as"
-                " batches differ in size. Use a meter (meters()) for what is not a mean over samples, and batch_size()"
-                " where samples are not the batch's rows"
-            )
+            expected = f"shape ({samples},), one value per sample; return other metrics from meters()"
             raise unexpected(method, f" for '{name}'", values, expected)
     return metrics  # type: ignore[no-any-return]  # checked above
 

@@ -156,9 +156,8 @@ class TurnRunner(IterationRunner):
                 if len(set(has)) > 1:
                     names = [name for name, other in self.state.module.named_parameters() if other is parameter]
                     raise TaskError(
-                        f"the loss of turn '{player.name}' depends on {listed(names)} only in some iterations or on"
-                        " some ranks, so ranks cannot exchange its gradients; it must always depend on the same"
-                        f" parameters{find_source_location(self.task.turns)}"
+                        f"the loss of turn '{player.name}' must depend on the same parameters in each iteration and on"
+                        f" each rank, but not on {listed(names)}{find_source_location(self.task.turns)}"
                     )
             player.has_gradients = existing
         coalesced.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)

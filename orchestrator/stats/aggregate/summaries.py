@@ -28,8 +28,7 @@ def _select_numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: s
     counts = rows.aggregate(texts).iloc[0]
     if counts.any():
         raise UsageError(
-            f"column '{counts.idxmax()}' holds text, which cannot be summarized; choose columns of numbers, or list the"
-            " rows (`hookyard stats --by row`, load_stats)"
+            f"column '{counts.idxmax()}' holds text, which has no median; choose columns of numbers, or --by row"
         )
     return {name: f"{quote(name)}::double" for name in names}
 

@@ -159,10 +159,7 @@ def check_condition(where: str, source: Source | None = None) -> None:
     if not isinstance(where, str):
         raise UsageError(f"where: must be text with a condition in SQL, got {where!r}")
     if len(where) > MAX_CONDITION_LENGTH:
-        raise UsageError(
-            f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,};"
-            " filter the rest in pandas"
-        )
+        raise UsageError(f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,}")
     known = source.schema if source and source.has_rows else None
     with _explain_errors(where, known.names if known else (), is_checked=True):
         # Parse it bare and in parentheses, which rejects an unbalanced `)`.
@@ -192,8 +189,7 @@ def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checke
         elif name and columns:
             check_columns([name[1]], columns)
         raise UsageError(
-            f"where: cannot read {shorten(where, 200)!r}: {shorten(reason, 300)}. Write a condition in SQL, such as"
-            " rank = 0 and phase = 'train'"
+            f"where: {shorten(reason.rstrip('!'), 300)}; write an SQL condition, such as rank = 0 and phase = 'train'"
         ) from None
 
 
@@ -227,8 +223,7 @@ def query(source: Source, sql: str) -> pd.DataFrame:
         statements = connection.extract_statements(sql)
         if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
             raise UsageError(
-                f"query: {shorten(sql, 200)!r} must be a single select, such as: select rank, avg(step_s) from rows"
-                " group by rank"
+                f"query: must be a single select, such as select avg(loss) from rows, got {shorten(sql, 200)!r}"
             )
         with source.raising_damaged_file():
             return connection.execute(sql).df()

@@ -68,12 +68,9 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: i
     free = psutil.virtual_memory().available
     if memory_factor * size_bytes > free:
         raise UsageError(
-            f"the table of {storage} does not fit in memory: its {rows:,} rows take"
-            f" {quantities.format_bytes(size_bytes)}; loading them needs"
-            f" {quantities.format_bytes(memory_factor * size_bytes)} ({memory_factor} times that), but only"
-            f" {quantities.format_bytes(free)} is free. Load less with load_stats(columns, where) or"
-            ' `hookyard stats --columns --where`, aggregate in SQL with run.query("select ..."), or read its Parquet'
-            " files (docs/tables.md)"
+            f"the table of {storage} does not fit in memory: loading its {rows:,} rows needs"
+            f" {quantities.format_bytes(memory_factor * size_bytes)}, {quantities.format_bytes(free)} is free; load"
+            " less with load_stats(columns, where) or `hookyard stats --columns --where`, or use run.query"
         )
 
 

@@ -78,12 +78,14 @@ class Sweep(Result):
         return [Run(folder) for folder in list_trial_folders(self.folder)]
 
     def trial(self, trial: int | str) -> Run:
-        """Return a trial as a run, by number or name. Raises UsageError if there is no such trial."""
+        """Return a trial as a run, by number or name, or `best`. Raises UsageError if there is no such trial."""
+        if trial == "best":
+            return self.best
         name = trial_name(trial) if isinstance(trial, int) else trial
         folder = RunFolder(self.folder.storage / "trials", name)
         if "/" in name or not folder.exists():
             names = [folder.name for folder in list_trial_folders(self.folder)]
-            existing = f"it has {names[0]} to {names[-1]}" if names else "it has none yet"
+            existing = f"it has {names[0]} to {names[-1]}, and best" if names else "it has none yet"
             raise UsageError(f"{self.path} has no trial '{name}'; {existing}")
         return Run(folder)
 

@@ -181,7 +181,7 @@ def test_missing_metric_is_an_error_after_the_first_validation() -> None:
 
 @pytest.mark.parametrize("metric", ["val/inaccuracy", "val/score", "val/top1_error", "val/"])
 def test_unknown_direction_is_not_guessed(metric: str) -> None:
-    with pytest.raises(ValueError, match=f"'{metric}' .*; .*write mode: max or mode: min"):
+    with pytest.raises(ValueError, match=f"'{metric}' .*; .*set `mode: max` or `mode: min`"):
         Checkpoint(best=metric)
     Checkpoint(best=metric, mode="max")
 

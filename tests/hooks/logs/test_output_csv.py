@@ -75,9 +75,9 @@ def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hook", "batch", "output", "said"),
     [
-        (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3), r"two classes or more; the task's are \(3,\)"),
-        (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3, 1), r"the task's are \(3, 1\)"),
-        (OutputCSV(), (None, torch.zeros(3)), {"logits": OUTPUT}, "the task's are dict"),
+        (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3), r"with at least two classes, got \(3,\)"),
+        (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3, 1), r"two classes, got \(3, 1\)"),
+        (OutputCSV(), (None, torch.zeros(3)), {"logits": OUTPUT}, "two classes, got dict"),
         (OutputCSV(), (None,), OUTPUT, "target_key: a batch has 1 entries, not 1"),
         (
             OutputCSV(id_key="name"),
@@ -89,9 +89,9 @@ def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
             OutputCSV(),
             (None, torch.zeros(3, 2, 2)),
             OUTPUT,
-            r"targets of shape \(3,\) or \(3, classes\); .* have \(3, 2, 2\)",
+            r"shape \(3,\) or \(3, classes\), got \(3, 2, 2\)",
         ),
-        (OutputCSV(), (None, torch.zeros(2)), OUTPUT, r"have \(2,\)"),
+        (OutputCSV(), (None, torch.zeros(2)), OUTPUT, r"got \(2,\)"),
     ],
 )
 def test_mismatched_output_is_an_error(hook: OutputCSV, batch: Any, output: Any, said: str, tmp_path: Path) -> None:

@@ -87,10 +87,10 @@ def test_file_with_code_is_not_executed(tmp_path: Path) -> None:
 
 
 def test_invalid_teacher_error_names_the_field(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no teacher: set teacher"):
+    with pytest.raises(ValueError, match="needs a teacher: set `teacher`"):
         Distillation()
     for path in (f"{__name__}:no_teacher", "os:getcwd"):
-        with pytest.raises(ValueError, match=f"teacher: '{path}' is neither a subclass of torch"):
+        with pytest.raises(ValueError, match=f"teacher: '{path}' must be a subclass of torch"):
             Distillation(teacher=path)
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "teacher.pt")
     with pytest.raises(

@@ -130,7 +130,7 @@ def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
             "hooks.freeze_parameters={patterns: wieght}",
             "hooks.freeze_parameters.patterns: pattern 'wieght' matches no parameter; did you mean weight?",
         ),
-        ("task=wrong_loss:Line", "loss() returns 0.5; expected one number"),
+        ("task=wrong_loss:Line", "loss() returns 0.5; expected a tensor without dimensions"),
         ("task=wrong_data:Line", "data() returns a tuple; expected"),
     ],
 )
@@ -150,7 +150,7 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run line.yaml --plan --name ../esc", "name '../esc' must be letters"),
+        ("run line.yaml --plan --name ../esc", "name '../esc' must contain only letters"),
         ("run lines.yaml --plan", "lines.yaml has a `sweep` section; use hookyard sweep lines.yaml"),
         ("sweep line.yaml --plan", "line.yaml has no `sweep` section; use hookyard run line.yaml"),
         ("sweep lines.yaml --local sweep.metric=stats/step_s/p59", "no statistic 'p59' in 'step_s/p59': did you mean"),

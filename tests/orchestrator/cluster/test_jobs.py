@@ -124,10 +124,10 @@ def test_ray_sends_the_code_without_ignored_files_runs_and_environments(tmp_path
         (
             "No available agent to submit job, please try again later.",
             RunError,
-            r"has no agent for jobs.*start this cluster with --dashboard-agent-listen-port",
+            r"has no agent for jobs.*dashboard_agent\.log",
         ),
         ("runtime_env is broken", RunError, "rejects the job: runtime_env is broken"),
-        ("Request failed with status code 413: Too Large", UsageError, "too large .* 100 MiB.* .gitignore"),
+        ("Request failed with status code 413: Too Large", UsageError, "larger than the 100 MiB.* .gitignore"),
     ],
 )
 def test_rejected_job_is_an_error(
@@ -169,7 +169,7 @@ def test_wrong_token_and_missing_cluster_are_errors(cluster: Cluster) -> None:
     from ray.exceptions import AuthenticationError
 
     cluster.refuses = AuthenticationError("Authentication failed: Forbidden\n\nlong advice")
-    with pytest.raises(UsageError, match=r"asks for its token: Authentication failed: Forbidden\. Set RAY_AUTH_TOKEN"):
+    with pytest.raises(UsageError, match=r"needs its token: Authentication failed: Forbidden; set RAY_AUTH_TOKEN"):
         Jobs(ADDRESS)
     cluster.refuses = ConnectionError("Failed to connect to Ray at address: x.")
     with pytest.raises(UsageError, match=r"no cluster answers at http://127\.0\.0\.1:8265: Failed"):

@@ -57,7 +57,7 @@ epochs: 4
     told = "\n".join(map(str, problems(file, text)))
     assert f"{file}:5: batchsize: unknown key (did you mean 'batch_size'?)" in told
     assert f"{file}:11: hooks.shadow.decay: must be at most 1, got 1.2" in told
-    assert f"{file}:18: hooks.emma: there is no hook 'emma'" in told
+    assert f"{file}:18: hooks.emma: unknown hook 'emma'" in told
     assert f"{file}:3: task_args.widht: unknown key (did you mean 'width'?)" in told
 
 

@@ -80,10 +80,10 @@ def test_classes_that_cannot_be_sent_are_refused(
     monkeypatch.setattr(script_classes, "LARGEST_BYTES", 100)
     with pytest.raises(
         UsageError,
-        match=r"Cell, Marks of the script or notebook use 0 MiB of its variables.*load or create them in data\(\)",
+        match=r"Cell, Marks of the script or notebook use 0 MiB of its variables.*load them in data\(\)",
     ):
         run(experiment(main), tmp_path)
     main["SCALE"] = (one for one in ())
-    with pytest.raises(UsageError, match=r"cannot be sent to other processes \(TypeError: .*generator.*local=True"):
+    with pytest.raises(UsageError, match=r"cannot be pickled \(TypeError: .*generator.*define them in a module"):
         run(experiment(main), tmp_path)
     assert list(tmp_path.iterdir()) == []

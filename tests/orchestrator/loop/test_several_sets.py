@@ -137,9 +137,7 @@ def test_invalid_phase_name_is_refused(phase: Any) -> None:
 def test_two_metrics_of_one_name_are_refused() -> None:
     config = described(task=f"{__name__}:Other", task_args={"phase": "val/ema"}, hooks={"ema": {"evaluate": "both"}})
     loop = Loop(Other(phase="val/ema"), config, resolve(config.source).hooks)
-    with pytest.raises(
-        TaskError, match="data\\(\\) has a phase 'val/ema', and the hook 'ema' validates as val/ema too"
-    ):
+    with pytest.raises(TaskError, match="data\\(\\) has a phase 'val/ema', which is the name of the hook 'ema'"):
         next(loop.run())
-    with pytest.raises(TaskError, match="val/few/loss would be metrics of val/few and of another phase"):
+    with pytest.raises(TaskError, match="val/few/loss would be metrics of two phases; rename val/few"):
         next(Loop(Other(phase="val/few", meter="few"), experiment(), {}).run())

@@ -120,7 +120,7 @@ def test_given_up_store_gets_single_requests_until_it_answers(remote: Remote, ti
 )
 def test_refusal_is_not_retried(remote: Remote, time: Time, refusal: OSError) -> None:
     remote.filesystem.errors = [refusal]
-    with pytest.raises(StorageError, match=r"refuses: .*Check its name and this process's credentials"):
+    with pytest.raises(StorageError, match=r"refuses: .*check its name and your credentials"):
         remote.infos(remote.root)
     assert time.now == 0
 
@@ -151,7 +151,7 @@ def test_reach_sends_one_request(remote: Remote, time: Time) -> None:
     "url", ["s3://AKIA:hunter2%zz@bucket/runs", "nowhere://AKIA:hunter2@bucket/runs?token=hunter2"]
 )
 def test_error_for_a_bad_location_hides_credentials(url: str) -> None:
-    with pytest.raises(UsageError, match="cannot be opened") as told:
+    with pytest.raises(UsageError, match="must be a folder or a URL") as told:
         Remote(url)
     assert "hunter2" not in str(told.value)
     assert "AKIA" not in str(told.value)

@@ -127,7 +127,7 @@ def test_folder_can_be_written_in_several_ways(tmp_path: Path, monkeypatch: pyte
 
 
 def test_unknown_location_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"storage 'nowhere://bucket/runs' cannot be opened.*Give a folder"):
+    with pytest.raises(UsageError, match=r"storage 'nowhere://bucket/runs' must be a folder or a URL"):
         Storage("nowhere://bucket/runs")
 
 

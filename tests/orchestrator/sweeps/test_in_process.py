@@ -109,7 +109,7 @@ class LosesTheGPU(Hook):
 
 def test_no_trial_begins_after_the_gpu_is_lost(tmp_path: Path) -> None:
     lost = searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}})
-    with pytest.raises(RunError, match=r"the GPU failed(.|\n)*can no longer use its GPU, so the sweep ends here"):
+    with pytest.raises(RunError, match=r"the GPU failed(.|\n)*The GPU is unusable"):
         sweep(lost, tmp_path, local=True)
     assert open_sweep(tmp_path / "points").trials["status"].tolist() == ["failed"]
 
@@ -154,7 +154,7 @@ def test_a_missing_section_and_a_taken_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no `sweep` section"):
         sweep(described(), tmp_path, local=True)
     first = sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="exists"):
         sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
     assert open_sweep(first.path).status == "finished"
 

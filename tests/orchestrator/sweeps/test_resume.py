@@ -164,7 +164,7 @@ def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(finished: Path, outs
     file = interrupted_after_one(finished, outside) / "experiment.yaml"
     text = file.read_text()
     file.write_text(text.replace("repeats: 1", "repeats: 3"))
-    with pytest.raises(UsageError, match=r"experiment\.yaml has no sweep section, or its sweep\.repeats differs"):
+    with pytest.raises(UsageError, match=r"experiment\.yaml must have a sweep section with the original"):
         resume_sweep(file.parent)
     file.write_text(text.replace("- 0.05", "- 0.3"))
     done = resume_sweep(file.parent)

@@ -64,7 +64,7 @@ def test_two_ranks_compute_the_codes_of_one_rank_with_all_samples() -> None:
     )
 
 
-WRONG = "this rank has 3 rows for a batch of 6 samples: the task's batch_size must count samples, not views or crops"
+WRONG = "batch_size() must return the number of samples, not of views: got 6 for 3 rows"
 
 
 def gathered(rank: int, world_size: int) -> list[Any]:

@@ -75,9 +75,9 @@ hooks:
     ]
     assert "Own.train(), which trains, does not declare accumulate" in told[1]
     assert "write def train(self, session, accumulate)" in told[1]
-    assert "hooks.ema: does not work where a task trains by itself: it acts in on_update" in told[6]
-    assert "hooks.sync_buffers: does not work where a task trains by itself: it needs the model" in told[7]
-    assert "hooks.looks: does not work where a task trains by itself: it acts in on_gradients" in told[8]
+    assert "hooks.ema: does not work in a custom loop: it acts in on_update" in told[6]
+    assert "hooks.sync_buffers: does not work in a custom loop: it needs the model" in told[7]
+    assert "hooks.looks: does not work in a custom loop: it acts in on_gradients" in told[8]
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_hooks_that_need_the_hooked_loop_are_refused(name: str, entry: dict[str,
     if fits:
         make_experiment(written(hooks={name: entry}))
     else:
-        assert "does not work where a task trains by itself" in refused(hooks={name: entry})
+        assert "does not work in a custom loop" in refused(hooks={name: entry})

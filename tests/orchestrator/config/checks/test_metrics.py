@@ -47,42 +47,42 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
         (
             "hooks: {checkpoint: {best: val/r3, mode: max}}",
             "hooks.checkpoint.best",
-            "val/r3 is no metric of this task; available: val/loss, val/r2",
+            "'val/r3' is not a metric of this task; available: val/loss, val/r2",
             "val/r2",
         ),
         (
             "hooks: {stop: {type: early_stopping, monitor: val/los, mode: min}}",
             "hooks.stop.monitor",
-            "val/los is no metric of this task",
+            "'val/los' is not a metric of this task",
             "val/loss",
         ),
         (
             "hooks: {early_stopping: {monitor: vall/loss}}",
             "hooks.early_stopping.monitor",
-            "vall/loss has no phase",
+            "'vall/loss' has no phase",
             "val/loss",
         ),
         (
             "hooks: {early_stopping: {monitor: loss}}",
             "hooks.early_stopping.monitor",
-            "loss has no phase; metrics begin with train/, val/, test/",
+            "'loss' has no phase; metrics begin with train/, val/ or test/",
             "val/loss",
         ),
         (
             "hooks: {early_stopping: {monitor: test/loss}}",
             "hooks.early_stopping.monitor",
-            "test/loss is measured after training",
+            "'test/loss' is measured after training",
             None,
         ),
         (
             "validate_every: 0\nhooks: {checkpoint: {best: auto}}",
             "hooks.checkpoint.best",
-            "auto is never measured with validate_every: 0",
+            "'auto' is never measured with validate_every: 0",
             None,
         ),
-        ("validate_every: 0\n" + SWEEP.format("val/loss"), "sweep.metric", "val/loss is never measured with", None),
-        (SWEEP.format("r2"), "sweep.metric", "r2 has no phase; metrics begin with", "val/r2"),
-        (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is no metric of this task", "val/r2"),
+        ("validate_every: 0\n" + SWEEP.format("val/loss"), "sweep.metric", "'val/loss' is never measured with", None),
+        (SWEEP.format("r2"), "sweep.metric", "'r2' has no phase; metrics begin with", "val/r2"),
+        (SWEEP.format("val/rr2"), "sweep.metric", "'val/rr2' is not a metric of this task", "val/r2"),
     ],
 )
 def test_impossible_metrics_are_refused_with_their_location(
@@ -118,7 +118,9 @@ def test_load_checked_refuses_metrics_of_missing_phases(file: Path, best: str) -
     with pytest.raises(ConfigError) as caught:
         load_checked(file)
     phase = "test" if best == "test/loss" else "val"
-    told = f"{file}:4: hooks.checkpoint.best: {best} is never measured: data() of the task returns train and no {phase}"
+    told = (
+        f"{file}:4: hooks.checkpoint.best: '{best}' is never measured: data() of the task returns train and no {phase}"
+    )
     assert str(caught.value) == told
 
 
@@ -126,7 +128,7 @@ def test_run_refuses_unknown_metrics_before_its_first_iteration(tmp_path: Path) 
     judging = described(task_args={"val": 0}, hooks={"early_stopping": {"monitor": "val/accuracy"}})
     with pytest.raises(
         ConfigError,
-        match=r"early_stopping.monitor: val/accuracy is never measured: data\(\) of the task returns train and no val",
+        match=r"monitor: 'val/accuracy' is never measured: data\(\) of the task returns train and no val",
     ):
         run(judging, tmp_path, local=True)
     assert not list(tmp_path.glob("points/stats/**/rows-*"))

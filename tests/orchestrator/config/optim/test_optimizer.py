@@ -38,7 +38,7 @@ def refusal(**more: Any) -> str:
         ({"type": "SGD", "momentun": 1}, "optimizer.momentun", "did you mean 'momentum'?"),
         ({"type": "SGD", "lr": -1}, "optimizer", "SGD raised: Invalid learning rate: -1"),
         ({"type": "SGD", "nesterov": True}, "optimizer", "Nesterov momentum requires a momentum"),
-        ({"type": f"{HERE}:Line"}, "optimizer.type", "must be a subclass of torch.optim.optimizer.Optimizer"),
+        ({"type": f"{HERE}:Line"}, "optimizer.type", "must be a subclass of Optimizer"),
     ],
 )
 def test_invalid_optimizer_is_refused_without_a_model(optimizer: Any, path: str, message: str) -> None:

@@ -292,7 +292,10 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
         ({"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}}, r"scheduler.milestones.1: must be an integer"),
         ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR raised"),
         ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
-        ({"scheduler": {**COSINE, "warmup": "5 iterations"}}, "scheduler.warmup: expected an interval, got '5"),
+        (
+            {"scheduler": {**COSINE, "warmup": "5 iterations"}},
+            "scheduler.warmup: must be a number of epochs",
+        ),
         ({"scheduler": {**COSINE, "warmup_factor": 0.5}}, "scheduler.warmup_factor: has no effect without `warmup`"),
         ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: must be shorter than the run of 3 epochs"),
         ({"scheduler": {**COSINE, "warmup": "5 steps"}}, "scheduler.warmup: must be in epochs, because"),

@@ -23,7 +23,7 @@ def test_experiments_with_equal_content_are_equal() -> None:
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "-x"])
 def test_invalid_folder_names_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="name: must be letters, digits"):
+    with pytest.raises(ConfigError, match="name: must contain only letters, digits"):
         Experiment(name=name, task="a:B", epochs=1)
 
 

@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError
         ({}, "", "exactly one of"),
         ([1, 2], "", "must be a mapping, got [1, 2]"),
         ({"unifrom": [0, 1]}, ".unifrom", "unknown key (did you mean 'uniform'?)"),
-        ({"gamma": [0, 1]}, ".gamma", "unknown key (known: choice, grid, fan_out, uniform, "),
+        ({"gamma": [0, 1]}, ".gamma", "unknown key (known: choice, fan_out, grid, lograndint, "),
         ({"uniform": [0, float("inf")]}, ".uniform.1", "must be a finite number"),
         ({"choice": []}, ".choice", "must not be empty"),
         ({"grid": 3}, ".grid", "must be a list, got 3"),

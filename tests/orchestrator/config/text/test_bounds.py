@@ -29,8 +29,6 @@ def refusal(read: Callable[..., Any], *values: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"seed: {'9' * 5000}", "seed: has 5,000 digits; integers must fit in 64 bits"),
-        (f"seed: {2**64}", "seed: does not fit in 64 bits: '18446744073709551616'"),
         ("a: " + "[" * 300 + "]" * 300, "is nested too deeply: at most 64 levels are allowed"),
         ("a0: &a0 {}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)), "nested too deeply"),
         (f"a: &a '{SCALAR}'\nb: [{', '.join(['*a'] * 9000)}]", "has more than 524,288 characters once its aliases"),
@@ -44,7 +42,7 @@ def refusal(read: Callable[..., Any], *values: Any) -> str:
         (f"a: !{'t' * 5000} 1", "which is not allowed; use plain values"),
         ("a: 1\nb: \x00", "x.yaml: invalid YAML: "),
     ],
-    ids=range(11),
+    ids=range(9),
 )
 def test_text_beyond_a_limit_is_refused(text: str, message: str) -> None:
     def read() -> None:
@@ -91,7 +89,7 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
         ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "must be at most 100 letters"),
         ({"hooks": {"ema": {"priority": "x" * 100_000}}}, "or one of HIGHEST"),
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 500}, "and 300 more problems"),
-        ({"validate_every": "9" * 5000 + " steps"}, "; write a number of epochs"),
+        ({"validate_every": "9" * 5000 + " steps"}, "must be a number of epochs"),
         ({"seed": 2**80}, "seed: must be at most 4294967295"),
         ({"batch_size": 2**63}, "batch_size: must be less than 2147483648"),
         ({"task": "a." * 5000 + "b:C"}, "task: module "),

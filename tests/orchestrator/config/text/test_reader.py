@@ -102,7 +102,7 @@ def test_invalid_yaml_is_reported_once(text: str, line: int | None, message: str
         ("a: !!binary aGk=", "tag !!binary"),
         ("a: !!int x", "is not a valid int: 'x'"),
         ("a: &a {b: *a}", "contains itself"),
-        ("? [1]\n: 2", "not a string"),
+        ("? [1]\n: 2", "keys must be strings"),
         ("a: {<<: 3}", "not a mapping"),
     ],
 )

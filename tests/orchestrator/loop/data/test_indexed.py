@@ -167,9 +167,7 @@ def failure_of(**fields: Any) -> str:
 def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[int, ...], words: str) -> None:
     line = 1 + Path(__file__).read_text().splitlines().index("    def metrics(self, output: Any, batch: Any) -> Any:")
     said = failure_of(metric_shape=shape)
-    assert said.startswith(
-        f"metrics() returns {words} for 'score'; expected one value for each of the batch's 4 samples"
-    )
+    assert said.startswith(f"metrics() returns {words} for 'score'; expected shape (4,), one value per sample")
     assert said.endswith(f"({__file__}:{line})")
 
 
@@ -177,4 +175,4 @@ def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[
     ("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")]
 )
 def test_loss_that_is_not_a_scalar_is_refused(shape: tuple[int, ...], words: str) -> None:
-    assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected one number")
+    assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected a tensor without dimensions")

@@ -153,11 +153,10 @@ def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, A
         assert found["stopped"] == [(3, True)]
         assert found["wrapped"] == [8]
         assert found["fsdp"][0]["val/loss"] == pytest.approx(found["ddp"][0]["val/loss"], abs=1e-5)
-        assert "meters, which need a val sample on each rank, and the stream has none for rank 1" in found["error"]
+        assert "meters need a val sample on each rank; the stream has none for rank 1" in found["error"]
         assert (
             found["nothing to train"]
-            == "the training data is used up before the first step: the train stream gave 0 batches, and a step takes 1"
-            " on each rank"
+            == "the train stream ended before the first step: it has 0 batches, and accumulate is 1"
         )
         assert (
             found["nothing to validate"]
@@ -170,13 +169,13 @@ def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, A
 
 def test_stream_needs_the_same_number_of_ranks_to_resume(two: list[dict[str, Any]], root: Path) -> None:
     loop = Loop(Streams(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root))))
-    with pytest.raises(CheckpointError, match=("the checkpoint has 2 ranks and the run 1, so resume with --workers 2")):
+    with pytest.raises(CheckpointError, match="as many ranks as before: 2, got 1; resume with --workers 2"):
         loop.restore("epoch-0001")
 
 
 def test_stream_needs_the_same_loader_processes_to_resume() -> None:
     data = Data(Streams(), experiment(steps=4, loader={"num_workers": 2}), World())
-    with pytest.raises(CheckpointError, match=r"is for loader.num_workers=0, got 2; resume with loader.num_workers=0"):
+    with pytest.raises(CheckpointError, match=r"set loader.num_workers=0, got 2"):
         data.train.restore({"epoch": 0, "pass": 0, "processes": 0, "loader": {}}, 1)
     with pytest.raises(CheckpointError, match="was made with map-style data and has no position in it"):
         data.train.restore(None, 1)
@@ -242,7 +241,7 @@ def test_error_of_a_stream_names_phase_and_rank() -> None:
 LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
 
 
-ENDLESS = r"epochs: is 2, but the train data is a stream without a length.*set epoch_steps too, or steps"
+ENDLESS = r"epochs: needs epoch_steps, as the train data is a stream without __len__; or set steps"
 NO_STATE = Given(given=DataLoader(PointSet(9, False, 0)))
 OWN, OWN_TRAIN = Given(given=LOADER, others={"val": LOADER}), Given(given=LOADER, others={"val": PointSet(7, False, 1)})
 EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
@@ -256,7 +255,11 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
         (Streams(kind="nothing"), {"steps": 2}, r"\(object\) needs __len__ and __getitem__, or __iter__"),
         (Points(), {"epoch_steps": 2}, r"epoch_steps: has no effect: the train data \(PointSet\) is map-style"),
         (Points(), {"loader": {"on_exhausted": "stop"}}, r"loader.on_exhausted: has no effect: .* is map-style"),
-        (Streams(), {"steps": 2, "workers": {"count": [1, 2]}}, r"workers.count: is \[1, 2\], but the train data is a"),
+        (
+            Streams(),
+            {"steps": 2, "workers": {"count": [1, 2]}},
+            r"workers.count: must be one number, as the train data is a",
+        ),
         (NO_STATE, {"steps": 2, "batch_size": 32}, r"its train loader \(DataLoader\) has no state_dict"),
         (Given(given=LOADER), {"steps": 2}, r"batch_size: has no effect: Given.data\(\) returns its own loaders"),
         (OWN_TRAIN, {"steps": 2, "loader": {"drop_last": True}}, "loader.drop_last: has no effect"),

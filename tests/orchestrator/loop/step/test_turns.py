@@ -346,9 +346,9 @@ def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path:
     ("more", "message"),
     [
         ({"optimizers": {}}, r"optimizers: is missing: Gan\.turns\(\) needs an optimizer"),
-        ({"task": "tests.tasks:Points"}, r"optimizers: has no effect: Points defines no turns\(\)"),
-        ({"optimizer": {"type": "Adam"}}, r"optimizer: has no effect beside optimizers"),
-        ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: has no effect beside optimizers"),
+        ({"task": "tests.tasks:Points"}, r"optimizers: needs a method Points.turns\(\)"),
+        ({"optimizer": {"type": "Adam"}}, r"optimizer: cannot be combined with optimizers"),
+        ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: cannot be combined with optimizers"),
         ({"optimizers": {**OPTIMIZERS, "d": {"lr": 0.1}}}, r"optimizers\.d\.type: is missing"),
         ({"optimizers": {**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "lrr": 1}}}, r"optimizers\.d\.lrr: unknown key"),
         (
@@ -357,8 +357,8 @@ def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path:
         ),
         ({"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]}, "no such optimizer; available: d, g"),
         ({"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]}, "no such optimizer; available: d, g"),
-        ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: does not work where optimizers take turns"),
-        ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: does not work where optimizers take turns"),
+        ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: does not work with several optimizers"),
+        ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: does not work with several optimizers"),
     ],
 )
 def test_invalid_optimizers_are_refused_before_training(more: dict[str, Any], message: str) -> None:

@@ -230,17 +230,15 @@ def test_unknown_column_error_suggests_the_nearest(tmp_path: Path) -> None:
         load(Storage(tmp_path), ATTEMPTS, where="superseded == True")
 
 
-@pytest.mark.parametrize(("where", "times"), [(None, 4), ("iteration > 2", 3)])
+@pytest.mark.parametrize("where", [None, "iteration > 2"])
 def test_table_larger_than_memory_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None
 ) -> None:
     record(Storage(tmp_path), ROWS)
     compact(Storage(tmp_path), ATTEMPTS)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=600))
     assert len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
-    with pytest.raises(
-        UsageError, match=rf"its \d+ rows take .*; loading .* \({times} times that\), but only 0.000572 MiB is free"
-    ):
+    with pytest.raises(UsageError, match=r"loading its \d+ rows needs .*, 0.000572 MiB is free"):
         load(Storage(tmp_path), ATTEMPTS, None, where)
 
 
