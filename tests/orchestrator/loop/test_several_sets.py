@@ -139,5 +139,5 @@ def test_two_metrics_of_one_name_are_refused() -> None:
     loop = Loop(Other(phase="val/ema"), config, resolve(config.source).hooks)
     with pytest.raises(TaskError, match="data\\(\\) has a phase 'val/ema', which is the name of the hook 'ema'"):
         next(loop.run())
-    with pytest.raises(TaskError, match="val/few/loss would be metrics of two phases; rename val/few"):
+    with pytest.raises(TaskError, match="val/few/loss would be metrics of two phases; rename one"):
         next(Loop(Other(phase="val/few", meter="few"), experiment(), {}).run())

@@ -153,7 +153,7 @@ def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, A
         assert found["stopped"] == [(3, True)]
         assert found["wrapped"] == [8]
         assert found["fsdp"][0]["val/loss"] == pytest.approx(found["ddp"][0]["val/loss"], abs=1e-5)
-        assert "meters need a val sample on each rank; the stream has none for rank 1" in found["error"]
+        assert "meters need a val sample on each rank, but the stream has none for rank 1" in found["error"]
         assert (
             found["nothing to train"]
             == "the train stream ended before the first step: it has 0 batches, and accumulate is 1"
