@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Self
 from weakref import finalize
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -87,7 +88,12 @@ class Rows:
         """Return the quantiles of SQL expressions, interpolated linearly; `at` is the index."""
         if not expressions:
             return pd.DataFrame(index=pd.Index(at))
-        return self._sample(expressions, where).quantile([*at])
+        sample = self._sample(expressions, where)
+        with np.errstate(invalid="ignore"):  # interpolation gives NaN next to infinity
+            quantiles = sample.quantile([*at])
+        if quantiles.isna().any(axis=None):
+            quantiles = quantiles.fillna(sample.quantile([*at], interpolation="nearest"))
+        return quantiles
 
     def medians(self, expressions: Mapping[str, str], by: str) -> pd.DataFrame:
         """Return the medians of SQL expressions for each value of the column `by`, which becomes the sorted index."""

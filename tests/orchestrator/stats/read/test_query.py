@@ -57,6 +57,14 @@ def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
         )
 
 
+@pytest.mark.filterwarnings("error")
+def test_quantiles_of_infinite_numbers_are_among_them() -> None:
+    inf = float("inf")
+    rows = Rows.wrap(pd.DataFrame({"a": [inf, 1.0, -inf], "b": [inf] * 3, "c": [1.0, 2.0, inf]}))
+    quantiles = rows.quantiles({name: name for name in "abc"}, [0.5, 0.95])
+    assert quantiles.to_dict("list") == {"a": [1.0, inf], "b": [inf, inf], "c": [2.0, inf]}
+
+
 def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quantile of 5,000 numbers lies within 1 / sqrt(5000) = 1.4% of its rank, in two of three draws by half."""
     monkeypatch.setattr(queries, "MAX_EXACT_VALUES", 20_000)
