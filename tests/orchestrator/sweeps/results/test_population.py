@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path:
         other.reset_to(path)
     with pytest.raises(CheckpointError, match="no checkpoint 'epoch-0009'"):
         other.reset_to(path.replace("epoch-0001", "epoch-0009"))
-    assert other.names() == []
+    assert other.list_names() == []
 
 
 # Lineage
