@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from inspect import GEN_CREATED, getgeneratorstate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -254,6 +255,12 @@ class Session:
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
+    def close_loop(self) -> None:
+        """Close the files of a loop that has not yielded a report, because another run of its training failed."""
+        if self._loop:
+            self._loop.row_writer.close()
+            self._artifacts.close()
+
     def _write_info(self, loop: TrainingLoop) -> None:
         """Write `info.json`, and upload files that hooks wrote."""
         if self.world.is_master:
@@ -358,7 +365,9 @@ class SharedSession:
             error.add_note(f"{RUN_NOTE_PREFIX}{find_failed_run(error, run_index)}")
             raise
         finally:
-            for own in reversed(reports):
+            for session, own in zip(reversed(self.sessions), reversed(reports), strict=True):
+                if getgeneratorstate(own) == GEN_CREATED:
+                    session.close_loop()
                 own.close()
 
     def _turn(self, run_index: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:

@@ -397,11 +397,14 @@ def unfailing(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 
 @pytest.mark.parametrize(("at", "place"), FAILURES)
-def test_failed_trial_does_not_change_the_others(at: str, place: int, unfailing: Sweep, tmp_path: Path) -> None:
+def test_failed_trial_does_not_change_the_others(
+    at: str, place: int, unfailing: Sweep, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     done = sweep(failing([*DECAYS[:place], 0.7, *DECAYS[place:]], "auto", at), tmp_path, local=True)
     runs = [*done.runs]
     failed = runs.pop(place).folder.read_metadata()
     assert failed.status == "failed"
     assert failed.error
     assert at in failed.error
+    assert not [warning for warning in recwarn if warning.category is ResourceWarning], "files are closed"
     assert_trials_equal(runs, unfailing.runs)
