@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -136,25 +136,6 @@ def test_invalid_tasks_are_refused(name: str, arguments: dict[str, Any], path: s
     assert message in problem.message
 
 
-@pytest.fixture
-def task_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], type[Task]]:
-    """Return the class `T` of a module with some code."""
-
-    def define(code: str) -> type[Task]:
-        path = tmp_path / "misspelled_example.py"
-        path.write_text(f"from orchestrator import Task\n{code}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, path.stem, module)
-        spec.loader.exec_module(module)
-        task: type[Task] = vars(module)["T"]
-        return task
-
-    return define
-
-
 METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "progress"]
 
 
@@ -181,10 +162,10 @@ def test_misspelled_task_method_is_refused_with_the_nearest_name(name: str) -> N
         ("class T(Task):\n    def model(self): ...\n    def data(self): ...\n    def loss(self, o, b): ...", None),
     ],
 )
-def test_methods_that_something_calls_are_not_misspelled(
-    code: str, meant: str | None, task_of: Callable[[str], type[Task]]
-) -> None:
-    problems = list(components.find_misspelled_methods(task_of(code)))
+def test_methods_that_something_calls_are_not_misspelled(code: str, meant: str | None, tmp_path: Path) -> None:
+    (tmp_path / "misspelled_example.py").write_text(f"from orchestrator import Task\n{code}")
+    sys.path.append(str(tmp_path))
+    problems = list(components.find_misspelled_methods(importlib.import_module("misspelled_example").T))
     assert len(problems) == (meant is not None)
     assert all(f"did you mean '{meant}'?" in (problem.suggestion or "") for problem in problems)
 
