@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
+from orchestrator import Task
 from tests.tasks import Points
 
 
@@ -49,3 +51,10 @@ class Encoder(nn.Module):
 def test_the_units_of_fsdp_are_the_members_of_lists_or_of_outer_sequences(model: nn.Module, units: list[str]) -> None:
     names = {module: name for name, module in model.named_modules()}
     assert sorted(names[unit] for unit in Points().fsdp_units(model)) == sorted(units)
+
+
+def test_batch_size_of_a_single_tensor_must_be_defined() -> None:
+    samples = torch.zeros(8, 2)
+    assert Task.batch_size(Points(), (samples, samples)) == Task.batch_size(Points(), {"points": samples}) == 8
+    with pytest.raises(TypeError, match=r"single tensor; define batch_size\(\) and forward\(\)"):
+        Task.batch_size(Points(), samples)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from orchestrator import open_sweep
 from orchestrator.cli import app
 
 TASK = """
@@ -200,6 +201,7 @@ def test_trial_can_be_run_again_from_its_yaml(study: Path) -> None:
         call("show", "runs/lines/trials/trial-0001", "--yaml").stdout
         == (study / "runs/lines/trials/trial-0001/experiment.yaml").read_text()
     )
+    assert data("show", "runs/lines", "--trial", "best")["name"] == open_sweep(study / "runs/lines").best.name
     missing = call("show", "runs/lines", "--trial", "9")
     assert missing.exit_code == 2
     assert "has no trial 'trial-0009'" in missing.stderr
