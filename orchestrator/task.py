@@ -109,11 +109,12 @@ class Task(ABC):
 
         By default, this is the length of the batch's first part. Override it if a sample is not a row but, for example,
         a character of a padded batch; throughput and `samples` then count these."""
-        if hasattr(batch, "shape"):
-            raise TypeError(
-                "the batch is a single tensor; define batch_size() and forward(), or return tuples from data()"
-            )
-        first = batch[0] if isinstance(batch, (list, tuple)) else next(iter(batch.values()))
+        if isinstance(batch, (list, tuple)):
+            first = batch[0]
+        elif hasattr(batch, "shape"):
+            raise TypeError("the batch is a single tensor; define batch_size() and forward(), or return tuples")
+        else:
+            first = next(iter(batch.values()))
         # len() of a tensor is Python code, ten times slower.
         return first.shape[0] if hasattr(first, "shape") else len(first)
 
