@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.errors import TaskError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -111,8 +113,10 @@ class Task(ABC):
         a character of a padded batch; throughput and `samples` then count these."""
         if isinstance(batch, (list, tuple)):
             first = batch[0]
-        elif hasattr(batch, "shape"):
-            raise TypeError("the batch is a single tensor; define batch_size() and forward(), or return tuples")
+        elif hasattr(batch, "shape") and not isinstance(batch, Mapping):
+            raise TaskError(
+                "the batch is a single tensor; let data() return tuples, or define batch_size() and forward()"
+            )
         else:
             first = next(iter(batch.values()))
         # len() of a tensor is Python code, ten times slower.

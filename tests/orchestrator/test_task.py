@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from orchestrator import Task
+from orchestrator.errors import TaskError
 from tests.tasks import Points
 
 
@@ -56,5 +57,5 @@ def test_the_units_of_fsdp_are_the_members_of_lists_or_of_outer_sequences(model:
 def test_batch_size_of_a_single_tensor_must_be_defined() -> None:
     samples = torch.zeros(8, 2)
     assert Task.batch_size(Points(), (samples, samples)) == Task.batch_size(Points(), {"points": samples}) == 8
-    with pytest.raises(TypeError, match=r"single tensor; define batch_size\(\) and forward\(\)"):
+    with pytest.raises(TaskError, match=r"single tensor; let data\(\) return tuples"):
         Task.batch_size(Points(), samples)

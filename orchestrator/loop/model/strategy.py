@@ -186,7 +186,7 @@ def build_model(task: Task, on_meta: bool) -> nn.Module:
     ]
     if on_meta and parts:
         names = listed([f"'{name}' ({type(module.get_submodule(name)).__name__})" for name in parts], 4)
-        raise TaskError(f"workers.meta_device: {len(parts)} parts of the model need reset_parameters(): {names}")
+        raise TaskError(f"workers.meta_device: parts of the model need reset_parameters(): {names}")
     return module
 
 
