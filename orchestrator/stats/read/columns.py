@@ -40,6 +40,8 @@ def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 def conform_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the table cast to a schema; missing columns are null. Integers beyond 2^53 are rounded to floats."""
+    if table.schema == schema:
+        return table
     columns = [
         pa.nulls(len(table), field.type)
         if field.name not in table.column_names or pa.types.is_null(field.type)

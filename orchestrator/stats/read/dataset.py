@@ -109,8 +109,7 @@ def make_source(storage: Storage, files: RecordedFiles, schemas: Schemas, more: 
     schema = schemas.merged
     if not schema.names:
         return Source(ds.dataset(pa.table({})))
-    # A dataset does not round integers to floats.
-    changed = {path for path, own in schemas.parquet.items() if _changes_type(own, schema)}
+    changed = {path for path, own in schemas.parquet.items() if _changes_values(storage, path, own, schema)}
     tables = chain((read_parquet(storage, path) for path in changed), _read_open_parts(storage, files), more)
     tails, folder = _make_datasets(tables, schema)
     unchanged = [segment for segment in files.segments if segment.path not in changed]
@@ -121,10 +120,21 @@ def make_source(storage: Storage, files: RecordedFiles, schemas: Schemas, more: 
     return Source(data)
 
 
-def _changes_type(own: pa.Schema, merged: pa.Schema) -> bool:
-    """Return whether a column of a Parquet file gets another type, apart from wider integers."""
-    pairs = [(field.type, merged.field(field.name).type) for field in own]
-    return any(old != new and not pa.types.is_null(old) and not pa.types.is_integer(new) for old, new in pairs)
+def _changes_values(storage: Storage, path: str, own: pa.Schema, merged: pa.Schema) -> bool:
+    """Return whether a Parquet file has values that a dataset does not cast: to text, or integers beyond 2^53."""
+    pairs = [(name, own.field(name).type, merged.field(name).type) for name in own.names]
+    changed = [(name, new) for name, old, new in pairs if old != new and not pa.types.is_null(old)]
+    if not all(pa.types.is_integer(new) or pa.types.is_floating(new) for _, new in changed):
+        return True
+    floats = [name for name, new in changed if pa.types.is_floating(new)]
+    if not floats:
+        return False
+    with open_parquet(storage, path) as file:
+        metadata = pq.read_metadata(file)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    statistics = [column.statistics for column in columns if column.path_in_schema in floats]
+    return not all(each and each.has_min_max and -(2**53) <= each.min <= each.max <= 2**53 for each in statistics)
 
 
 def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from time import time
 from typing import Any
 
@@ -183,6 +184,9 @@ class AttemptTail:
     def training_rows(self) -> pa.Table:
         """Return the last WINDOW training rows of each rank."""
         windows = [
-            concat_rows([pa.Table.from_batches([batch]) for batch in tail.window]) for tail in self.ranks.values()
+            concat_rows(
+                [pa.Table.from_batches([*group]) for _, group in groupby(tail.window, lambda batch: batch.schema)]
+            )
+            for tail in self.ranks.values()
         ]
         return concat_rows([rows.slice(max(0, len(rows) - WINDOW)) for rows in windows])

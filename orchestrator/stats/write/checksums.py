@@ -25,6 +25,7 @@ _CHECKSUM_MARKER = b"HYcr"
 _CHECKSUM_SIZE = len(_CHECKSUM_MARKER) + 4
 LENGTH_SIZE = 8 + _CHECKSUM_SIZE
 """Bytes of a stream's length and its checksum, at the end of the first message."""
+_PAGE_SIZE = 4096
 _ROW_GROUP_SIZE = 2**17
 """Number of rows in a row group."""
 _PARQUET_TRAILER_SIZE = 8
@@ -33,7 +34,10 @@ _PARQUET_TRAILER_SIZE = 8
 
 def make_stream_start(schema: pa.Schema, length: int = 0) -> bytes:
     """Return the first message of a stream. Its last bytes are the length, as from `pack_length`."""
-    return add_checksum(schema.serialize(), pack_length(length))
+    start = add_checksum(schema.serialize(), pack_length(length))
+    if len(start) % _PAGE_SIZE == 8:  # a later write of the length would cross two pages, and a kill could tear it
+        start = add_checksum(schema.with_metadata({"padding": ""}).serialize(), pack_length(length))
+    return start
 
 
 def pack_length(length: int) -> bytes:
@@ -64,14 +68,18 @@ def _make_checksum(*data: bytes | memoryview | pa.Buffer) -> bytes:
 
 
 def read_stream_start(stream: Any, path: str) -> tuple[pa.Schema | None, int]:
-    """Return the schema of a stream, and its length at the last sync. Warns and returns None if they are damaged."""
+    """Return the schema of a stream, and its length at the last sync. Warns if they are damaged: None, 0."""
     message = _read_message(stream)
     with suppress(pa.ArrowException, OSError):
         if message is not None:
             metadata = memoryview(message.metadata)
             checked, length = metadata[:-LENGTH_SIZE], metadata[-LENGTH_SIZE:]
-            if _is_intact(checked) and _is_intact(length):
-                return pa.ipc.read_schema(message).remove_metadata(), struct.unpack_from("<q", length)[0]
+            if _is_intact(checked):
+                schema = pa.ipc.read_schema(message).remove_metadata()
+                if _is_intact(length):
+                    return schema, struct.unpack_from("<q", length)[0]
+                log_omission(path, "its last rows may be missing: the length that it stores is damaged")
+                return schema, 0
     log_omission(path, "all of its rows are left out: its beginning is damaged")
     return None, 0
 

@@ -73,9 +73,9 @@ class _ObjectPart:
         self.rows += batch.num_rows
 
     def sync(self) -> None:
-        new = self._new[:]
+        has_ended, new = self._has_ended, self._new[:]  # in this order, because another thread writes and ends
         if not new:
-            self._uploaded = b"" if self._has_ended else self._uploaded
+            self._uploaded = b"" if has_ended else self._uploaded
             return
         [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
         batches = self._uploaded + add_checksum(batch.serialize())

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import DamagedFile
 from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write.checksums import END_OF_STREAM, read_stream
+from orchestrator.stats.write.checksums import END_OF_STREAM, LENGTH_SIZE, make_stream_start, read_stream
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.rank_files import RankFiles
 from orchestrator.storage import Storage
@@ -99,6 +99,19 @@ def test_stream_is_damaged_only_if_it_is_shorter_than_at_the_last_sync(tmp_path:
         assert losses == [[0.0], [1.0], [2.0]][: sum(length >= size for size in sizes)]
         assert len(omissions) == (length < sizes[1])
     files.close()
+
+
+def test_damaged_length_loses_no_rows(data: bytes) -> None:
+    end = data.index(END_OF_STREAM[:4], 1)
+    for place in range(end - LENGTH_SIZE, end):
+        with collecting_omissions() as omissions:
+            assert losses(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]) == [[0.5, 0.25], [1.5, 0.25]]
+        assert len(omissions) == 1
+
+
+def test_length_of_a_stream_lies_within_one_page() -> None:
+    ends = [len(make_stream_start(pa.schema([("x" * length, pa.int64())]))) for length in range(3600, 4100, 8)]
+    assert all((end - LENGTH_SIZE) // 4096 == (end - 1) // 4096 for end in ends)
 
 
 def test_damaged_batch_ends_the_stream_and_is_reported(data: bytes) -> None:
