@@ -81,6 +81,14 @@ def make_grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     return _multiply({name: grid[name] for name in grid if sweep.space[name].kind != "fan_out"}, sweep.space)
 
 
+def combine_points_with_grid(sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each of `points`, with each point of the grid that has the same values of its paths."""
+    for written in sweep.points:
+        for point in make_grid_points(sweep):
+            if all(written.get(name, value) == value for name, value in point.items()):
+                yield written, point
+
+
 def make_fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
     """Return the combinations of `fan_out` values to try with each point; one empty point if there are none."""
     values = {name: domain.values for name, domain in sweep.space.items() if domain.kind == "fan_out"}

@@ -16,11 +16,13 @@ from orchestrator.config.checks.shared_training import find_unshareable_paths
 from orchestrator.config.checks.space import (
     can_mutate,
     choose_context,
+    combine_points_with_grid,
     count_points,
     count_trials,
     find_enclosing_path,
     leaves_open,
     list_mutated_paths,
+    make_fan_out_points,
 )
 from orchestrator.config.optim.changes import make_relative_message
 from orchestrator.config.resolve import build, find_task
@@ -139,6 +141,11 @@ def _find_overlaps(sweep: Sweep) -> Iterator[Problem]:
             yield Problem(join("sweep.space", inner), message)
 
 
+def _count_trials_of_points(sweep: Sweep) -> int:
+    points = sum(1 for _ in combine_points_with_grid(sweep))
+    return points * len(make_fan_out_points(sweep)) * sweep.repeats
+
+
 def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
     points = count_points(sweep)
     per_round = points * sweep.repeats
@@ -157,10 +164,9 @@ def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
         yield Problem("sweep.trials", f"must be {per_round} ({factors}), got {trials}", suggestion=hint)
     elif trials % per_round:
         below = trials // per_round * per_round
-        hint = f"write {below} or {below + per_round}" if below else f"write {per_round}"
+        hint = f"use {below} or {below + per_round}" if below else f"use {per_round}"
         yield Problem("sweep.trials", f"must be a multiple of {per_round} ({factors}), got {trials}", suggestion=hint)
-    elif len(sweep.points) * per_round > trials:
-        needed = len(sweep.points) * per_round
+    elif (needed := _count_trials_of_points(sweep)) > trials:
         yield Problem("sweep.points", f"need {needed} trials for {len(sweep.points)} points, and there are {trials}")
 
 
@@ -204,7 +210,7 @@ def _check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[
         elif domain.kind == "fan_out":
             yield Problem(join(path, name), "cannot be in a point: each point runs with all fan_out values; remove it")
         elif value not in domain:
-            yield Problem(join(path, name), f"must be in {shorten(str(domain))}, got {shorten(repr(value))}")
+            yield Problem(join(path, name), f"must be within {shorten(str(domain))}, got {shorten(repr(value))}")
 
 
 # Values

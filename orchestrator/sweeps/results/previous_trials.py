@@ -12,7 +12,6 @@ from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import RunMetadata, seconds_at
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.records.sweep_folder import trial_number
-from orchestrator.stats.aggregate.trial_index import TrialIndex
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,8 @@ def load_previous_trials(sweep: RunFolder, settings: Sweep, *, rerun_failed: boo
 
     Raises DamagedFile.
     """
+    from orchestrator.stats.aggregate.trial_index import TrialIndex  # imports pandas
+
     previous = {}
     for name, record in TrialIndex(sweep, settings.objectives).records().items():
         if isinstance(record, DamagedFile):

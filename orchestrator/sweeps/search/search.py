@@ -13,6 +13,7 @@ import numpy as np
 
 from orchestrator.config.checks.shared_training import SharedPaths
 from orchestrator.config.checks.space import (
+    combine_points_with_grid,
     count_trainings,
     count_trials,
     is_drawn,
@@ -199,11 +200,9 @@ def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
 def _combine_points_and_grid(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield each of `points` with the grid values that it leaves open, then the rest of each round of the grid."""
     tried = []
-    for written in sweep.points:
-        for point in make_grid_points(sweep):
-            if all(written.get(name, value) == value for name, value in point.items()):
-                tried.append(point)
-                yield {**point, **written}
+    for written, point in combine_points_with_grid(sweep):
+        tried.append(point)
+        yield {**point, **written}
     for point in itertools.cycle(make_grid_points(sweep)):
         if point in tried:
             tried.remove(point)

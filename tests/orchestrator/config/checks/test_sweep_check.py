@@ -51,7 +51,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"metric": "val/score"}, "sweep.mode: cannot tell whether higher or lower 'val/score' is better"),
+        ({"metric": "val/score"}, "sweep.mode: cannot tell whether a higher or a lower 'val/score' is better"),
         ({"metric": ["a", "b"], "mode": "max"}, "sweep.metric: cannot be a list with search: random"),
         ({**TWO_METRICS, "scheduler": "asha"}, "sweep.metric: cannot be a list with scheduler: asha"),
         ({**TWO_METRICS, "mode": ["max"]}, "sweep.mode: must be one mode, or one for each of"),
@@ -87,17 +87,17 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         # Counts, with the arithmetic.
         ({"space": GRID, "search": "grid", "trials": 24}, "must be 6 (6 points of the grid), got 24 (remove it"),
         ({"space": GRID, "search": "grid", "trials": 6, "repeats": 2}, "must be 12 (6 points of the grid x 2 repeats)"),
-        ({"space": GRID, "trials": 5}, "must be a multiple of 2 (2 points of the grid), got 5 (write 4 or 6)"),
-        ({"space": GRID, "trials": 1}, "got 1 (write 2)"),
+        ({"space": GRID, "trials": 5}, "must be a multiple of 2 (2 points of the grid), got 5 (use 4 or 6)"),
+        ({"space": GRID, "trials": 1}, "got 1 (use 2)"),
         (
             {"trials": 10, "repeats": 4},
-            "must be a multiple of 4 (4 repeats), got 10 (write 8 or 12)",
+            "must be a multiple of 4 (4 repeats), got 10 (use 8 or 12)",
         ),
         ({"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 5}, "need 10 trials for 5 points, and there"),
         ({"space": {"seed": {"choice": [1, 2]}}, "repeats": 2}, "sweep.space.seed: conflicts with repeats: 2"),
         ({"space": GRID, "search": "grid", "trials": None, "seed": 3}, "sweep.seed: has no effect: search: grid draws"),
         # Points.
-        ({"points": [{"optimizer.lr": 0.95}]}, "sweep.points.0.optimizer.lr: must be in uniform: "),
+        ({"points": [{"optimizer.lr": 0.95}]}, "sweep.points.0.optimizer.lr: must be within uniform: "),
         ({"points": [{"optimizer.rl": 1}]}, "is not in the space (did you mean 'optimizer.lr'?)"),
         (
             {"space": {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}, "points": [{"hooks.ema.decay": 0.9}], "trials": 2},
@@ -113,6 +113,7 @@ def test_contradicting_sweep_settings_are_refused(settings: dict[str, Any], mess
     "settings",
     [
         {"space": GRID, "search": "grid", "repeats": 4, "trials": 24},
+        {"space": GRID, "trials": 4, "points": [{"epochs": 1}, {"epochs": 2}, {"batch_size": 3}]},
         {"space": GRID, "search": "grid", "trials": 6, "budget": {"trials": 5}},
         {"space": GRID, "trials": 12, "repeats": 3, "points": [{"batch_size": 1}] * 2},
         {
