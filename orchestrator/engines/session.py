@@ -258,8 +258,11 @@ class Session:
     def close_loop(self) -> None:
         """Close the files of a loop that has not yielded a report, because another run of its training failed."""
         if self._loop:
-            self._loop.row_writer.close()
-            self._artifacts.close()
+            try:
+                self._loop.row_writer.close()
+                self._artifacts.close()
+            except Exception as error:  # the failure of the other run is the one to report
+                _log.warning("rows or files of %s could not be closed: %s", self.folder, error)
 
     def _write_info(self, loop: TrainingLoop) -> None:
         """Write `info.json`, and upload files that hooks wrote."""
