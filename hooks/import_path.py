@@ -88,4 +88,7 @@ def _describe_missing(module: str) -> str:
     ]
     near = get_close_matches(name, modules, n=1)
     hint = f" (did you mean '{'.'.join(filter(None, (parent, near[0])))}'?)" if near else ""
+    own_files = [folder.joinpath(*module.split(".")).with_suffix(".py") for folder in _folders()]
+    if hidden := [file for file in own_files if file.is_file()]:
+        hint = f" (it hides {hidden[0]}; rename your folder)"
     return f"no module '{module}' in {' or '.join(places)}{hint}"

@@ -74,7 +74,7 @@ class Units:
         interval = value if isinstance(value, Interval) else self._read(value)
         if interval is None or (interval.count and interval.unit not in self.names):
             written = str(value) if isinstance(value, Interval) else value
-            allowed = f"a number of {self.names[0]}, or text such as {self._examples()}"
+            allowed = f"a number of {self.names[0]}, or a string such as {self._examples()}"
             raise ValueError(f"must be {allowed}, got {written!r:.80}")
         if interval.count < self.ge:
             raise ValueError(f"must be at least {Interval(self.ge, self.names[0])}, got {interval}")
@@ -176,7 +176,7 @@ def parse_duration(value: Any) -> float:
         seconds = sum(float(count or 0) * unit for count, unit in zip(match.groups(), _UNITS.values(), strict=True))
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ValueError(
-            f"must be a duration greater than 0: seconds, or text such as 90s, 5m or 2h30m, got {value!r:.80}"
+            f"must be a duration greater than 0: seconds, or a string such as 90s, 5m or 2h30m, got {value!r:.80}"
         )
     return float(seconds)
 

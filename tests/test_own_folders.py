@@ -77,4 +77,4 @@ def test_where_python_itself_puts_the_user_s_folder_first_the_error_says_so(tmp_
     told = subprocess.run(
         [sys.executable, "-P", "-c", "import orchestrator.task"], env=environment, capture_output=True, text=True
     )
-    assert f"Python finds {study / 'hooks'} as `hooks`" in told.stderr
+    assert f"got {study / 'hooks'}; rename yours to my_hooks" in told.stderr

@@ -55,7 +55,7 @@ def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> M
     if mode is None:
         near = _nearest_with_direction(metric)
         hint = f" (did you mean '{near}'?)" if near else ""
-        raise ValueError(f"cannot tell whether higher or lower '{metric}' is better{hint}; {SET_MODE}")
+        raise ValueError(f"cannot tell whether a higher or a lower '{metric}' is better{hint}; {SET_MODE}")
     return mode
 
 

@@ -287,7 +287,7 @@ class CheckpointStore:
             return read_manifest(self.storage, name)
         except FileNotFoundError:
             names = self.list_names()
-            available = ", ".join(["best", "last", *names]) if names else "none"
+            available = ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
             raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}") from None
         except DamagedFile as error:
             raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error

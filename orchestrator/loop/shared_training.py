@@ -136,7 +136,8 @@ class SharedTraining(Training):
         self._random_state_after_turn = self._random_state_after_turn or now
         if not _is_equal(now, self._random_state_after_turn):
             raise RunError(
-                f"{name} and the trials that share its training differ in random numbers; set share_training: false"
+                f"{name} and the trials that share its training drew different random numbers; set"
+                " sweep.share_training: false"
             )
 
     def remove(self, run: SharedRun, plan: Plan) -> None:
@@ -270,7 +271,7 @@ class SharedRun(HookedRun):
             if run_state.stop_reasons or run_state.pause_reasons:
                 raise RunError(
                     f"hook '{call.name}' of {run_state.name} requests a stop or pause within a training phase that"
-                    " other trials share; set share_training: false"
+                    " other trials share; set sweep.share_training: false"
                 )
 
         return lambda state, *arguments: self.call_with_note(call_hook, *arguments)

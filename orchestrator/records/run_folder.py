@@ -384,7 +384,7 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
     check_name_is_free(folder)
     with errors_before_start():
         if folder.exists():
-            _log.warning("Replacing %s, which ended before training", folder)
+            _log.warning("Replacing %s, which stopped before training began", folder)
             for file in sorted(folder.storage.names(), key="run.json".__eq__):
                 if file != CLAIMS:
                     folder.storage.delete(file)
@@ -402,8 +402,8 @@ def check_name_is_free(folder: RunFolder) -> None:
         if _is_untrained(folder):
             return
         raise UsageError(
-            f"{folder} exists. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start another run, set"
-            " another --name (in Python, name=)."
+            f"{folder} exists. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start a new run, pass a"
+            " different --name (in Python, name=)."
         )
     names = folder.storage.names()
     foreign = [
@@ -413,7 +413,7 @@ def check_name_is_free(folder: RunFolder) -> None:
     ]
     if foreign or names == ["experiment.yaml"]:
         content = ", ".join((foreign or names)[:5])
-        raise UsageError(f"{folder} exists and is not a run: it contains {content}; set another --name")
+        raise UsageError(f"{folder} exists and is not a run: it contains {content}; pass a different --name")
 
 
 def _is_untrained(folder: RunFolder) -> bool:

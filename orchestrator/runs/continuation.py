@@ -78,7 +78,8 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     unit = "steps" if experiment.steps else "epochs"
     done, length = (position.step, experiment.steps) if experiment.steps else (position.epoch, experiment.epochs)
     if length is not None and done >= length:
-        raise UsageError(f"{store.get_path(name)} has {done} {unit}; set more than {length}, such as {unit}={2 * done}")
+        advice = f"set {unit} to more than that, such as {unit}={2 * done}"
+        raise UsageError(f"{store.get_path(name)} has already trained for {done} {unit}; {advice}")
     return experiment
 
 

@@ -64,9 +64,11 @@ def test_name_that_begins_with_its_folder_is_found_from_the_parent(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["hooks.mine", "torch.mine", "json.mine"])
 def test_error_names_the_package_that_hides_the_users_folder(folder: Path, name: str) -> None:
-    written(folder / f"{name.replace('.', '/')}.py")
+    file = written(folder / f"{name.replace('.', '/')}.py")
     package = os.path.dirname(str(sys.modules[name.partition(".")[0]].__file__))
-    with pytest.raises(NoSuchModule, match=f"no module '{name}' in {package}"):
+    with pytest.raises(
+        NoSuchModule, match=rf"no module '{name}' in {package}.*\(it hides {file}; rename your folder\)"
+    ):
         import_named(name)
 
 

@@ -73,8 +73,10 @@ def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
     for path in fan_outs:
         if path not in shared.paths:
             reason = shared.reasons.get("") or shared.reasons.get(path) or "only parameters of observing hooks can"
-            hint = "use choice" if sweep.search == "optuna" else "use grid"
-            yield Problem(join("sweep.space", f"{path}.fan_out"), f"cannot share training: {reason}", suggestion=hint)
+            hint = f"use {'choice' if sweep.search == 'optuna' else 'grid'} instead of fan_out"
+            yield Problem(
+                join("sweep.space", f"{path}.fan_out"), f"cannot train once for all values: {reason}", suggestion=hint
+            )
 
 
 def _explain_sweep(sweep: Sweep) -> str:

@@ -68,7 +68,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     arguments, groups = _split_groups(optimizer, path)
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
     # Path, arguments and further keys of the optimizer, then of each group, which overrides the optimizer's arguments
-    extra_keys = ("params", "scheduler", "groups") if optimization.name else ("groups",)
+    extra_keys = ("type", "groups", *(("params", "scheduler") if optimization.name else ()))
     settings: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [(path, arguments, extra_keys)]
     problems: list[Problem] = []
     if groups and issubclass(cls, torch.optim.LBFGS):
@@ -281,7 +281,7 @@ def check_component(
     Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are allowed too.
     """
     cls: Any = find_class(kind, base, table, join(path, "type"))
-    check(make_signature_model(cls, extra_keys=("type", *extra_keys)), arguments, path)
+    check(make_signature_model(cls, extra_keys=extra_keys), arguments, path)
     if cls in table.values():
         with suppress(_ArgumentsChecked):
             build_component(cls, first, kind, arguments, path)

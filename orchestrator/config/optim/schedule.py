@@ -340,7 +340,7 @@ class LRPhase:
         if wrong:
             problems = [Problem(f"{self.path}.{key}", f"must be greater than 0, got {wrong[key]}") for key in wrong]
             raise ConfigError(problems)
-        check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path)
+        check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path, ("type",))
 
     def _with_rate(self, rate: Any) -> dict[str, Any]:
         return {RATES[self.kind]: rate, **self.arguments} if self.kind in RATES else dict(self.arguments)

@@ -222,7 +222,7 @@ def _format_message(error: Mapping[str, Any]) -> str:
     if (error["type"], context.get("min_length")) == ("too_short", 1):
         return _EMPTY
     if error["type"] == "string_pattern_mismatch":
-        return _PATTERNS[context["pattern"]]
+        return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
     template = _MESSAGES.get(error["type"])
     if template is None:
         message = str(error["msg"]).replace("Input should", "must", 1).replace("False", "false")

@@ -40,8 +40,8 @@ MAX_NAME_BYTES = 200
 
 
 _NAME_RULE = (
-    f"must contain only letters, digits, `_`, `-` and `.`, not begin with `-` or `.`, and have at most {MAX_NAME_BYTES}"
-    " bytes"
+    "must contain only letters, digits, `_`, `-` and `.`, must not begin with `-` or `.`,"
+    f" and must be at most {MAX_NAME_BYTES} bytes long"
 )
 
 

@@ -56,8 +56,8 @@ class Workers(Model):
         if isinstance(count, list) and count[0] >= count[1]:
             raise make_value_error("count", f"must be a number, or [min, max] with min < max, got {count}")
         if isinstance(gpu, float) and self.max_count > 1:
-            message = f"must be true or false with several ranks, got {gpu:g} with count: {count}"
-            raise make_value_error("gpu", f"{message}; NCCL needs a GPU for each rank")
+            message = f"must be true or false when count is greater than 1, got {gpu:g} with count: {count}"
+            raise make_value_error("gpu", f"{message}; NCCL needs a whole GPU for each rank")
         if accelerator and not gpu:
             raise make_value_error("accelerator", "has no effect without `gpu: true`")
         if reserved := {"CPU", "GPU", "memory"}.intersection(self.resources):

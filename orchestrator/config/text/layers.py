@@ -105,7 +105,10 @@ def _read_override(document: Document, override: str, where: str) -> tuple[str, 
     if path == "base":
         raise ConfigError([Problem(path, "cannot be overridden; set it in the experiment file", where)])
     check_path(path)
-    value, parsed = parse_value(text, where)
+    try:
+        value, parsed = parse_value(text, where)
+    except ConfigError as error:
+        raise ConfigError([replace(error.problems[0], suggestion="quote spaces and braces")]) from None
     if value is None and text.strip().lower() not in ("null", "~"):  # a shell's unset variable, or a comment
         raise ConfigError([Problem(path, f"has no value; write {path}=null to remove it", where)])
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -128,6 +129,9 @@ def parse_value(text: str, file: str) -> tuple[Any, Document]:
         texts = filter(None, (getattr(error, name, None) for name in ("problem", "context")))
         reason = " ".join(texts) or " ".join(str(error).split())
         line = mark.line + 1 if mark else None
+        start = getattr(error, "context_mark", None)
+        if mark and start and start.line < mark.line:
+            reason += f" that begins on line {start.line + 1}"
         raise ConfigError([Problem("", f"invalid YAML: {reason}", file, line)]) from None
 
 
@@ -191,13 +195,10 @@ for _name, _pattern in _SCALARS.items():
 
 
 def _parse_number(text: str) -> int | float:
-    """Return a number; an integer beyond 64 bits becomes a float, which fields for integers reject."""
     text = text.replace("_", "").lower()
-    is_prefixed = text[:2] in ("0o", "0x")
-    if not is_prefixed and (len(text) > 20 or not re.fullmatch(r"[-+]?[0-9]+", text)):
-        return float(text.replace(".inf", "inf"))
-    number = int(text, 0 if is_prefixed else 10)
-    return number if number in _INTEGERS else float(number)
+    if text[:2] in ("0o", "0x"):
+        return int(text, 0)
+    return int(text) if re.fullmatch(r"[-+]?[0-9]+", text) else float(text.replace(".inf", "inf"))
 
 
 class _Plain:
@@ -274,7 +275,14 @@ class _Plain:
             return self.problem(node, path, f"is not a valid {kind}: {_shorten(node.value)}")
         if kind == "null":
             return None
-        return node.value.lower() == "true" if kind == "bool" else _parse_number(node.value)
+        if kind == "bool":
+            return node.value.lower() == "true"
+        with suppress(ValueError):  # thousands of digits
+            number = _parse_number(node.value)
+            if isinstance(number, float) or number in _INTEGERS:
+                return number
+        self.problem(node, path, f"integers must fit in 64 bits, got {_shorten(node.value)}")
+        return 1  # so that no other check refuses it too
 
     def bad_tag(self, node: yaml.Node, path: str) -> None:
         tag = shorten(node.tag.replace(_TAG, "!!"))

@@ -173,7 +173,7 @@ def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) 
     names = f"samples {listed(list(map(str, indices)), 4)}"
     for index, shape in zip(indices, shapes, strict=True):
         if shape != shapes[0]:
-            names = f"samples {indices[0]} of shapes {shapes[0]} and {index} of shapes {shape}"
+            names = f"sample {indices[0]} (shape {shapes[0]}) and sample {index} (shape {shape})"
             break
     failure = RunError(
         f"{names} of the {phase} data cannot be collated: {describe_error(error)}; return samples of one shape, or"

@@ -89,7 +89,8 @@ def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
             if storage.exists(".metadata"):
                 raise CheckpointError(
                     f"{storage} is a folder of torch.distributed.checkpoint; convert it first: python -m"
-                    f" torch.distributed.checkpoint.format_utils dcp_to_torch {storage} FILE"
+                    f" torch.distributed.checkpoint.format_utils dcp_to_torch {storage} FILE (runs code of"
+                    " the file, so trust it)"
                 )
             if storage.exists(MANIFEST):
                 raise CheckpointError(f"{storage} is a checkpoint; write {storage.parent.parent}@{storage.name}")
@@ -144,8 +145,10 @@ def _read_weights(path: str, weights: str | None) -> dict[str, Any]:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a file of a different format may cause any error
+            reason = str(error).partition("WeightsUnpickler error: ")[2].partition(". Please")[0]
             raise CheckpointError(
-                f"{path} cannot be read; expected tensors and plain data, saved by torch.save ({type(error).__name__})"
+                f"{path} cannot be read; expected tensors and plain data, saved by torch.save"
+                f" ({reason or type(error).__name__})"
             ) from None
     return _choose_state_dict(content, weights, path)
 

@@ -64,7 +64,7 @@ class Background:
             raise
         except (RuntimeError, AssertionError) as error:
             raise CheckpointError(
-                f"no host memory for a copy of the checkpoint: {error}; set hooks.checkpoint.background: false"
+                f"the checkpoint cannot be copied to host memory: {error}; set hooks.checkpoint.background: false"
             ) from error
         if torch.__version__ < "2.13":
             self._stager = self._new_stager()  # an older stager closes itself after a copy

@@ -28,9 +28,9 @@ def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: 
 
 def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
     """Return the terms of a loss that is not a scalar; raises TaskError if it is not a mapping of scalars."""
-    scalar = "a tensor without dimensions, such as the .mean() over the batch's samples"
+    scalar = "a scalar tensor, such as the mean over the batch"
     if not isinstance(loss, Mapping) or not loss:
-        raise unexpected(method, "", loss, f"{scalar}, or a mapping of such tensors")
+        raise unexpected(method, "", loss, f"{scalar}, or a mapping of names to scalar tensors")
     for name, term in loss.items():
         if not isinstance(term, Tensor) or term.ndim:
             raise unexpected(method, f" for its term '{name}'", term, scalar)
@@ -46,7 +46,7 @@ def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Map
         check_type(method, metrics, Mapping, "a mapping of names to tensors with one value per sample")
     for name, values in metrics.items():
         if not isinstance(values, Tensor) or values.shape != (samples,):
-            expected = f"shape ({samples},), one value per sample; return other metrics from meters()"
+            expected = f"shape ({samples},), one value per sample; return metrics that are not per sample from meters()"
             raise unexpected(method, f" for '{name}'", values, expected)
     return metrics  # type: ignore[no-any-return]  # checked above
 

@@ -54,7 +54,7 @@ def test_one_mode_for_all_or_one_for_each() -> None:
 def test_misspelled_metric_gets_a_suggestion_before_advice_on_its_mode() -> None:
     with pytest.raises(ValueError, match=r"'val/acuracy' is better \(did you mean 'val/accuracy'\?\); set"):
         directions(["val/acuracy"], None)
-    with pytest.raises(ValueError, match="cannot tell whether higher or lower 'val/score' is better"):
+    with pytest.raises(ValueError, match="cannot tell whether a higher or a lower 'val/score' is better"):
         directions(["val/score"], None)
 
 

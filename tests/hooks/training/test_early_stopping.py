@@ -79,6 +79,6 @@ def test_direction_follows_from_mode_or_name() -> None:
     assert stops_at(EarlyStopping("val/score", mode="min", patience=1), [3, 2, 1, 2]) == 3
     assert stops_at(EarlyStopping("val/ppl", mode="max", patience=1), [1, 2, 3, 2]) == 3
     with pytest.raises(
-        ValueError, match="whether higher or lower 'val/score' is better; set `mode: max` or `mode: min`"
+        ValueError, match="whether a higher or a lower 'val/score' is better; set `mode: max` or `mode: min`"
     ):
         EarlyStopping("val/score")

@@ -131,7 +131,7 @@ def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
             "hooks.freeze_parameters={patterns: wieght}",
             "hooks.freeze_parameters.patterns: pattern 'wieght' matches no parameter; did you mean weight?",
         ),
-        ("task=wrong_loss:Line", "loss() returns 0.5; expected a tensor without dimensions"),
+        ("task=wrong_loss:Line", "loss() returns 0.5; expected a scalar tensor"),
         ("task=wrong_data:Line", "data() returns a tuple; expected"),
     ],
 )

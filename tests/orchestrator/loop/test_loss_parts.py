@@ -73,7 +73,7 @@ def test_metric_named_loss_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, r"loss\(\) returns a dict; expected a tensor without dimensions"),
+        ({}, r"loss\(\) returns a dict; expected a scalar tensor"),
         ({"a": torch.ones(2)}, r"loss\(\) returns a tensor of shape \(2,\) for its term 'a'"),
         ({"a": 1.0}, r"loss\(\) returns 1.0 for its term 'a'"),
         ({"": torch.ones(())}, r"loss\(\) names a term '': expected text"),

@@ -104,7 +104,7 @@ def test_sweep_offers_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
     [
         ("@best", "nowhere is not a run"),
         ("@nothing", "no checkpoint 'nothing'"),
-        ("@last", "set more than"),
+        ("@last", "set epochs to more than that"),
         ("", "is a run, not an experiment file. To continue its best checkpoint as a new run: hookyard run "),
     ],
 )

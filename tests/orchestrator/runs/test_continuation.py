@@ -114,12 +114,17 @@ def test_the_best_trial_of_a_sweep_is_trained_longer(outcome: Sweep, tmp_path: P
 
 def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"no checkpoint 'epoch-0009' in .*; available: best, last, epoch-0001, epoch-0002"
+        UsageError,
+        match=r"no checkpoint 'epoch-0009' in .*; available: best-val-loss, best, last, epoch-0001, epoch-0002",
     ):
         first.continue_from("epoch-0009", ["epochs=4"])
-    with pytest.raises(UsageError, match=r"epoch-0002 has 2 epochs; set more than 2, such as epochs=4"):
+    with pytest.raises(
+        UsageError, match=r"epoch-0002 has already trained for 2 epochs; set epochs to more than that, such as epochs=4"
+    ):
         first.continue_from("last")
-    with pytest.raises(UsageError, match="has 14 steps; set more than 10"):
+    with pytest.raises(
+        UsageError, match="has already trained for 14 steps; set steps to more than that, such as steps=28"
+    ):
         first.continue_from("last", ["epochs=null", "steps=10"])
     with pytest.raises(UsageError, match=r"epoch-0002 has the state of SGD, not of AdamW; .*load only the weights"):
         first.continue_from("last", ["epochs=4", "optimizer={type: AdamW, lr: 0.001}"])

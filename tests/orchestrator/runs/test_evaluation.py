@@ -205,7 +205,9 @@ def test_missing_task_error_says_where_it_was(plain: Run, tmp_path: Path) -> Non
     source["written"]["task"] = "gone.away:Task"
     del source["crc"]
     (tmp_path / "moved/source.json").write_text(json.dumps(source))
-    with pytest.raises(UsageError, match=r"cannot be evaluated: task: no module 'gone'(.|\n)*PYTHONPATH"):
+    with pytest.raises(
+        UsageError, match=r"cannot be evaluated: task: no module 'gone'(.|\n)*in the import path \(the run used commit"
+    ):
         open_run(tmp_path / "moved").evaluate()
 
 

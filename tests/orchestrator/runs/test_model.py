@@ -110,7 +110,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_missing_checkpoint_error_lists_the_others(done: Run, tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"no checkpoint 'epoch-0009' in .*; available: best, last, epoch-0001, epoch-0002"
+        CheckpointError,
+        match=r"no checkpoint 'epoch-0009' in .*; available: best-val-accuracy, best, last, epoch-0001, epoch-0002",
     ):
         done.load("epoch-0009")
     unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)

@@ -99,7 +99,7 @@ def test_a_part_is_found_by_name() -> None:
     module = nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.ReLU())
     assert find_part(module, "0.0") is module[0][0]
     assert find_part(module, "") is module
-    with pytest.raises(ValueError, match="Sequential has no part 'trunk', it has 0, 1"):
+    with pytest.raises(ValueError, match="Sequential has no part 'trunk'; set '' or one of: 0, 1"):
         find_part(module, "trunk")
 
 
@@ -128,5 +128,5 @@ def test_one_output_for_two_views_is_an_error(method: str) -> None:
 @pytest.mark.parametrize("method", ["byol", "dino", "moco"])
 def test_missing_encoder_error_lists_the_parts(method: str) -> None:
     hook = HOOKS[method](encoder="trunk")
-    with pytest.raises(HookError, match="has no part 'trunk', it has encoder, predictor"):
+    with pytest.raises(HookError, match="has no part 'trunk'; set '' or one of: encoder, predictor"):
         Miniature(hook, method)

@@ -105,17 +105,17 @@ def test_fan_out_that_cannot_share_is_refused_with_the_reason() -> None:
     fan_out = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     optuna = {"search": "optuna", "trials": 4}
     for sweep, message in (
-        ({"scheduler": "hyperband"}, r"hyperband pauses each trial on its own \(use grid\)"),
+        ({"scheduler": "hyperband"}, r"hyperband pauses each trial on its own \(use grid instead of fan_out\)"),
         ({"scheduler": "pbt", "trials": 2}, "pbt copies weights between trials"),
         (
             {**optuna, "metric": ["val/loss", "val/accuracy"], "mode": ["min", "max"]},
-            r"several metrics have no single best trial \(use choice\)",
+            r"several metrics have no single best trial \(use choice instead of fan_out\)",
         ),
-        ({**optuna, "engine": "train"}, r"engine: train starts a job for each trial \(use choice\)"),
+        ({**optuna, "engine": "train"}, r"engine: train starts a job for each trial \(use choice instead of fan_out\)"),
     ):
         with pytest.raises(ConfigError, match=message):
             found(fan_out, sweep, hooks={"ema": {}})
-    with pytest.raises(ConfigError, match=r"only parameters of observing hooks can \(use grid\)"):
+    with pytest.raises(ConfigError, match=r"only parameters of observing hooks can \(use grid instead of fan_out\)"):
         found({"optimizer.lr": {"fan_out": [0.1, 0.2]}})
     with pytest.raises(ConfigError, match="has no effect: the space has no path of a hook"):
         found({"optimizer.lr": {"grid": [0.1, 0.2]}}, {"share_training": False})

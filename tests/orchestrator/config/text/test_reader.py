@@ -79,7 +79,7 @@ def test_anchors_and_merges() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("a: 1\nb: [1,\nc: 2", 3, "invalid YAML"),
+        ("a: 1\nb: [1,\nc: 2", 3, "while parsing a flow sequence that begins on line 2"),
         ("a: 1\n---\nb: 2", 2, "single document"),
         ("a: *nothing", 1, "undefined alias"),
         ("[" * 500, 1, "nested too deeply: at most 64 levels"),

@@ -103,7 +103,7 @@ def test_samples_that_cannot_be_collated_are_named_with_their_shapes(processes: 
     batches = iterate_batches(DataLoader(Broken(7), 4, num_workers=processes), "train")
     next(batches)
     with pytest.raises(
-        RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be collated"
+        RunError, match=r"sample 4 \(shape \(2,\)\) and sample 7 \(shape \(3,\)\) of the train data cannot be collated"
     ):
         next(batches)
 
@@ -175,4 +175,4 @@ def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[
     ("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")]
 )
 def test_loss_that_is_not_a_scalar_is_refused(shape: tuple[int, ...], words: str) -> None:
-    assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected a tensor without dimensions")
+    assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected a scalar tensor")

@@ -204,7 +204,7 @@ def test_a_race_runs_in_a_sweep_and_resumes(tmp_path: Path) -> None:
         ({"search": "optuna"}, "cannot be optuna with scheduler: race"),
         (
             {"space": {"hooks.ema.decay": {"fan_out": [0, 0.5]}}, "hooks": {"ema": {}}},
-            "cannot share training: race",
+            "cannot train once for all values: race",
         ),
         ({"budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined with scheduler: race"),
         ({"scheduler": {"type": "race", "level": 0.6}}, "level"),
