@@ -176,7 +176,7 @@ def parse_duration(value: Any) -> float:
         seconds = sum(float(count or 0) * unit for count, unit in zip(match.groups(), _UNITS.values(), strict=True))
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ValueError(
-            f"must be a duration greater than 0: seconds, or a string such as 90s, 5m or 2h30m, got {value!r:.80}"
+            f"must be a positive duration, in seconds or as a string such as 90s, 5m or 2h30m, got {value!r:.80}"
         )
     return float(seconds)
 

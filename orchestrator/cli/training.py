@@ -84,7 +84,7 @@ def sweep(
 
     experiment = load_experiment(config, overrides or [])
     if experiment.sweep is None:
-        raise UsageError(f"{config} has no `sweep` section; use hookyard run {shlex.quote(str(config))}")
+        raise UsageError(f"{config} has no `sweep` section; add one, or use `hookyard run {shlex.quote(str(config))}`")
     if plan:
         from orchestrator.cli.plan import show_plan
 

@@ -103,7 +103,7 @@ def resume_with_lease(
         metadata = folder.read_metadata()
         if metadata.status in COMPLETE:
             command = make_usage_hint(folder, "last").command
-            raise UsageError(f"{folder} has {metadata.status}. To train it longer: {command}")
+            raise UsageError(f"{folder} has {metadata.status}. To train it longer, set a new total: {command}")
         if metadata.evaluates:
             raise UsageError(
                 f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"

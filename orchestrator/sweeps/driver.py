@@ -78,7 +78,7 @@ def sweep(
     experiment = check_experiment(experiment)
     settings = experiment.sweep
     if settings is None:
-        raise UsageError(f"{experiment.name} has no `sweep` section; use `hookyard run` (run() in Python)")
+        raise UsageError(f"{experiment.name} has no `sweep` section; add one, or use `hookyard run` (run() in Python)")
     if experiment.source.continued_from:
         raise UsageError(f"a sweep cannot continue from {experiment.source.continued_from}; set init.from instead")
     address = choose_address(address, local=local)

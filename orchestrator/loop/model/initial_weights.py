@@ -95,7 +95,7 @@ def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
             if storage.exists(MANIFEST):
                 raise CheckpointError(f"{storage} is a checkpoint; write {storage.parent.parent}@{storage.name}")
     raise CheckpointError(
-        f"no run or file {init.source}; expected a file, a run's folder, or one of its checkpoints as in runs/NAME@best"
+        f"no such run or file: {init.source}; expected a file, a run's folder, or its checkpoint such as runs/NAME@best"
     )
 
 

@@ -153,7 +153,7 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to
     [
         ("run line.yaml --plan --name ../esc", "name '../esc' must contain only letters"),
         ("run lines.yaml --plan", "lines.yaml has a `sweep` section; use hookyard sweep lines.yaml"),
-        ("sweep line.yaml --plan", "line.yaml has no `sweep` section; use hookyard run line.yaml"),
+        ("sweep line.yaml --plan", "line.yaml has no `sweep` section; add one, or use `hookyard run line.yaml`"),
         ("sweep lines.yaml --local sweep.metric=stats/step_s/p59", "no statistic 'p59' in 'step_s/p59': did you mean"),
         pytest.param("run line.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU),
         pytest.param("sweep lines.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU),

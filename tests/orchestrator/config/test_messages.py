@@ -75,7 +75,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         ("scheduler: []", "e.yaml:4: scheduler: must not be empty"),
         (
             "hang: {after: 5 minutes}",
-            "e.yaml:4: hang.after: must be a duration greater than 0: seconds, or a string such as 90s, 5m or 2h30m,"
+            "e.yaml:4: hang.after: must be a positive duration, in seconds or as a string such as 90s, 5m or 2h30m,"
             " got '5 minutes'",
         ),
         (

@@ -193,7 +193,9 @@ def test_too_many_workers_are_refused_without_changes(tmp_path: Path, interrupte
 
 
 def test_run_that_is_over_cannot_be_resumed(finished: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has finished\. To train it longer: hookyard run .*points@last epochs=4"):
+    with pytest.raises(
+        UsageError, match=r"has finished\. To train it longer, set a new total: hookyard run .*points@last epochs=4"
+    ):
         resume(finished.path)
     with pytest.raises(UsageError, match="is not a run"):
         resume(tmp_path / "nothing")

@@ -153,7 +153,7 @@ def test_matching_tensors_are_loaded_and_the_others_listed(tmp_path: Path) -> No
         ({"rename": {"0.*": "4.*"}}, "init.rename: gives 0.weight and 4.weight the same name, 4.weight"),
         ({"rename": {"0.*": "a"}}, "rename: needs as many * on both sides, got 1 in '0.*' and 0 in 'a'"),
         ({"weights": "ema"}, "init.weights: got ema, but"),
-        ({"from": "no/such"}, "init.from: no run or file no/such"),
+        ({"from": "no/such"}, "init.from: no such run or file: no/such"),
         ({"from": "s3://key:secret@bucket/run"}, "from: contains credentials"),
     ],
 )
