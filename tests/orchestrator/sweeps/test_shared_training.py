@@ -26,7 +26,7 @@ from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.engines import test_killed
-from tests.orchestrator.loop import test_evaluation_draws
+from tests.orchestrator.loop import test_evaluation
 from tests.ranks import on_ranks, until_killed
 from tests.tasks import described
 
@@ -109,7 +109,7 @@ STOPS = {
     "optimizer_stats": {"every": "2 steps"},
 }
 
-LOOP = {"accumulate": 2, "validate_every": "4 steps", "task": f"{test_evaluation_draws.__name__}:Drawing"}
+LOOP = {"accumulate": 2, "validate_every": "4 steps", "task": f"{test_evaluation.__name__}:Drawing"}
 
 
 def test_followers_train_bit_for_bit_as_alone(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_followers_train_bit_for_bit_as_alone(tmp_path: Path) -> None:
     alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
     assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, "trials end at different epochs"
     assert_the_same(shared, alone)
-    test_evaluation_draws.assert_measured_again(shared.runs[1])
+    test_evaluation.assert_measured_again(shared.runs[1])
 
 
 def test_followers_link_common_files_or_copy_them_where_links_fail(

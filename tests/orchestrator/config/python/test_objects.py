@@ -221,7 +221,7 @@ def test_model_copy_accepts_classes_and_objects() -> None:
 def test_only_experiments_can_be_run(tmp_path: Path) -> None:
     wrong: Mapping[str, Any] = {"task": Line, "epochs": 1}
     for begin in (run, sweep):
-        with pytest.raises(UsageError, match="must be an Experiment, such as load_experiment\(FILE\), got dict"):
+        with pytest.raises(UsageError, match=r"must be an Experiment, such as load_experiment\(FILE\), got dict"):
             begin(wrong, tmp_path, local=True)  # type: ignore[operator]
 
 
