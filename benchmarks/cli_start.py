@@ -5,8 +5,6 @@ Each call is a process of its own; calls go round robin. The claim: `hookyard --
     python -m benchmarks.cli_start [rounds]
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

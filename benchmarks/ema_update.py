@@ -8,8 +8,6 @@ update of a model of 4 small tensors, where only the overhead counts. The claim:
     python -m benchmarks.ema_update [repeats] [threads]
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from statistics import median

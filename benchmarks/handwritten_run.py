@@ -3,8 +3,6 @@
 python -m benchmarks.handwritten_run FOLDER
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

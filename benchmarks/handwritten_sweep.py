@@ -5,8 +5,6 @@ A trial: some epochs with averaged weights, validated, reported and checkpointed
 of its own training, validation included and checkpoints not, and the time of day to its reports.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time
@@ -51,7 +49,7 @@ class Took:
     """When each trial ended, in seconds since 1970."""
 
     @classmethod
-    def from_trials(cls, seconds: float, trials: Iterable[tuple[float, float]]) -> Took:
+    def from_trials(cls, seconds: float, trials: Iterable[tuple[float, float]]) -> "Took":
         """From when each trial ended and its own training, in any order."""
         ends, own_s = zip(*sorted(trials), strict=True)
         return cls(seconds, list(own_s), list(ends))

@@ -8,8 +8,6 @@ that set an interval for an event cost at most 3 us together, and each of the ho
     python -m benchmarks.idle_hooks [rounds]
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Mapping

@@ -15,8 +15,6 @@ Faults are named as in SIZES; without names it is all of them. Where leaks alone
 as long as those with leaks.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -1,8 +1,6 @@
 """A model whose training takes about ten times as long as its validation; in a file of its own, as what imports Ray is
 trained where Ray is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ TensorBoard, an iteration takes at most 1.10 times the raw one plus the raw cost
     python -m benchmarks.loop_overhead [rounds]
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ cores. Hookyard also records every iteration, verifies its checkpoints and write
     python -m benchmarks.one_rank_trials [trials] [rounds]
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.handwritten_sweep import class_trainable, function_trainable, hookyard, print_walls, take_turns, tuned

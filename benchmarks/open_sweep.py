@@ -7,8 +7,6 @@ The claims: `Sweep.trials` within two seconds, and `Sweep.load_stats` of one tri
     python -m benchmarks.open_sweep [trials] [rows] [rounds]
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Model and data of every loop of the overhead benchmark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

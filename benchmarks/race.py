@@ -16,8 +16,6 @@ same curves, report by report:
     python -m benchmarks.race [sweeps]
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any

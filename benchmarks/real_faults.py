@@ -7,8 +7,6 @@ run nobody.
     python -m benchmarks.real_faults [steps]
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

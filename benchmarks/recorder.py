@@ -6,8 +6,6 @@ of many rows each. The claim: a recorded row costs tens of microseconds at most,
     python -m benchmarks.recorder [rounds]
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

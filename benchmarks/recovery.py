@@ -10,8 +10,6 @@ new spare process is ready for the next kill. `Ray Train by hand` is Ray's own r
 `--folder` keeps the events of each run; a run that is already there is not repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

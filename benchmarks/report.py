@@ -8,8 +8,6 @@ most 10 MB, of which plotly.js is 4.8, and open within 2 s; findings and page wi
     python -m benchmarks.report [ranks [iterations [trials [rounds]]]]
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

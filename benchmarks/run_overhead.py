@@ -8,8 +8,6 @@ every step, verifies its checkpoints and writes TensorBoard.
     python -m benchmarks.run_overhead [rounds]
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -14,8 +14,6 @@ rank, one at a time, and contestants take turns.
     python -m benchmarks.shared_training [rounds in this process] [rounds on Ray]
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

@@ -7,8 +7,6 @@ raw one.
     python -m benchmarks.stream_overhead [rounds]
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ the next. Beside it a class Trainable with actor reuse, written by hand.
     python -m benchmarks.sweep_cost [trials] [rounds]
 """
 
-from __future__ import annotations
-
 import sys
 from statistics import mean, median
 

@@ -10,8 +10,6 @@ every row of the tables once. It needs no Ray; `benchmarks.sweep_kills` kills th
 Ends with 1 where something does not hold.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

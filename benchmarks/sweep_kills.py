@@ -11,8 +11,6 @@ once; and what had finished is left as it was.
 Ends with 1 where something does not hold.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

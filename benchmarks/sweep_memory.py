@@ -7,8 +7,6 @@ in the table of trials takes, and takes as long among a thousand as at first.
     python -m benchmarks.sweep_memory [trials]
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import tempfile

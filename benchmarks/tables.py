@@ -7,8 +7,6 @@ its own. The claim: a pandas table within 10 s, `--by rank` within 3 s, and at m
     python -m benchmarks.tables [ranks [iterations [flush]]]
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Timing side by side: contestants take turns in one process, so that what the machine does meanwhile hits them all."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ one epoch. The claim: with the default hooks an iteration takes at most 1.05 tim
     python -m benchmarks.turns_overhead [rounds]
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ look every 0.1 s, as Hookyard does.
     python -m benchmarks.two_rank_trials [trials] [rounds]
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.handwritten_sweep import hookyard, print_walls, take_turns, train_job_trainable, tuned

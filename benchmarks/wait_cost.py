@@ -7,8 +7,6 @@ what the mark costs does not depend on their number. The claim: 10 microseconds 
     python -m benchmarks.wait_cost [rounds] [iterations of a round]
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from statistics import median

@@ -8,8 +8,6 @@ matter of the ranks there are and not of how long the run has gone on.
     python -m benchmarks.watch
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable

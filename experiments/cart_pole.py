@@ -1,7 +1,5 @@
 """Policy gradients on a simulated cart with a pole: a task with a loop of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated

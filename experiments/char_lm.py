@@ -1,7 +1,5 @@
 """A character-level language model of Python's own standard library: documents of uneven length."""
 
-from __future__ import annotations
-
 import math
 import re
 import string

@@ -1,7 +1,5 @@
 """Handwritten digits: the smallest real task that ships."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

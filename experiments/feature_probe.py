@@ -1,7 +1,5 @@
 """Quality of features: nearest neighbours, and a linear classifier of few labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar

@@ -1,7 +1,5 @@
 """Fine-tuning: a network trained on MNIST learns scikit-learn's digits from a few of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 Needs transformers: `pip install "hookyard[demo,transformers]"`.
 """
 
-from __future__ import annotations
-
 import math
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence

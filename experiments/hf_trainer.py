@@ -3,8 +3,6 @@
 Needs transformers and accelerate: `pip install "hookyard[demo,transformers]"`.
 """
 
-from __future__ import annotations
-
 import os
 import sysconfig
 import tempfile

@@ -1,7 +1,5 @@
 """Flowers from a Parquet file, which Ray Data reads and prepares beside the training."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping

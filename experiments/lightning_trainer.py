@@ -3,8 +3,6 @@
 Needs pytorch-lightning: `pip install "hookyard[demo,pytorch-lightning]"`.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """MNIST without labels: features learned by SwAV and DeepCluster v2."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A GAN on MNIST: two networks, two optimizers, and turns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

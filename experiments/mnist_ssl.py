@@ -1,8 +1,6 @@
 """MNIST without labels: features learned by MoCo, BYOL and DINO, and what the tasks of other methods share with
 them."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Random views of images, a batch at a time, in torch alone."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

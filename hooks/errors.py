@@ -1,7 +1,5 @@
 """Errors of hooks, and texts of errors."""
 
-from __future__ import annotations
-
 import re
 
 LONGEST = 2_000
@@ -18,11 +16,11 @@ class HookError(RuntimeError):
         super().__init__(message)
         self.hook, self.event = hook, event
 
-    def __reduce__(self) -> tuple[type[HookError], tuple[str, str, str]]:
+    def __reduce__(self) -> "tuple[type[HookError], tuple[str, str, str]]":
         return type(self), (self.hook, self.event, str(self))
 
     @classmethod
-    def from_error(cls, hook: str, event: str, error: BaseException) -> HookError:
+    def from_error(cls, hook: str, event: str, error: BaseException) -> "HookError":
         """Describe what a hook has raised."""
         if isinstance(error, SettingError):
             return cls(hook, event, f"hooks.{hook}.{error}")

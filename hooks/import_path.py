@@ -1,7 +1,5 @@
 """Import of modules from the user's folders, by names in experiment files."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterable

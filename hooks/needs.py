@@ -1,7 +1,5 @@
 """Settings without which a field has no effect."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from operator import attrgetter
 

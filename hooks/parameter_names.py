@@ -1,7 +1,5 @@
 """Names of parameters and modules by patterns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """The plan: the hooks of each event on this rank, in order."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -78,7 +76,7 @@ class Plan:
     def _all_calls(self) -> Iterable[Call]:
         return (call for calls in self.calls.values() for call in calls)
 
-    def replace_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
+    def replace_calls(self, calls: Mapping[str, Iterable[Call]]) -> "Plan":
         """Return a copy of the plan with the calls of some events replaced, sorted by priority."""
         plan = copy(self)
         replaced = {event: tuple(sorted(new, key=lambda call: call.priority)) for event, new in calls.items()}

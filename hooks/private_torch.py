@@ -1,7 +1,5 @@
 """Torch functions beyond its public API, in one place. Checked in torch 2.9 to 2.13; the tests explain each."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterable

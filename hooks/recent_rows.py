@@ -1,7 +1,5 @@
 """The last rows of a rank."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """The state of a run that hooks read and change."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -65,11 +63,11 @@ class Clock(Protocol):
 class Weights:
     """Weights to validate with: `with weights(state):` swaps them into the model, and restores the raw weights."""
 
-    applied: Callable[[State], AbstractContextManager[Any]] = nullcontext
+    applied: "Callable[[State], AbstractContextManager[Any]]" = nullcontext
     provider: str = ""
     """Name of the hook that provides the weights, and saves them under `model`; empty for the raw weights."""
 
-    def __call__(self, state: State) -> AbstractContextManager[Any]:
+    def __call__(self, state: "State") -> AbstractContextManager[Any]:
         return self.applied(state)
 
 

@@ -13,8 +13,6 @@ HookyardError
     └── LeaseLost       another driver has taken over the run
 """
 
-from __future__ import annotations
-
 import dis
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +51,7 @@ class Problem:
     line: int | None = None
     suggestion: str | None = None
 
-    def shorten(self) -> Problem:
+    def shorten(self) -> "Problem":
         """Return the problem with long texts truncated."""
         texts = {name: shorten(value, _MAX_TEXT) for name, value in vars(self).items() if isinstance(value, str)}
         return replace(self, **texts)  # type: ignore[arg-type]  # `line` is no text
@@ -73,11 +71,11 @@ class ConfigError(UsageError):
         super().__init__("\n".join([*map(str, self.problems[:_MAX_PROBLEMS]), *rest]))
 
     @classmethod
-    def at(cls, path: str, message: str, suggestion: str | None = None) -> ConfigError:
+    def at(cls, path: str, message: str, suggestion: str | None = None) -> "ConfigError":
         """Return an error with a single problem."""
         return cls([Problem(path, message, suggestion=suggestion)])
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
+    def __reduce__(self) -> "tuple[type[ConfigError], tuple[tuple[Problem, ...]]]":
         return type(self), (self.problems,)
 
 
@@ -141,7 +139,7 @@ class DamagedFile(StorageError):
         super().__init__(f"{file} is {'missing' if what == MISSING else f'damaged: {what}'}. {advice}")
         self.file, self.what, self.advice = file, what, advice
 
-    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str, str]]:
+    def __reduce__(self) -> "tuple[type[DamagedFile], tuple[str, str, str]]":
         return type(self), (self.file, self.what, self.advice)
 
 

@@ -1,7 +1,5 @@
 """Seeding, and saving and restoring the random state of a rank."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

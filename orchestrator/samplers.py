@@ -1,7 +1,5 @@
 """Samplers for `Task.sampler`. They draw from torch's global generator, which the loop seeds for each epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pages in a real browser: headless Chromium, without a network."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

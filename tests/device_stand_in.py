@@ -1,7 +1,5 @@
 """A stand-in for a GPU: a time line of its own, on which work is done one after the other, and events on it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -24,7 +22,7 @@ class Device:
         """The host waits until all is done."""
         self.now = max(self.now, self.free_at)
 
-    def Event(self, enable_timing: bool) -> DeviceEvent:
+    def Event(self, enable_timing: bool) -> "DeviceEvent":
         self.events += 1
         return DeviceEvent(self)
 
@@ -45,7 +43,7 @@ class DeviceEvent:
         assert self._at < math.inf, "the host would wait for ever"
         self._device.now = max(self._device.now, self._at)
 
-    def elapsed_time(self, end: DeviceEvent) -> float:
+    def elapsed_time(self, end: "DeviceEvent") -> float:
         assert self.query(), "torch raises where the start is not passed"
         assert end.query(), "torch raises where the end is not passed"
         return 1000 * (end._at - self._at)

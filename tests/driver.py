@@ -1,7 +1,5 @@
 """`hookyard` in a process of its own, forked from one that has imported torch."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """Names that are no part of a library's public API: whether they are there still, and the words where they are not."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from importlib.metadata import version

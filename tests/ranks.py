@@ -1,7 +1,5 @@
 """Runs a function on several gloo ranks, each a process of its own."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Training without Hookyard, for what is to be the same with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

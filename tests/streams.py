@@ -1,7 +1,5 @@
 """Streams for tests: the points of tests/tasks.py without an index."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

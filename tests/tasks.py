@@ -1,7 +1,5 @@
 """A small task for tests: fixed random points in three classes, and a network of about a hundred weights."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Random experiments, killed and resumed, equal their references."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor

@@ -4,8 +4,6 @@ They are imported where they are tried: they set the number of threads for their
 that on.
 """
 
-from __future__ import annotations
-
 import ast
 from importlib import import_module
 from importlib.util import find_spec

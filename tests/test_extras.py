@@ -1,7 +1,5 @@
 """The package itself, or an extra that the page names, brings what pages and experiments use; never `dev`."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

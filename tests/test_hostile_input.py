@@ -4,8 +4,6 @@ place.
 `HOOKYARD_FUZZ=5000 pytest tests/test_hostile_input.py` draws as many examples of each, others every time.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

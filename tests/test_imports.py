@@ -1,7 +1,5 @@
 """Who may import whom: one direction, no cycles, and nothing heavy before it is needed."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Check the pages on migrating: their tables are whole, what they name exists, their files are valid."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, fields, replace

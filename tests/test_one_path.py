@@ -1,7 +1,5 @@
 """An experiment resolves to the same wherever that happens: each kind of swept path, in every process of a run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

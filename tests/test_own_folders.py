@@ -1,7 +1,5 @@
 """A user's own folders, whatever they are called, beside an installed Hookyard."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

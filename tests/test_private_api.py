@@ -1,7 +1,5 @@
 """Only hooks/private_torch.py and orchestrator/private_api/ use private names of Ray and torch."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

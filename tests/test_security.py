@@ -1,7 +1,5 @@
 """What docs/security.md says of files and runs that come from strangers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A clock that only the test moves, for what waits in a thread of its own."""
 
-from __future__ import annotations
-
 from math import inf
 from threading import Condition
 

@@ -19,8 +19,6 @@ head and drivers are killed, stopped and interrupted. It is compared with the sa
 `stores`: runs on an S3 server behind a proxy, which answers with errors, too late, or not at all. Needs moto.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

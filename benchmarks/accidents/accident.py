@@ -1,7 +1,5 @@
 """The hook that causes accidents, and what each of them does."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Random cases: an experiment, and the accidents that it meets."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damage to a file of a run, and what a resume may lose by it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Random runs on Ray that lose ranks, nodes, the head or their driver; each must equal the run without that."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import dataclass, replace

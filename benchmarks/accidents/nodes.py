@@ -1,7 +1,5 @@
 """The Ray cluster for cases that need one."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The outcome of a random case."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

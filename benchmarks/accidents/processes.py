@@ -1,7 +1,5 @@
 """Processes of the drivers, which accidents end."""
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import multiprocessing.util

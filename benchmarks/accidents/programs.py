@@ -1,7 +1,5 @@
 """Small programs that the random experiments train: models, data and the task."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

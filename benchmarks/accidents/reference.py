@@ -1,7 +1,5 @@
 """The loop that a case would be in plain PyTorch, written by hand."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Random runs in one process, killed and resumed; each must equal a loop written by hand."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator, Set

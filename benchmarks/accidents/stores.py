@@ -1,7 +1,5 @@
 """Random runs on an S3 server behind a proxy that fails now and then; each must equal a loop written by hand."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

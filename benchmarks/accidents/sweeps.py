@@ -1,7 +1,5 @@
 """Random sweeps in one process, killed and resumed; each must equal the same sweep without an accident."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ are installed take part.
     python -m benchmarks.gpu [--device cuda|cpu] [--only PART]
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

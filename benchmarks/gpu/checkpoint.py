@@ -4,8 +4,6 @@ still, and bytes a second beside torch.save.
     python -m benchmarks.gpu --only checkpoint
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

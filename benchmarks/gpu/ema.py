@@ -4,8 +4,6 @@ beside it.
 python -m benchmarks.gpu --only ema
 """
 
-from __future__ import annotations
-
 import torch
 
 from benchmarks.gpu.models import weights

@@ -4,8 +4,6 @@ uses the GPU.
 python -m benchmarks.gpu --only gpt2
 """
 
-from __future__ import annotations
-
 import torch
 
 from benchmarks.gpu.part import Device, print_row, run

@@ -3,8 +3,6 @@
 python -m benchmarks.gpu --only loading
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

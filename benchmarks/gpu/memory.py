@@ -3,8 +3,6 @@
 python -m benchmarks.gpu --only memory
 """
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The models that the parts train: ResNet-50 (He et al., 2015, with the stride in the middle), GPT-2 124M (Radford et
 al., 2019), and a perceptron of small layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

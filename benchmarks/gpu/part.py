@@ -1,7 +1,5 @@
 """Shared code of the parts: the device, and printing rows."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

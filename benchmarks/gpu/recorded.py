@@ -1,7 +1,5 @@
 """Recorded rows of a run, read from its files without pandas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.stats.read.dataset import open_recorded

@@ -3,8 +3,6 @@
 python -m benchmarks.gpu --only resnet50
 """
 
-from __future__ import annotations
-
 from benchmarks.gpu.part import Device, run
 from benchmarks.gpu.steps import print_ratios
 from benchmarks.gpu.workloads import Pictures, Workload

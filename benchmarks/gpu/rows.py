@@ -3,8 +3,6 @@
 python -m benchmarks.gpu --only rows
 """
 
-from __future__ import annotations
-
 import tempfile
 from time import perf_counter
 

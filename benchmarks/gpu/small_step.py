@@ -3,8 +3,6 @@
 python -m benchmarks.gpu --only small_step
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from benchmarks.gpu.part import Device, print_row, run

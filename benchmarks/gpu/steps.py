@@ -1,7 +1,5 @@
 """Steps side by side: the rows that compare a hooked step with a raw one."""
 
-from __future__ import annotations
-
 from statistics import median
 
 from benchmarks.gpu.part import print_row

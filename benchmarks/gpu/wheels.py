@@ -4,8 +4,6 @@ no network.
 python -m benchmarks.gpu.wheels
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

@@ -3,8 +3,6 @@
 The batch lies on the device, so that the comparison contains no loader and no copy; `loading` measures these.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext

@@ -5,8 +5,6 @@
 Each WHAT is a file of this folder, which describes its data and counts.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

@@ -1,8 +1,6 @@
 """An S3 server that takes its time: moto's, in a process of its own, with 30 ms added to each request, which are
 counted."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

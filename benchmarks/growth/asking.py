@@ -1,8 +1,6 @@
 """Agreement of ranks on stopping, at steps of 10 ms: its frequency, and its share of the time. The ring is
 simulated: an answer goes around twice, at 20 us from rank to rank, and the wait for a late rank comes on top."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,8 +1,6 @@
 """A checkpoint by its size in MiB, in two files of two ranks: what writing it takes each, and what of it is read back,
 in a folder and on S3 (without a delay: its requests are counted)."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext

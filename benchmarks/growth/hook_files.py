@@ -1,7 +1,5 @@
 """Files of hooks on S3 by the number of reports: fixed files of 8 MiB, and one line more in a file at each report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import IO
 

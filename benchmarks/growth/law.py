@@ -1,7 +1,5 @@
 """The law of a growth: the power of the size with which a cost grows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

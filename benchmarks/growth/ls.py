@@ -1,7 +1,5 @@
 """`hookyard ls` of a storage on S3, by the number of runs in it: requests, and seconds of requests of 30 ms."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout

@@ -6,8 +6,6 @@ machine's processors work at once: where no fewer seconds of the clock are told 
 work on it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

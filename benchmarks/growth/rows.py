@@ -8,8 +8,6 @@ time and peak of memory are its own.
     python -m benchmarks.growth rows [rows ...]
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -7,8 +7,6 @@ hours; a rank's requests are its own, and ranks make them side by side.
     python -m benchmarks.growth rows-s3 [hours ...]
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 Counts the requests of rank 0 and of every other rank. Three checkpoints are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ The trials are made up: each has files as a finished one leaves them, with repor
 One trial is missing, which the resume trains. On S3 what counts are requests; their time is with 30 ms added to each.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

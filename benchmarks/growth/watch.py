@@ -1,8 +1,6 @@
 """`watch` of a run on S3 by the number of ranks, each with 1,000 rows that a recorder wrote: the first look, and one
 more."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Needs Chromium for the report. Both pictures are written beside this file.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pty

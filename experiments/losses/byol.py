@@ -1,7 +1,5 @@
 """BYOL's loss: each view's prediction meets the target of the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations

@@ -1,7 +1,5 @@
 """DeepCluster's loss: each view predicts the cluster of its sample."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """DINO's loss: the student's distribution for each view meets the teacher's for another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The loss of distillation: the labels, and what a teacher says of each sample."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """iBOT's loss: views meet the teacher's other views, and masked patches the teacher's same patches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """MoCo's loss: a query finds its key among earlier ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

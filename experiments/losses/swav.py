@@ -1,7 +1,5 @@
 """SwAV's loss: each view predicts the codes of another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The hook `checkpoint`: when to save checkpoints, and which of them to keep."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Export of the model to a file that runs without this project."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import logging
@@ -136,7 +134,7 @@ class _Call:
     def run(self, program: Callable[..., Any]) -> Any:
         return program(*self.arguments, **self.named)
 
-    def on_cpu(self) -> _Call:
+    def on_cpu(self) -> "_Call":
         """Return the call of a copy on the CPU, because a trace fixes the device of its constants."""
         arguments, named = tree_map(
             lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named)

@@ -1,7 +1,5 @@
 """Progress lines on the terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

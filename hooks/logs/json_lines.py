@@ -1,7 +1,5 @@
 """Training numbers and metrics as JSON lines."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

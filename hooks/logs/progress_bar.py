@@ -1,7 +1,5 @@
 """Progress bars."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ An experiment sets it as `mode: max` or `min` beside a metric: in its sweep, in 
 monitors a metric. Otherwise it follows from the metric's name.
 """
 
-from __future__ import annotations
-
 import re
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Names of metrics and phases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

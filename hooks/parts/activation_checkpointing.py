@@ -1,7 +1,5 @@
 """Activation checkpointing: parts of a model recompute their activations in the backward pass."""
 
-from __future__ import annotations
-
 import random
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial

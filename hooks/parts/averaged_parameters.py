@@ -1,7 +1,5 @@
 """Moving averages of a module's parameters, and the checkpoints that a hook keeps as snapshots of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

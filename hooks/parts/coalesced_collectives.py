@@ -1,7 +1,5 @@
 """Collectives over many tensors: one call for each dtype and device, none on a single rank."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial

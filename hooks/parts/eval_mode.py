@@ -1,7 +1,5 @@
 """Use of the model during training without affecting training."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ The average of std s at step t gives the weights of step i the share (i^(g+1) - 
 Training Dynamics of Diffusion Models" (Karras et al., 2024), equations 2 to 4 and appendix C.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Tensors of which each rank holds a shard: DTensors, from `strategy: fsdp`."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

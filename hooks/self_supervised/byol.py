@@ -1,7 +1,5 @@
 """BYOL: targets by a momentum copy of the encoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

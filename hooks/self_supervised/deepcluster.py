@@ -1,7 +1,5 @@
 """DeepCluster v2: offline clustering."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 

@@ -1,7 +1,5 @@
 """DINO: self-distillation with a centered and sharpened momentum teacher."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

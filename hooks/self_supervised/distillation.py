@@ -1,7 +1,5 @@
 """Distillation from a frozen teacher."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

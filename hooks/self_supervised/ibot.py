@@ -1,7 +1,5 @@
 """iBOT: self-distillation of views and of masked patches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

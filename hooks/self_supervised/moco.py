@@ -1,7 +1,5 @@
 """MoCo: contrast with keys by a momentum encoder and a queue of earlier keys."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 

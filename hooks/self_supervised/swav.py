@@ -1,7 +1,5 @@
 """SwAV: online clustering."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

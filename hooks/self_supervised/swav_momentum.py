@@ -1,7 +1,5 @@
 """SwAV with a momentum encoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Statistics of activations."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Load of the machine and the GPU."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Memory by layer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Snapshots of memory."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from collections import Counter

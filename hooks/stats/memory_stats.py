@@ -1,7 +1,5 @@
 """Memory of the process and its GPU."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Mapping

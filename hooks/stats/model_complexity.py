@@ -1,7 +1,5 @@
 """Size of the model, and cost of a forward pass."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -64,7 +62,7 @@ class ModelComplexity(Hook):
         self._write(state, costs, samples)
         state.show(_summary(state.info))
 
-    def _write(self, state: State, costs: Mapping[str, _Cost], samples: int) -> None:
+    def _write(self, state: State, costs: "Mapping[str, _Cost]", samples: int) -> None:
         columns = ("module", "type", "parameters", "trainable_parameters", *costs[""].per_sample(samples))
         state.artifacts.mkdir(parents=True, exist_ok=True)
         with (state.artifacts / FILE).open("w", newline="") as file:

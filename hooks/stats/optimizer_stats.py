@@ -1,7 +1,5 @@
 """Norms of parameters, gradients and updates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

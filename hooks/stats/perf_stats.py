@@ -1,7 +1,5 @@
 """Time of each iteration, and throughput of each phase."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Traces by torch's profiler."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """Statistics of rows as metrics."""
 
-from __future__ import annotations
-
 import logging
 from array import array
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Facts about a run."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Throughput of training, and its share of the device's peak."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Anomaly detection: finds the operation whose gradient is NaN."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Early stopping."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Moving averages of the weights."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

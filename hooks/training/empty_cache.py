@@ -1,7 +1,5 @@
 """Release of cached GPU memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

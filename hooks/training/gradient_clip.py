@@ -1,7 +1,5 @@
 """Gradient clipping."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

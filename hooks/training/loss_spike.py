@@ -1,7 +1,5 @@
 """Loss spikes: steps with a loss far above the recent ones are skipped."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Check for NaN and infinity before each optimizer step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal

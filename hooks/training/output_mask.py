@@ -1,7 +1,5 @@
 """Mask for classes that the evaluation data lacks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Learning-rate schedules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Precise BatchNorm statistics for validation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

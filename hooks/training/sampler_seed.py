@@ -1,7 +1,5 @@
 """A new order of the training data in each epoch."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any

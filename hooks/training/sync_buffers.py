@@ -1,7 +1,5 @@
 """Equal buffers on all ranks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

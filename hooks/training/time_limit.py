@@ -1,7 +1,5 @@
 """Limit of a run's wall time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic

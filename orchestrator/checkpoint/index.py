@@ -1,7 +1,5 @@
 """The stored checkpoints of a run, and the index of their owners and labels. Does not import torch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The manifest of a checkpoint: the training progress, and the size and sha256 of each file. Needs no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping

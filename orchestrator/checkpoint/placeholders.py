@@ -1,7 +1,5 @@
 """Encoding of checkpoint values: placeholders for sharded tensors and for types that torch cannot load."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy

@@ -4,8 +4,6 @@ Tensors are sharded along their first dimension, as `torch.chunk` does. Each ran
 `shards-0000.pt`, and `shards.pt` describes in which file each shard of a tensor is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

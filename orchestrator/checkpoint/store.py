@@ -8,8 +8,6 @@ A folder is a checkpoint once it has its manifest. On disk, files are written to
 they are verified. An object store cannot rename: the files are written in their final location, the manifest last.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -142,7 +140,7 @@ class CheckpointStore:
             self.storage.delete(other)
         return name
 
-    def copy_from(self, source: CheckpointStore, name: str) -> None:
+    def copy_from(self, source: "CheckpointStore", name: str) -> None:
         """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master only."""
         manifest = source.read_manifest(name)
         self.discard_unfinished(name)

@@ -1,7 +1,5 @@
 """`hookyard compare`"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import isfinite
 from typing import Annotated, Any

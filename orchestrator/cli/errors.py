@@ -1,7 +1,5 @@
 """Errors of the command line: a message on stderr, an exit code, and no traceback for Hookyard's own errors."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any

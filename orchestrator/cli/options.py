@@ -1,7 +1,5 @@
 """The arguments and flags that several verbs share, and their completion in a shell, which reads only file names."""
 
-from __future__ import annotations
-
 from glob import glob
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Data for stdout: JSON, and tables."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout

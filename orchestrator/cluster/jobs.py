@@ -1,7 +1,5 @@
 """Jobs on a Ray cluster: submit, follow and stop them through Ray's Jobs API."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

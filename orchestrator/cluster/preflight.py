@@ -1,7 +1,5 @@
 """Preflight: checks of every node before a run starts on a cluster. Runs in the driver."""
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

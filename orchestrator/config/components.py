@@ -1,7 +1,5 @@
 """Build the task and the hooks that an experiment names. Runs in the driver and in each worker."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Load an experiment from a YAML file or plain data, and convert it back. Runs in the driver."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

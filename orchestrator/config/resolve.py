@@ -3,8 +3,6 @@
 Runs once in every process that needs an experiment: the driver, a worker, a trial's process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

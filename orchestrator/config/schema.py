@@ -1,7 +1,5 @@
 """The JSON Schema of experiment files, for editors: every key, every hook and its parameters, with their docs."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The protocol of engines, and the engines that trials can choose."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The engine `gang`: one process per rank, without Ray Train. The trials of a sweep reuse the processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass

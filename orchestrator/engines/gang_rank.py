@@ -1,7 +1,5 @@
 """A rank of a gang, in a trial's process or in an actor."""
 
-from __future__ import annotations
-
 import orchestrator.engines.preload  # noqa: F401  # acts when imported, before the large packages
 
 # isort: split

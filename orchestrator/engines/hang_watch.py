@@ -1,7 +1,5 @@
 """The hang watch: a thread that compares the loop's counters, so the loop itself does nothing. Runs in workers."""
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

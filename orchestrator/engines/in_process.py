@@ -1,7 +1,5 @@
 """The engine `in-process`, a single rank in this process without Ray; and the base class of ranks."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Generator
 from functools import cached_property

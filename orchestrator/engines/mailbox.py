@@ -1,7 +1,5 @@
 """Actors that pass lines, progress and reports from rank 0 to the driver, and requests back."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections import deque

@@ -1,7 +1,5 @@
 """Detection of nodes that are about to be preempted, such as spot machines. Runs in the driver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import monotonic
 

@@ -4,8 +4,6 @@ The collector would scan all new objects in vain, which takes a tenth of the sta
 frozen, which shortens its pauses during training. Has no effect in other processes, such as the driver.
 """
 
-from __future__ import annotations
-
 import gc
 
 import ray

@@ -1,7 +1,5 @@
 """Failures of ranks: find the first one, and decide whether a retry would fail the same way. Does not import ray."""
 
-from __future__ import annotations
-
 import os
 import sysconfig
 import time
@@ -189,12 +187,12 @@ class RankFailed(RunError):
         self.usage_error: UsageError | None = None
         """Error in the experiment's settings, which is shown without a rank."""
 
-    def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]:
+    def __reduce__(self) -> "tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]":
         arguments = self.rank, self.message, self.at, self.may_be_secondary, self.is_user_error, self.trace
         return type(self), arguments, vars(self)
 
     @classmethod
-    def from_error(cls, rank: int, error: BaseException) -> RankFailed:
+    def from_error(cls, rank: int, error: BaseException) -> "RankFailed":
         """Describe an error that a rank has just caught."""
         # A StopIteration raised in a generator, such as the loop, arrives as a RuntimeError.
         cause = error.__cause__ if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError else error
@@ -218,7 +216,7 @@ class RankFailed(RunError):
         return failure
 
     @classmethod
-    def died(cls, rank: int, folder: RunFolder | None = None) -> RankFailed:
+    def died(cls, rank: int, folder: RunFolder | None = None) -> "RankFailed":
         """Describe a rank whose process died; if the run's `folder` records a hang, the message says so."""
         hang = find_hang(folder) if folder else None
         message = f"was stopped by `hang: {{action: fail}}`: {hang}" if hang else DIED

@@ -1,7 +1,5 @@
 """Ray Data: each rank's share of a dataset that the cluster reads during training. Runs in workers."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Environment variables for Ray, its start, and the resources of a cluster or a run. Runs in the driver."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets
@@ -32,12 +30,12 @@ class Resources:
     """Amounts by Ray's names: `CPU`, `GPU`, `memory` in bytes, kinds of GPU, and a cluster's custom resources."""
 
     @classmethod
-    def required_by(cls, workers: Workers) -> Resources:
+    def required_by(cls, workers: Workers) -> "Resources":
         """Return the minimum that a run needs."""
         processes = workers.min_count + workers.spares
         return cls({name: amount * processes for name, amount in workers.bundle().items()})
 
-    def find_missing(self, present: Resources) -> dict[str, tuple[float, float]]:
+    def find_missing(self, present: "Resources") -> dict[str, tuple[float, float]]:
         """Return the resources that `present` lacks: the amount needed, and the amount present."""
         available = {name: present.amounts.get(name, 0) for name in self.amounts}
         return {name: (amount, available[name]) for name, amount in self.amounts.items() if amount > available[name]}

@@ -1,7 +1,5 @@
 """Classes of a script or notebook, which other processes cannot import, sent by value. Runs in the driver."""
 
-from __future__ import annotations
-
 import ast
 import io
 import sys

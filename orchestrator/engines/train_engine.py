@@ -1,7 +1,5 @@
 """The engine `train`: each run is a Ray Train job, with Train's fault tolerance."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -3,8 +3,6 @@
 Runs in the driver and in Ray Train's controller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from time import sleep

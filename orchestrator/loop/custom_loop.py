@@ -1,7 +1,5 @@
 """The loop around a task's own `train`: rounds, rows, reports and checkpoints. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, MutableMapping
 from numbers import Real
 from statistics import mean

@@ -1,7 +1,5 @@
 """The hooked loop: the training, and the rounds of a run that trains, evaluates, saves and reports."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Reports, which carry the metrics of a round from the loop to its driver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

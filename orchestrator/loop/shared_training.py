@@ -1,7 +1,5 @@
 """Shared training: one training loop for several runs, each with its own hooks, validation and checkpoints."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -140,14 +138,14 @@ class SharedTraining(Training):
                 " sweep.share_training: false"
             )
 
-    def remove(self, run: SharedRun, plan: Plan) -> None:
+    def remove(self, run: "SharedRun", plan: Plan) -> None:
         """Remove a run that ends. `plan` is the run's plan, without the run's own hooks."""
         self.runs.remove(run)
         if run.is_first:
             self._first_plan = plan
 
     @property
-    def _active(self) -> list[SharedRun]:
+    def _active(self) -> "list[SharedRun]":
         return cast(list[SharedRun], self.runs)
 
     def _joint_plan(self) -> Plan:

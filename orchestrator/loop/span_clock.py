@@ -1,7 +1,5 @@
 """The span clock: where the time of each iteration went."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -117,7 +115,7 @@ class DeviceTimestamp:
         self.event = free.pop() if free else torch.cuda.Event(enable_timing=True)
         self.event.record()
 
-    def __sub__(self, earlier: DeviceTimestamp) -> DeviceSpan:
+    def __sub__(self, earlier: "DeviceTimestamp") -> "DeviceSpan":
         span = DeviceSpan()
         span.add(earlier, self)
         return span
@@ -151,11 +149,11 @@ class DeviceSpan:
 
     __float__ = resolve
 
-    def __radd__(self, seconds: float) -> DeviceSpan:
+    def __radd__(self, seconds: float) -> "DeviceSpan":
         self._seconds += seconds
         return self
 
-    def __iadd__(self, other: DeviceSpan | float) -> DeviceSpan:
+    def __iadd__(self, other: "DeviceSpan | float") -> "DeviceSpan":
         if isinstance(other, float):
             self._seconds += other
             return self

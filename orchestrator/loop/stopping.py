@@ -1,7 +1,5 @@
 """Stopping: all ranks end a run at the same iteration."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter

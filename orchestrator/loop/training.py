@@ -1,7 +1,5 @@
 """Training: a task's model, optimizers, schedules and data, and the training phases. Runs in workers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The training loop: rounds of training, validation and a report. Runs in a worker."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The rank of this process, and its communication with the other ranks. Runs in workers."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field

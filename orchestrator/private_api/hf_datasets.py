@@ -1,7 +1,5 @@
 """Private state of an IterableDataset of Hugging Face's `datasets` (5.2)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """Ray core and Ray Train: the import path of workers, a local Ray's processes, drained nodes, wrapped failures."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

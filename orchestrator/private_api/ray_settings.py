@@ -1,7 +1,5 @@
 """Environment variables of Ray, few of which are documented. Imports no Ray, which reads them at import."""
 
-from __future__ import annotations
-
 import json
 import os
 

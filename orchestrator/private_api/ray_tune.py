@@ -1,7 +1,5 @@
 """Ray Tune: its loop over trials, its progress callback, and its schedulers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Files that hooks write; on an object store, uploaded from a temporary folder."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

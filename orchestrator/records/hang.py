@@ -1,7 +1,5 @@
 """Reports of ranks while one makes no progress, and the rule to find the hung rank. Imports neither ray nor torch."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Its claims are files in the run's folder, on a disk, NFS or an object store. Imports neither ray nor torch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -99,7 +97,7 @@ LEASE_TTL_S = 120.0
 are also retried for this long. NFS shows a change within half this time."""
 _WAIT_S = 0.2
 
-_leases: dict[str, Lease] = {}
+_leases: "dict[str, Lease]" = {}
 """Leases that this process holds or requests, by the names of their claims."""
 
 State = Literal["requested", "held", "released"]

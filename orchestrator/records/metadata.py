@@ -1,7 +1,5 @@
 """Metadata of a run (`run.json`) and of its attempts (`attempt.json`). Imports neither ray nor torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Versions, code and command line of a run, without secrets."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -1,7 +1,5 @@
 """Removal of a run with all its files, in a safe order. Runs in the driver."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress

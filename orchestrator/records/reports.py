@@ -1,7 +1,5 @@
 """The reports of a run, in metrics.jsonl. Imports no pandas, so that `ls` and `show` are quick."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

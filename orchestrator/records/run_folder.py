@@ -1,7 +1,5 @@
 """The folder of a run: its metadata, experiment, attempts and reports; and the runs in a storage, also new ones."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +95,7 @@ class RunFolder:
         self.name = self.storage.name
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
+    def open(cls, path: str | Path) -> "RunFolder":
         """Return a run that exists; raises UsageError otherwise."""
         folder = cls(path)
         folder.storage.reach()
@@ -202,7 +200,7 @@ class RunFolder:
     def _lease_folder(self, metadata: RunMetadata) -> Storage:
         return self.storage.parent.parent if metadata.trial else self.storage
 
-    def evaluated_run(self) -> RunFolder:
+    def evaluated_run(self) -> "RunFolder":
         return RunFolder(self.storage.parent.parent)
 
     # The experiment

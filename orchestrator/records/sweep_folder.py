@@ -1,7 +1,5 @@
 """The folder of a sweep: its own run.json and experiment.yaml, and a run for each trial under `trials/`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.errors import UsageError

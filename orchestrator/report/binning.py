@@ -1,7 +1,5 @@
 """Binning: fewer points that keep the extremes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

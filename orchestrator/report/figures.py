@@ -1,7 +1,5 @@
 """Charts: plotly figures in the page's style, which CSS adapts to light and dark themes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -77,7 +75,7 @@ class Line:
     high: Floats | None = None
 
     @classmethod
-    def of(cls, name: str, envelope: pd.DataFrame, color: str = COLORS[0]) -> Line:
+    def of(cls, name: str, envelope: pd.DataFrame, color: str = COLORS[0]) -> "Line":
         """Make a line of an envelope's means, with a band from the smallest to the largest values."""
         mean, low, high = envelope[["mean", "low", "high"]].to_numpy().T
         return cls(name, envelope.index.to_numpy(), mean, color, low, high)

@@ -3,8 +3,6 @@
 Tables have rounded values, which show all digits on hover.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

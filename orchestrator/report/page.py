@@ -1,7 +1,5 @@
 """The page: one self-contained document, which loads nothing and runs no scripts but its own."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

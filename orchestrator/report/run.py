@@ -1,7 +1,5 @@
 """The page of a run."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Mapping, Sequence

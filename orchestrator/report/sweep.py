@@ -1,7 +1,5 @@
 """The page of a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Weight averages for any std, computed after training from the snapshots of `ema`. Needs neither Ray nor the task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO

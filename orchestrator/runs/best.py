@@ -1,7 +1,5 @@
 """The best report of a run, its checkpoint, and commands to use it. Does not need torch."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """New runs that continue from a checkpoint of another run. Used in the driver."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

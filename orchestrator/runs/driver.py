@@ -1,7 +1,5 @@
 """Starting and resuming a run. Runs in the driver."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in the driver."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -76,7 +74,7 @@ class Evaluation:
     @classmethod
     def prepare(
         cls, run: RunFolder, label: str, phase: Phase, overrides: Iterable[str] = (), workers: int | None = None
-    ) -> Evaluation:
+    ) -> "Evaluation":
         """Prepare the evaluation of `best`, `last` or a named checkpoint, with overrides of the run's experiment.
 
         Raises UsageError if the checkpoint is missing or damaged, the run had no such data, or its task cannot be

@@ -1,7 +1,5 @@
 """Checks the checksums of all files of a run, or of a sweep and its trials. Needs neither Ray nor torch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress

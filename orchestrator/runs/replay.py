@@ -1,8 +1,6 @@
 """Replay of an iteration from the nearest checkpoint before it, on this machine and without Ray. Writes nothing to the
 run."""
 
-from __future__ import annotations
-
 import multiprocessing
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The samples of a run's batches, found by running the code that made the batches again. Does not need Ray."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Requests are retried while a store does not answer.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Storage: files in a folder or under a URL, read and written the same way."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import os
@@ -96,11 +94,11 @@ class Storage:
         self._remote: Any = None if self.local else Remote(text)
         self.root: str = self._remote.root if self._remote else str(self.local)
 
-    def at(self, path: str) -> Storage:
+    def at(self, path: str) -> "Storage":
         """Return the storage at another path, with the options and credentials of this one."""
         return Storage(with_access_of(self.location, path))
 
-    def __truediv__(self, part: str) -> Storage:
+    def __truediv__(self, part: str) -> "Storage":
         inside = copy.copy(self)
         inside.location, inside.root = join_location(self.location, part), f"{self.root}/{part}"
         inside.local = self.local / part if self.local else None
@@ -119,7 +117,7 @@ class Storage:
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
-    def parent(self) -> Storage:
+    def parent(self) -> "Storage":
         folder, options = split_options(self.location)
         around = copy.copy(self)
         around.location, around.root = f"{posixpath.dirname(folder.rstrip('/'))}{options}", posixpath.dirname(self.root)
@@ -287,7 +285,7 @@ class Storage:
         with self.create(name) as file:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
-    def link(self, name: str, source: Storage, file: str) -> bool:
+    def link(self, name: str, source: "Storage", file: str) -> bool:
         """Hard-link a file of another storage; return False if that is impossible or the file is missing."""
         if self.local is None or source.local is None:
             return False

@@ -1,7 +1,5 @@
 """JSON files in a storage: written with a checksum, validated when read. Imports neither torch nor pandas."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """The driver of a sweep: runs its trials under Ray Tune or in this process, and shows their progress."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """State of a running sweep: the search, the stopping rules, the index of trials, and the terminal output."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

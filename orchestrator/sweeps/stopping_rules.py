@@ -1,7 +1,5 @@
 """Rules that stop a trial early, and limits that end the sweep. Used in the driver; does not need Ray."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Frames: a run or a sweep rendered as text and tables, for `watch` and for the driver's terminal."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 A thread of the driver, because the driver itself waits for the ranks.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Ctrl-C: the first requests the run to save and end, the second exits immediately. Used in the driver."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Escapes of control characters, which make the text of stored runs safe for a terminal."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

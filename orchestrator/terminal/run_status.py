@@ -1,7 +1,5 @@
 """The current state of a run, read from its files: progress, speed, ranks, findings, and hangs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, time

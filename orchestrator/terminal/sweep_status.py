@@ -1,7 +1,5 @@
 """The current state of a sweep, read from its trials' files: running, best and failed trials."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

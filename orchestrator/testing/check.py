@@ -1,7 +1,5 @@
 """`check_hook`, the counterpart of scikit-learn's check_estimator for hooks."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Small runs with the hook under test: uninterrupted, or stopped and resumed at every report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Two gloo ranks in separate processes, which persist for a whole test session."""
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import pickle

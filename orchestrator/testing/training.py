@@ -1,7 +1,5 @@
 """A small task, a ready state, and a short loop on the CPU."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

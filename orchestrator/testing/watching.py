@@ -1,7 +1,5 @@
 """Watched calls of a hook: device reads, collectives, columns, and shared state; and differences of nested values."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A Ray cluster of three hosts, begun by `ray up` over ssh; without the right to make hosts its tests are skipped."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

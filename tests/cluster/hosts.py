@@ -4,8 +4,6 @@ A host is a set of Linux namespaces. They share the disk, as machines with one i
 they write to /tmp and to root's home is their own. All are gone when their first process is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

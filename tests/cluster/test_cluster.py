@@ -3,8 +3,6 @@
 The tests stand in the order in which they leave the hosts: the last one loses one for good.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

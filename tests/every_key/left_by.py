@@ -1,7 +1,5 @@
 """Everything that a run leaves behind, as text to compare."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Small tasks in which each key of an experiment has an effect."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

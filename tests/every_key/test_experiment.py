@@ -1,7 +1,5 @@
 """Each key of an experiment changes the run, or is refused."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

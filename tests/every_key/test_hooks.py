@@ -1,7 +1,5 @@
 """Each field of each hook changes the run, or is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Each key of a sweep changes its trials, or is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """A key, another value for it, and a test of its effect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

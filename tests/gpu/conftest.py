@@ -1,8 +1,6 @@
 """The device that the tests for a GPU run on: `pytest tests/gpu -m gpu`, or with `--device cpu` what of them a CPU can
 run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What hooks that ship need to run here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

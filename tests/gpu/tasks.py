@@ -1,7 +1,5 @@
 """Tasks for the tests on a device, the raw loop that they are compared with, and a loop on a device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

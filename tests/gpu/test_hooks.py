@@ -1,7 +1,5 @@
 """Every hook that ships runs on the device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

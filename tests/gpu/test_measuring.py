@@ -1,7 +1,5 @@
 """What is measured on the device is what the device says itself."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks on GPUs: shards on one, and what needs two."""
 
-from __future__ import annotations
-
 import copy
 import os
 import threading

@@ -1,7 +1,5 @@
 """On a device too what saves memory changes no number: activations that are not kept, and batches in pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """On a device too the loop trains as torch's own does, bit for bit, and goes on from its own checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

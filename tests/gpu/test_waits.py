@@ -1,7 +1,5 @@
 """Nothing on the step path waits for the GPU, but for what says so: torch raises where something does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path

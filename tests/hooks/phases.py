@@ -1,7 +1,5 @@
 """Phases in miniature: fires the events around iterations as the loop does, without training anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

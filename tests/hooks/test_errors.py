@@ -1,7 +1,5 @@
 """An error's own words."""
 
-from __future__ import annotations
-
 from weakref import ref
 
 import torch

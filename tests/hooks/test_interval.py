@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import product
 from typing import Any, get_args, get_type_hints
 

@@ -1,7 +1,5 @@
 """What Hookyard takes from torch beyond its public API is there, and does what it is taken for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

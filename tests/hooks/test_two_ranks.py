@@ -1,7 +1,5 @@
 """Many hooks in one run on two ranks: what must be alike is alike, and each rank has its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The public API, pinned: what is added or taken away here is a decision."""
 
-from __future__ import annotations
-
 import hooks
 import orchestrator
 

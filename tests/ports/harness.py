@@ -1,7 +1,5 @@
 """What a port and its raw loop share: data, the order of the samples, and the comparison of what both have trained."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

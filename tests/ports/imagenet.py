@@ -1,8 +1,6 @@
 """pytorch/examples imagenet: SGD with momentum and weight decay, top-5 accuracy, data parallel; the rate warms up in
 steps here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """pytorch/examples siamese_network: pairs of images, drawn as they are fetched, in training and in validation."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any

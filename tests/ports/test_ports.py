@@ -1,7 +1,5 @@
 """Every port equals its raw loop bit for bit: undisturbed, and killed and resumed in training and in validation."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The original trains on the loss's sum over the batch; a task's loss is the mean 
 loop's here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

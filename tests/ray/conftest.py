@@ -1,7 +1,5 @@
 """One Ray for all tests that need it, and a folder outside the project with a task and hooks of its own."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Iterator

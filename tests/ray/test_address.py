@@ -1,7 +1,5 @@
 """Sending a job to a cluster that `ray start` began; which Ray is joined."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

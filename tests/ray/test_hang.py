@@ -1,7 +1,5 @@
 """Ranks that stand still on Ray, and what Ctrl-C leaves: no process of the run."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,8 +1,6 @@
 """Nodes that are drained, and ranks that get SIGTERM: the run saves, and continues on another node without repeating a
 step."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Runs on Ray: their tables, killed ranks and drivers, interrupts and failures."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Searches, schedulers, rules and populations on Ray; the metric is a known function of a hook's field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Sweeps whose ranks, trials or driver are killed with SIGKILL: the same trials with the same results, none run
 twice."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A sweep on warm gangs in Ray Tune: what trials choose, reach and cost; what fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Tests of how workers start use ordinary ones.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Reading numbers from rows, metrics and the state, and hyperparameters from the experiment, for loggers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from numbers import Real

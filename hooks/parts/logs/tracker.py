@@ -1,7 +1,5 @@
 """The base of hooks that send a run to a tracking service, from a separate thread."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Statistics of recorded columns over windows of iterations, and the curves that trackers draw of them."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -199,7 +197,7 @@ class Windows:
             self._values_of(self._phase, name, column).extend(numbers)
             self._changed.add(name)
 
-    def _values_of(self, phase: str, name: str, column: str) -> _Values:
+    def _values_of(self, phase: str, name: str, column: str) -> "_Values":
         of_phase = self._values.setdefault(phase, {})
         if name not in of_phase:
             default = Statistic(column, "mean" if _AVERAGED.search(column) else "current", self._window)

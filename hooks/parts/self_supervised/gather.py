@@ -1,7 +1,5 @@
 """Gathering rows of all ranks."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor

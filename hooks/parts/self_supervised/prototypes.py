@@ -1,7 +1,5 @@
 """Prototypes: the directions that embeddings are assigned to, and the code that the SwAV hooks and losses share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 

@@ -3,8 +3,6 @@
 Centering and sharpening of the outputs prevent collapse in DINO and iBOT.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sized
 from copy import deepcopy

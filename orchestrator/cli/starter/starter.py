@@ -1,7 +1,5 @@
 """Two spirals: a task and a hook to start from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Conflicts between the sections of an experiment, each of which is valid on its own, and settings never reached."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of a task with a custom training loop: the keys that it reads, and errors for keys without effect."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of the data that a task returns for its phases, as far as possible before a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any

@@ -1,7 +1,5 @@
 """Suggestions for unknown keys that exist elsewhere in an experiment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The metrics that an experiment monitors: their modes, and those that no report can hold."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from inspect import get_annotations
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Paths of a sweep's space that change only hooks that observe, so that trials can share one training run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

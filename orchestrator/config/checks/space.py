@@ -1,7 +1,5 @@
 """The space of a sweep: which paths depend on others, and how many trials there are."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

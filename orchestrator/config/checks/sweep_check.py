@@ -1,7 +1,5 @@
 """Checks of a sweep: its settings together, and each value of its space in the experiment."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

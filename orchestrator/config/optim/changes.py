@@ -1,7 +1,5 @@
 """Values that may change during a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Optimizers and their schedulers: defaults from the task, and checks before there is a model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The optimizer: torch's, a custom class, or the task's own. Checked in the driver, built in each worker."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """Parameter groups: separate optimizer arguments for parameters selected by name. Checked in the driver, built in
 each worker."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile

@@ -3,8 +3,6 @@
 Checked in the driver, built in each worker.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +135,7 @@ class Timeline:
 class Schedule:
     """The rates of an optimizer over the run: one scheduler, or several with their parts of the run."""
 
-    phases: tuple[LRPhase, ...]
+    phases: "tuple[LRPhase, ...]"
     timeline: Timeline
 
     @classmethod
@@ -170,7 +168,7 @@ class Schedule:
         return PhasedLR(optimizer, self.phases, lambda phase: phase.build(task, optimizer))
 
 
-def _make_single(scheduler: Component, task: type[Task], timeline: Timeline, path: str) -> tuple[LRPhase, ...]:
+def _make_single(scheduler: Component, task: type[Task], timeline: Timeline, path: str) -> "tuple[LRPhase, ...]":
     """Return the phases of a single scheduler: a warm-up if there is one, then the scheduler."""
     kind = scheduler.type
     arguments, extra_keys = _split(scheduler, task, WarmUp, path)
@@ -202,7 +200,7 @@ def _make_single(scheduler: Component, task: type[Task], timeline: Timeline, pat
 
 def _make_several(
     schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str
-) -> Iterator[LRPhase]:
+) -> "Iterator[LRPhase]":
     """Yield the phases of a list of schedulers, which begin together, or each where another ends."""
     if timeline.every is None:
         raise ConfigError.at(path, "a list of schedulers needs the hook param_scheduler")

@@ -1,7 +1,5 @@
 """Classes that a config names: in a table, at an entry point, or as `module:Class`, and the errors of their code."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Classes and objects in an experiment made in Python, converted to the data of a file. Used in the driver."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """Check the arguments that a config gives to a class: names, types and ranges, one problem for each mistake."""
 
-from __future__ import annotations
-
 import ast
 import collections.abc
 import dataclasses

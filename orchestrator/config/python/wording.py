@@ -1,7 +1,5 @@
 """Conversion of pydantic's errors to problems, one for each location."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

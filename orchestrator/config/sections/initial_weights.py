@@ -1,7 +1,5 @@
 """Initial weights of a model, from another run or a file. Used in the driver and in workers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from typing import Annotated, Self

@@ -1,7 +1,5 @@
 """The `sweep:` section: the search and its space with its domains, the comparison of trials, and their end."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

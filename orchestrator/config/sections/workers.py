@@ -1,7 +1,5 @@
 """The workers: the processes of a run, the resources of each, and how they share the model."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt

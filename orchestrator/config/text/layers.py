@@ -1,7 +1,5 @@
 """An experiment file over its bases, and `key=value` overrides over that. Runs in the driver."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

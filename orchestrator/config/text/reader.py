@@ -1,7 +1,5 @@
 """Read YAML into plain data with the location of every key, and write it back so that it reads the same."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """An experiment as written, before defaults are filled in; workers and trials receive it, and a run keeps it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace

@@ -1,7 +1,5 @@
 """Map-style data, whose position in an epoch is a number of samples. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable

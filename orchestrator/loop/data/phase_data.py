@@ -1,7 +1,5 @@
 """The interface of one phase's data."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The data of all phases: train, val and test. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The order of an epoch's samples, by default or of a task's own sampler, and this rank's share of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import index
 from typing import Any

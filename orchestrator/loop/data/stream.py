@@ -1,7 +1,5 @@
 """Iterable datasets, and loaders that keep their own position. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any

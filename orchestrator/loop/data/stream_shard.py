@@ -1,7 +1,5 @@
 """A process's share of an iterable dataset, by rank and loader process, and the position in it."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from copy import copy, deepcopy

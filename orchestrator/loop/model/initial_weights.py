@@ -1,7 +1,5 @@
 """Initial weights: finding them, in the driver and on each rank, and loading those that match the model."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Building a model for data-parallel training with DDP or FSDP, also on torch's meta device. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from copy import copy

@@ -1,7 +1,5 @@
 """Settings of an experiment for the model, before it is wrapped, and for torch during training."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Writing of a checkpoint's files in the background, by a thread that writes a copy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait

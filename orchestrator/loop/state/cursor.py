@@ -1,7 +1,5 @@
 """Training progress of a run, within the current epoch and round. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hooks.state import State

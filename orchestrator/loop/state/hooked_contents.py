@@ -1,7 +1,5 @@
 """Checkpoint contents of the hooked loop: model, optimizers, position in the data, running means."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

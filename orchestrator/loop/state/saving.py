@@ -1,7 +1,5 @@
 """Writing and restoring of checkpoints by all ranks, whatever the contents, and its costs. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Automatic microbatching: a batch that does not fit in memory is computed in pieces. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Changes of settings during the run, from the section `changes`. Runs in workers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

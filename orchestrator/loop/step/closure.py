@@ -1,7 +1,5 @@
 """Iterations of an optimizer that evaluates the loss several times in a step, such as LBFGS. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import reduce
 from operator import add

@@ -1,7 +1,5 @@
 """Iterations: the stages from batch to recorded row, in training and in evaluation."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

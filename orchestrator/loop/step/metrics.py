@@ -1,7 +1,5 @@
 """Metrics of a phase: means over the samples of all ranks, and the task's meters. Runs in workers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat

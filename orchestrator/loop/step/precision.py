@@ -1,7 +1,5 @@
 """Numeric precision of the forward pass, and loss scaling."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar

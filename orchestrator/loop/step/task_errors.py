@@ -1,7 +1,5 @@
 """Checks of what the task's methods return; errors name the line in the task's file. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """The transfer of batches to the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """Iterations in which several optimizers train in turn, as for a GAN. Runs in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Comparison of a sweep's trials: table, parallel coordinates, configurations, importance, Pareto front and curves."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any

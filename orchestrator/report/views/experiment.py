@@ -1,7 +1,5 @@
 """The experiment, its environment, and the best checkpoint to use."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import astuple

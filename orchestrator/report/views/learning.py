@@ -1,7 +1,5 @@
 """Curves over a run: loss, reported metrics, memory and other columns of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

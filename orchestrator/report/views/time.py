@@ -1,7 +1,5 @@
 """Time per rank, span, iteration and hook."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

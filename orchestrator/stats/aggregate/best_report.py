@@ -1,7 +1,5 @@
 """The best of several reports, and divergence. Does not import pandas, so that `show` starts quickly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

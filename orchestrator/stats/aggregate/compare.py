@@ -5,8 +5,6 @@ are split into N_BLOCKS blocks of equal length, and a permutation test compares 
 is significant if fewer than one in a hundred permutations give one as large. The effect of another seed is unknown.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

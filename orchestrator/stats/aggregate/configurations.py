@@ -1,7 +1,5 @@
 """Configurations: trials of a sweep that differ only in their seed, and Student's t for them. Imports no pandas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

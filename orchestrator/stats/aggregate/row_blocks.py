@@ -5,8 +5,6 @@ columns `X high`, `X total`, `X known` (the number of finite values) and, except
 `phase`, `rows`, its `first` iteration, its last `iteration`, and the `step` by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from orchestrator.stats.aggregate.spans import SPANS

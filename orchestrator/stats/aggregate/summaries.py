@@ -1,7 +1,5 @@
 """Summaries of a run's rows or hook costs, by column, rank, node, phase, span or hook."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from math import ceil

@@ -4,8 +4,6 @@ Only the driver writes it. A resume first removes the trials that will run again
 without a line are read from their folders, so the index may be incomplete or missing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -78,7 +76,7 @@ class TrialRecord:
         )
 
     @classmethod
-    def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> TrialRecord:
+    def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> "TrialRecord":
         """Read a trial's folder. Raises DamagedFile."""
         metadata, attempts, lines = folder.read_metadata(), folder.read_attempts(), folder.read_reports()
         reports = drop_superseded(lines, attempts)

@@ -1,7 +1,5 @@
 """Resource usage: the time and memory that a run took."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

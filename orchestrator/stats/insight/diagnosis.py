@@ -1,7 +1,5 @@
 """A diagnosis: all findings on a run, the most serious first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """A finding on a run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

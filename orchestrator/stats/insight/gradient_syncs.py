@@ -1,7 +1,5 @@
 """Training split at the points at which ranks synchronize gradients, so that ranks can be compared between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,5 +117,5 @@ def _number_syncs(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
     return sync, True
 
 
-def find_rank_with_max(values: pd.Series[Any]) -> int:
+def find_rank_with_max(values: "pd.Series[Any]") -> int:
     return int(values.index[int(np.nanargmax(values.to_numpy(dtype=float)))])

@@ -1,7 +1,5 @@
 """Loss anomalies: NaN, divergence, and losses that never changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory: leaks, imbalance across ranks, and memory that is nearly full."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

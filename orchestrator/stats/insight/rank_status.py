@@ -1,7 +1,5 @@
 """Rank status: the current training speed, and each rank compared with the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

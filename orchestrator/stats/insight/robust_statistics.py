@@ -1,7 +1,5 @@
 """Robust statistics of autocorrelated series."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

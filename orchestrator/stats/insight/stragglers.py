@@ -1,7 +1,5 @@
 """Stragglers: ranks for which the others wait."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

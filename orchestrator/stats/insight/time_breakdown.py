@@ -1,7 +1,5 @@
 """Time breakdown: time for data, hooks and checkpoints, and outside all spans."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +28,7 @@ def sum_times(rows: Rows) -> pd.DataFrame:
     return rows.aggregate({"all_s": select_total("step_s"), **sums}, ["rank"], table=rows.blocks)
 
 
-def _compute_shares(seconds: pd.DataFrame, span: str) -> pd.Series[Any]:
+def _compute_shares(seconds: pd.DataFrame, span: str) -> "pd.Series[Any]":
     """Return the share of a span in each rank's time; empty if nothing was timed."""
     if not {span, "step_s"} <= set(seconds.columns) or not seconds["step_s"].sum() > 0:
         return pd.Series(dtype=float)

@@ -1,7 +1,5 @@
 """Columns of rows, and one type for each, although files may have different types."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain

@@ -1,7 +1,5 @@
 """The rows that the ranks of a run recorded, as a dataset of pyarrow's: only what a question needs is read."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -104,7 +102,7 @@ def open_recorded(storage: Storage, table: str = "rows") -> Source:
     return make_source(storage, files, read_schemas(storage, files))
 
 
-def make_source(storage: Storage, files: RecordedFiles, schemas: Schemas, more: Iterable[pa.Table] = ()) -> Source:
+def make_source(storage: Storage, files: RecordedFiles, schemas: "Schemas", more: Iterable[pa.Table] = ()) -> Source:
     """Return the rows of some files, and `more`, in the columns of `schemas.merged`."""
     schema = schemas.merged
     if not schema.names:

@@ -1,7 +1,5 @@
 """Readers of the newest data in growing files. They read each byte once."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The files that ranks recorded, selected so that each row is in exactly one of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Rows and hook costs of all ranks as DataFrames, without superseded ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 

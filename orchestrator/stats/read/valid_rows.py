@@ -4,8 +4,6 @@ A row is superseded once a later attempt trains its iteration again. That follow
 attempts, never from the files. A follower's training rows are in the folder of its leader.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache

@@ -4,8 +4,6 @@ A stream has them in the padding after each message's metadata, a Parquet file i
 The first message of a stream also has the length that the stream had at the last sync.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from contextlib import suppress

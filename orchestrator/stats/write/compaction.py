@@ -1,7 +1,5 @@
 """Compaction of an ended run's files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Values of rows on a GPU, copied in one transfer that does not wait for later work."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

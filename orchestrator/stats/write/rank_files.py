@@ -1,7 +1,5 @@
 """The files of one rank: growing Arrow streams, later rewritten as Parquet segments."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The recorder: buffers the rows of one rank and writes them."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Batches of one rank's rows, and its last rows."""
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping

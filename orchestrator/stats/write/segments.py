@@ -1,7 +1,5 @@
 """Segments: Parquet files of one rank, which no longer grow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

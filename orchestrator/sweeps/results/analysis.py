@@ -1,7 +1,5 @@
 """Analysis of a sweep's trials: their order, the Pareto front and parameter importance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ Paired t tests compare trials with the same values. Otherwise, permutation tests
 `aggregate.compare` does with parts of a run; with repeats, Welch's t test compares the best configurations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import comb, isnan, sqrt
 from typing import Any

@@ -1,7 +1,5 @@
 """Exploits of a population: which trial continued from another's weights, when, and with which values."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Trials of earlier attempts of a sweep: which have ended, which resume, and their reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ A configuration is eliminated if this probability is at most level / (C - 1), fo
 is eliminated with a probability of at most `level`, if the differences between seeds are normally distributed.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Runs the trials of a sweep under Ray Tune. Used in the driver."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ray Tune's schedulers for a sweep, and the keys of a trial's config and results. Used in the driver."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict

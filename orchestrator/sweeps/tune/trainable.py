@@ -1,7 +1,5 @@
 """A trial of a sweep, or trials that share a training run, run by Ray Tune on an engine."""
 
-from __future__ import annotations
-
 import orchestrator.engines.preload  # noqa: F401  # acts when imported, before the large packages
 
 # isort: split

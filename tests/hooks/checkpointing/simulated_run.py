@@ -1,7 +1,5 @@
 """A simulated run with checkpoint hooks, on a store that records its calls."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """When checkpoints are asked for, which are kept, and what a resume knows."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path

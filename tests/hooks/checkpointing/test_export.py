@@ -1,7 +1,5 @@
 """What is exported against the model in eval mode; and that training does not notice."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Lines for people, against hand calculations on a clock that tests move."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """scalars.jsonl, read back with the standard library."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MLflow, as its own client finds the run in a SQLite file."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

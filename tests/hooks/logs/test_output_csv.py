@@ -1,7 +1,5 @@
 """Lines of predictions against the model's own outputs, sample by sample."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress bars: which moves are drawn, and that they end."""
 
-from __future__ import annotations
-
 from hooks import State
 from hooks.interval import Interval
 from hooks.logs.progress_bar import ProgressBar

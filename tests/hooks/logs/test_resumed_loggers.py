@@ -1,8 +1,6 @@
 """Loggers in the real loop: a run that goes on from a checkpoint in mid-epoch says what one without interruption
 says."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

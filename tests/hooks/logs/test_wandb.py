@@ -1,7 +1,5 @@
 """Weights & Biases, as its own client writes the run offline."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which way metrics are better: told by names, and by experiments as they are written."""
 
-from __future__ import annotations
-
 import pytest
 
 from hooks.metrics.direction import declared_modes, direction, directions, find_monitored_metrics

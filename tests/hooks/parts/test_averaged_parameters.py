@@ -1,7 +1,5 @@
 """The average of parameters of any type, on any device, as the EMA hook keeps it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The model is used while it trains, and the training does not notice."""
 
-from __future__ import annotations
-
 import random
 from contextlib import nullcontext
 from typing import Any

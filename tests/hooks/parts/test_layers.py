@@ -1,7 +1,5 @@
 """Values by layer: what is read back with pandas, and what a resumed run drops."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

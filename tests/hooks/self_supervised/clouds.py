@@ -1,7 +1,5 @@
 """A small self-supervised task for tests: points around a few centers, seen through fixed noise."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

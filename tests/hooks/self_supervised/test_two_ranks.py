@@ -1,7 +1,5 @@
 """Each self-supervised method on two ranks, against one rank with the joined batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Views in miniature: a task of two views for each method, and training by hand on given batches."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Activations against the formulas, taken from the layers by hand."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from pathlib import Path
 from typing import Any

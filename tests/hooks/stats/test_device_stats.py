@@ -1,7 +1,5 @@
 """The machine against psutil; the GPU against torch, whose readings are replaced."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory by layer: the sizes of outputs by arithmetic, CUDA's against an allocator whose readings are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

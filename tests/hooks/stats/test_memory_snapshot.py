@@ -1,7 +1,5 @@
 """What is in memory, against tensors and allocations of known size; CUDA's snapshots against a stand-in for torch's."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

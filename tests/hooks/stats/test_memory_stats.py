@@ -1,7 +1,5 @@
 """Memory: RSS against psutil, CUDA against an allocator whose peaks are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Parameters, FLOPs and activations against sums by hand."""
 
-from __future__ import annotations
-
 import csv
 from itertools import pairwise
 from pathlib import Path

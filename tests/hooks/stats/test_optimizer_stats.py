@@ -1,7 +1,5 @@
 """Norms against a step of torch's optimizers done by hand."""
 
-from __future__ import annotations
-
 import gc
 import math
 from copy import deepcopy

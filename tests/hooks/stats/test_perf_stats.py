@@ -1,7 +1,5 @@
 """Throughput from counted samples and each phase's own wall time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Traces read back: which iterations are in them, and that the profiler ends once, whatever happens."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statistics of rows in reports, against the same rows by NumPy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run says of itself, against the experiment and against the loop that trains it."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 from types import SimpleNamespace

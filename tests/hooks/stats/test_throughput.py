@@ -1,7 +1,5 @@
 """Speed by hand from rows that are given, and from a run's own rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """References for averages of weights, and the checkpoints that they pass through."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

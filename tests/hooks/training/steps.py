@@ -1,7 +1,5 @@
 """Training in miniature: fires the events of optimizer steps as the loop does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

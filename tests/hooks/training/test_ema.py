@@ -1,7 +1,5 @@
 """The moving average of the weights, against torch and against the formulas it comes from, and validation with it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field

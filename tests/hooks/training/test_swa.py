@@ -1,7 +1,5 @@
 """Stochastic weight averaging as torch.optim.swa_utils has it, made of ema and a scheduler."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

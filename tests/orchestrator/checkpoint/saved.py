@@ -1,7 +1,5 @@
 """Checkpoints saved as the loop saves them, and a kill at any operation of their storage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

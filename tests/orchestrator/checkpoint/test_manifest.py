@@ -1,7 +1,5 @@
 """What a checkpoint says of itself, and damaged."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

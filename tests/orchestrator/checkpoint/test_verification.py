@@ -1,7 +1,5 @@
 """Whether a checkpoint's files are what was written, who reads them to know, and what is passed over."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

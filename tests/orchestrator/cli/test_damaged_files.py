@@ -1,7 +1,5 @@
 """Every verb on runs whose files were harmed: a result or an error of ours, and what is left out is said."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

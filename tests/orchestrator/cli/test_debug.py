@@ -1,7 +1,5 @@
 """`hookyard run --pdb`: where it stops, and where there is nothing to stop."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

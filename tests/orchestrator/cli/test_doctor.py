@@ -1,7 +1,5 @@
 """`hookyard doctor` on runs made by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

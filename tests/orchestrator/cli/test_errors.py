@@ -1,7 +1,5 @@
 """Exit codes, messages, and streams that lose their reader."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -1,7 +1,5 @@
 """Each file of a run, a sweep and an evaluation, harmed in each way, under each verb that reads: no traceback."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """What is said of a run beside its numbers: how to use it, what it reached in each phase, and what costs time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

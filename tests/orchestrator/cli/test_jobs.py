@@ -1,7 +1,5 @@
 """`hookyard submit`, `status`, `logs` and `stop` as a user calls them; a stand-in takes the place of the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

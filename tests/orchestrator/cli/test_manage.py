@@ -1,7 +1,5 @@
 """`hookyard ls`, `note` and `rm`."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from pathlib import Path

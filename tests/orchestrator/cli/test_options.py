@@ -1,7 +1,5 @@
 """What a Tab completes, as a shell asks for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`--plan`: what would be done."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

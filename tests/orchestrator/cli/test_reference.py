@@ -1,7 +1,5 @@
 """`hookyard validate`, `hooks` and `schema`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`hookyard report`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

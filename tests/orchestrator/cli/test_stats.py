@@ -1,7 +1,5 @@
 """`hookyard stats`, on rows written as ranks write them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import asdict

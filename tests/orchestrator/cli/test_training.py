@@ -1,7 +1,5 @@
 """The verbs run, resume, ls, show, stats and sweep, as a user calls them, in one process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`hookyard watch`, on runs and sweeps written by hand."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

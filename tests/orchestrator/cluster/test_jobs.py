@@ -1,7 +1,5 @@
 """Jobs, with a stand-in for Ray's client; the real one is in tests/ray."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The preflight, with a stand-in for Ray whose nodes are this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

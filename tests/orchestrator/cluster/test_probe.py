@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import platform
 from importlib.metadata import version
 from pathlib import Path

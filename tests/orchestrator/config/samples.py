@@ -1,7 +1,5 @@
 """Tasks and hooks for the tests of the config, a file that names them, and the problems of invalid files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

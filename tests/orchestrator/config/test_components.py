@@ -1,7 +1,5 @@
 """Components: the hooks and the task an experiment names."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping

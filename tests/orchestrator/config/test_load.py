@@ -1,7 +1,5 @@
 """Loading: a file, its base and overrides become one experiment, and an experiment a file or a trial."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

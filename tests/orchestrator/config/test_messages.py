@@ -1,7 +1,5 @@
 """Error messages as a user of a YAML file reads them, from the place in the file to the advice at the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

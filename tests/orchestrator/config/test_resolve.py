@@ -1,7 +1,5 @@
 """Resolving: classes are found, sections checked together and defaults filled in, with all problems at once."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The JSON Schema of experiment files: it accepts and refuses what the loader does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A gang whose ranks fail or are lost, with Ray replaced: calls are answered in the order that a test gives."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A hung rank reports its stack; what only takes long is no hang."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A run on two ranks that is killed at some iteration, and resumed, is the undisturbed one: in its files, bit for
 bit."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -1,7 +1,5 @@
 """The lifecycle of a run, on an engine that only says what it was asked: what it is told, and what is written down."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext, suppress

@@ -1,7 +1,5 @@
 """The mailbox and rank 0's link to it, without Ray: calls are answered when the test says so."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace

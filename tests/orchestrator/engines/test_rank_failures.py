@@ -1,7 +1,5 @@
 """Who is blamed when several ranks fail: by what they raised, by who is gone and by time, never by the text."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Ray Data without Ray: what is asked of it, and which part each rank gets."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,10 +31,10 @@ class Rows:
         self.counted += 1
         return self.count_of
 
-    def iterator(self) -> Part:
+    def iterator(self) -> "Part":
         return Part(list(range(self.count_of)))
 
-    def streaming_split(self, ranks: int, *, equal: bool) -> list[Part]:
+    def streaming_split(self, ranks: int, *, equal: bool) -> "list[Part]":
         rows = self.count_of // ranks * ranks if equal else self.count_of
         return [Part(list(range(rank, rows, ranks))) for rank in range(ranks)]
 

@@ -1,7 +1,5 @@
 """What Ray is given of the environment; nothing is started."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

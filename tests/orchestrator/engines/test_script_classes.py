@@ -1,7 +1,5 @@
 """Classes of a script or a notebook: what is carried of them is enough for a process that has none of it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

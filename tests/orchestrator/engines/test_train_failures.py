@@ -1,7 +1,5 @@
 """Which failures end a run on Ray Train at once, and what its log says of an attempt that was lost."""
 
-from __future__ import annotations
-
 import pytest
 import ray
 from ray.train import ControllerError

@@ -1,8 +1,6 @@
 """Whatever a user's code raises is a failure of that code, told with its place; and the first failure is the one that
 is told."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

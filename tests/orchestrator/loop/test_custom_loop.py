@@ -1,7 +1,5 @@
 """A task that trains by itself gets rows, reports, checkpoints and hooks as any other."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a task's forward pass may do with its model: call it, call parts of it, and look at what it has."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Where data ends: a run that is killed at any event and resumed is the undisturbed run, whatever its data is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

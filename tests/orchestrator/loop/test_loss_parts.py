@@ -1,7 +1,5 @@
 """A loss of parts: their sum is trained, and each is a column and a mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

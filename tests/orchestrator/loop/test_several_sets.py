@@ -1,7 +1,5 @@
 """Several sets of val and of test: each is gone through and reported by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that share a training, against the same runs alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a task carries from batch to batch comes back with a checkpoint, on each rank."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """What a hook may rely on wherever it came from, as docs/migrating/ says: where phases begin, when there is a batch,
 and a gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

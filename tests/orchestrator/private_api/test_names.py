@@ -1,7 +1,5 @@
 """Ray has the names and settings that Hookyard uses beyond the public API."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The import path of Ray's workers in the config of a job, without Ray."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Trials that Tune's loop forgets, and a process that fails between two trials; without any process."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from pathlib import Path

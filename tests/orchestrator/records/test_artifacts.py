@@ -1,7 +1,5 @@
 """What hooks write, where a run lies on no disk; files in memory stand for an object store."""
 
-from __future__ import annotations
-
 import uuid
 from contextlib import suppress
 from pathlib import Path

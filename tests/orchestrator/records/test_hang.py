@@ -1,7 +1,5 @@
 """Which ranks hang, which wait for them, and which do not report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run has one driver. Hosts that cannot be seen are told by a name in their claims, time by the dates of files."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Removing runs: what is told, what is refused, and what is gone afterwards."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages read back: markup has to be well-formed, its tables are lists again, and its charts are lines."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The pages as a browser shows them: charts are drawn, nothing sticks out, and nothing is an error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

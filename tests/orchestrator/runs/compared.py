@@ -1,7 +1,5 @@
 """How two runs are compared bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

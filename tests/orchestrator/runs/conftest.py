@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ class AskedAfter:
     def __init__(self, how_to_resume: str) -> None:
         self.looked = 0
 
-    def __enter__(self) -> AskedAfter:
+    def __enter__(self) -> "AskedAfter":
         return self
 
     def __exit__(self, *error: object) -> None: ...

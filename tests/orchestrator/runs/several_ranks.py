@@ -1,7 +1,5 @@
 """Runs that several gloo ranks train."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

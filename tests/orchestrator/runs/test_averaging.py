@@ -1,7 +1,5 @@
 """An average made after training is the one that training with its std would have kept, as far as it says of itself."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

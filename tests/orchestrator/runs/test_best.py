@@ -1,7 +1,5 @@
 """What a run reached, the checkpoint that holds it, and what is typed to use it."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -1,7 +1,5 @@
 """A run that goes on from a checkpoint of another."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """How runs are begun and taken up again: names, engines, interruptions, and who may drive."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A stored checkpoint is measured as its run measured it, on any number of ranks, and what is around it stays right."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Each file of a run and of a sweep compared with its checksum: what was harmed is named, whatever was done to it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A run from its folder to its end: what it leaves, how it fails, and the driver's watch over its workers, whose
 mailbox answers when the test says so."""
 
-from __future__ import annotations
-
 import json
 import os
 from concurrent.futures import Future

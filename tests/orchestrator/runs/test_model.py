@@ -1,7 +1,5 @@
 """The model of a run, loaded outside of it: the evaluated weights, wherever and however they were trained."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

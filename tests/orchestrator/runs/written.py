@@ -1,7 +1,5 @@
 """Runs written by hand, as ranks and drivers write them: every number in them is known."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A store that fails, as a stand-in that counts and a clock that does not tick; the real protocol is in test_s3."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from io import BytesIO

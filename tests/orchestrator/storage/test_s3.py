@@ -1,7 +1,5 @@
 """Runs on a real S3 server, moto's, on this machine's loopback."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Seals of JSON: any reader reads it, and changes of its content are detected."""
 
-from __future__ import annotations
-
 import json
 import logging
 from itertools import product

@@ -1,7 +1,5 @@
 """Resumed sweeps in this process, whose driver was killed, failed or interrupted."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

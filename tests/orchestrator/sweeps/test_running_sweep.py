@@ -1,7 +1,5 @@
 """Lines of a sweep's terminal, and what the search, the rules and the index learn of its trials."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trials that share one training are bit for bit those that train alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Rules that end a trial early, and limits that end the sweep."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

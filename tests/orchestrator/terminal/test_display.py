@@ -1,7 +1,5 @@
 """The display and the driver's log."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,7 +1,5 @@
 """Frames of runs and sweeps, by the words that they hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The state of a run, read from its files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

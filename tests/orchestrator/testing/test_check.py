@@ -1,7 +1,5 @@
 """`check_hook` names the check, the difference and the remedy for broken ones."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar

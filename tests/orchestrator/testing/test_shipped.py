@@ -1,7 +1,5 @@
 """All hooks that ship keep what hooks promise."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What loggers read of a row."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sender: order, failures, a server that never answers; and trackers whose package is missing."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

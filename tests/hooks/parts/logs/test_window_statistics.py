@@ -1,7 +1,5 @@
 """Statistics over windows, against NumPy on all that was recorded."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import product
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """Settings of hooks that a run never reaches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Keys that a custom training loop does not read are refused at their line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

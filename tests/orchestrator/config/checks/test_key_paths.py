@@ -1,7 +1,5 @@
 """A key in the wrong place is refused, and the right place suggested."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Metrics that no run can report are refused before it begins, as far as they are known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

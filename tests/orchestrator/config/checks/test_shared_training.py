@@ -1,7 +1,5 @@
 """Which trials may share a training, and why others may not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The space of a sweep: paths inside paths, and the number of trials."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

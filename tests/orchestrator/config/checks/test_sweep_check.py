@@ -1,7 +1,5 @@
 """A sweep's settings are checked together, and its values in the experiment they are for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

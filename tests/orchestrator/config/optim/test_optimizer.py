@@ -1,7 +1,5 @@
 """The optimizer: a class of torch, a custom class, or the method of the task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parameter groups of a file, compared with those of torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Schedulers: their default length, warm-up, lists, and refused settings, beside those of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

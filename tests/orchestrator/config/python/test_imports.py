@@ -1,7 +1,5 @@
 """Imports: from a name in a config to a class."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 

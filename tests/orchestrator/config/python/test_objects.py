@@ -1,7 +1,5 @@
 """An experiment made in Python equals that of a file and gets the same error messages."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Parameters: what a config gives to a class is checked against the class."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

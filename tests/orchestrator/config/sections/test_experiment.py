@@ -1,7 +1,5 @@
 """The sections of an experiment and their own checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

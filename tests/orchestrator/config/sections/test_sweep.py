@@ -1,7 +1,5 @@
 """The sweep section: its schedulers, ends and budgets, and what does not go together."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

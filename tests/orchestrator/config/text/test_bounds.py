@@ -1,7 +1,5 @@
 """Configs that are too large, too deep or harmful are refused with the limit."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

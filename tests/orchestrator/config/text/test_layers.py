@@ -1,7 +1,5 @@
 """Overrides: `key=value` over the values of the file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

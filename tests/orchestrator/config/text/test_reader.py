@@ -1,7 +1,5 @@
 """The reader: plain data, and the line of every key."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A model begins with weights of another run, or of a file, beside a loop of torch's own that loads the same."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from dataclasses import dataclass

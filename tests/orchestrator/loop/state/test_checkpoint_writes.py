@@ -1,7 +1,5 @@
 """Checkpoints in the background hold what synchronous ones do, and are there whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Every optimizer and scheduler of torch goes on from a checkpoint, bit for bit, however often it is resumed."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass

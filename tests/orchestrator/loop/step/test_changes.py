@@ -1,7 +1,5 @@
 """Settings that change while a run goes on: at their step, within their bounds, through checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LBFGS in the hooked loop is the handwritten loop, bit for bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Means count each sample of all ranks once; a meter has the value over all ranks, or is refused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +25,7 @@ class Spread:
         self.gives, self.over_ranks = gives, over_ranks
         self.sums = torch.zeros(2, dtype=torch.float64)
 
-    def to(self, device: torch.device) -> Spread:
+    def to(self, device: torch.device) -> "Spread":
         return self
 
     def update(self, output: Tensor, target: Tensor) -> None:

@@ -1,7 +1,5 @@
 """A run that goes on with another schedule has the rates of that schedule, as if it had begun with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import defaultdict, namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +36,7 @@ class Padded:
     tokens: Tensor
     lengths: Tensor
 
-    def to(self, device: torch.device) -> Padded:
+    def to(self, device: torch.device) -> "Padded":
         return Padded(self.tokens.to(device), self.lengths)
 
 
@@ -69,7 +67,7 @@ class Stream:
     def __init__(self, name: str, asked: list[tuple[str, ...]]) -> None:
         self.name, self.asked = name, asked
 
-    def wait_stream(self, other: Stream) -> None:
+    def wait_stream(self, other: "Stream") -> None:
         self.asked.append((self.name, "waits for", other.name))
 
     @contextmanager

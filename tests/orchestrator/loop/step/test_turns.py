@@ -1,7 +1,5 @@
 """Several optimizers that take turns, beside GANs written by hand with torch alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.report.views.experiment import render_experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of

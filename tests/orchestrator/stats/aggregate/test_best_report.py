@@ -1,7 +1,5 @@
 """The best of several reports, and whether training diverged in them."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

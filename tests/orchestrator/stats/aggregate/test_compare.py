@@ -1,7 +1,5 @@
 """Comparing runs whose differences are known, and runs that differ by noise alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

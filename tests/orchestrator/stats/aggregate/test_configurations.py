@@ -1,7 +1,5 @@
 """What repeats reach together, against sums on paper."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

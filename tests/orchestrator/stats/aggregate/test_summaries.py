@@ -1,7 +1,5 @@
 """Summaries of tables, by hand."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The index of a sweep's trials, against what their folders alone say."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

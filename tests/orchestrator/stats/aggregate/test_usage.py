@@ -1,7 +1,5 @@
 """What a run took, by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

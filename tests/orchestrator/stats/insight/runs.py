@@ -1,7 +1,5 @@
 """Tables of synchronous training made by hand: every number in them is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stragglers in tables whose culprit is known: it is named, and its victims are not."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Questions to the rows of a run, beside pandas; and what a query of somebody else's may not do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is asked of a run's files is what its table has, wherever its rows lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checksums of rows: whichever bit of a file is flipped, no number comes out that was not written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Compaction: every row stays, once, whatever is killed meanwhile."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

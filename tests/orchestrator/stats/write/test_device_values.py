@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +23,7 @@ class Gpu:
         self.looks = 0
         """How often it was asked whether it has passed a mark."""
 
-    def record_event(self) -> Gpu:
+    def record_event(self) -> "Gpu":
         self.asked.append("mark the training's stream")
         return self
 
@@ -33,7 +31,7 @@ class Gpu:
         self.looks += 1
         return self.passed or self.looks == 3
 
-    def wait_event(self, event: Gpu) -> None:
+    def wait_event(self, event: "Gpu") -> None:
         self.asked.append("wait for the mark on another")
 
     @contextmanager

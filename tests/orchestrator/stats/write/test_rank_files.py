@@ -1,7 +1,5 @@
 """One rank's files on an object store, by a clock that the test moves; on a disk they are in test_recorder."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """The Pareto front against brute force, and importance against functions whose answer is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Comparisons of sweeps against hand calculations and SciPy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Trials that continue from another trial's weights, and the same in a single run: without Ray."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

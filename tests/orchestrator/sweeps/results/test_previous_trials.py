@@ -1,7 +1,5 @@
 """After an interruption, rules and schedulers decide as in an uninterrupted sweep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The tables of a sweep, its best trial, and its trials as runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

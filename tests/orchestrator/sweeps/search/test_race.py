@@ -1,7 +1,5 @@
 """A race of configurations over seeds: its order, and its probabilities against SciPy and hand calculations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Searches on a known function, without training."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

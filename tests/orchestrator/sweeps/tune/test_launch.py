@@ -1,7 +1,5 @@
 """How the driver of a sweep ends the trials that Tune gives up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

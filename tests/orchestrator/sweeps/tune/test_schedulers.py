@@ -1,7 +1,5 @@
 """Tune's schedulers as a sweep sets them up, on trials with known curves."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path
