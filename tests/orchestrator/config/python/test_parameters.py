@@ -47,7 +47,7 @@ def test_numpy_scalars_and_paths_are_plain_data() -> None:
 def test_unreadable_types_are_reported() -> None:
     @dataclass
     class Odd:
-        thing: Nowhere = None  # noqa: F821
+        thing: "Nowhere" = None  # noqa: F821
 
     with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined"):
         make_fields_model(Odd, "x")
