@@ -62,8 +62,8 @@ class RankView:
     timing: RankStatus | None = None
     """Work and waiting over the last iterations, compared with the other ranks."""
     rss_bytes: float | None = None
-    peaks: Mapping[str, float] = field(default_factory=dict)
-    """Largest value of each `_bytes` column, in this attempt."""
+    peaks: Mapping[str, float | None] = field(default_factory=dict)
+    """Largest value of each `_bytes` column over the last iterations."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class LiveRun:
                 None if tail.written is None else max(0.0, self._clock() - tail.written),
                 self._rank_statuses.get(rank),
                 float(rss[rank]) if rank in rss else None,
-                dict(tail.peaks),
+                tail.peaks,
             )
             for rank, tail in tails.items()
         )
