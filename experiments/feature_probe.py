@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Subset
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
 from hooks.import_path import callable_at
 from hooks.metrics.names import phases_of
+from hooks.parts.collectives import gather
 from hooks.parts.eval_mode import evaluating
-from hooks.parts.self_supervised.gather import gather
 from hooks.parts.self_supervised.teacher import find_part
 from hooks.state import State
 

@@ -1,4 +1,4 @@
-"""The base class of hooks, and the setup that decides whether a hook can work."""
+"""The base class of hooks, the setup that decides whether a hook can work, and the needs of its fields."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hooks.interval import Interval, is_never
@@ -53,6 +54,29 @@ class Ranks(StrEnum):
     ALL = "all"
     MASTER = "master"
     LOCAL_MASTER = "local_master"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A setting without which a field has no effect, for the field's annotation.
+
+    `average: annealing` needs this value, `axis: step or samples` one of these, and `queue_length` any but 0 and null.
+    """
+
+    setting: str
+
+    def is_met(self, settings: object) -> bool:
+        """Return whether settings, such as a hook's, have the needed value."""
+        path, _, allowed = self.setting.partition(": ")
+        value = attrgetter(path)(settings)
+        if allowed in ("", "true"):
+            return bool(value.count if isinstance(value, Interval) else value)
+        return ("null" if value is None else str(value)) in allowed.split(" or ")
+
+    def describe_unmet(self, settings: object) -> str:
+        """Return the unmet need as text, such as "without `best`" or "with `every: 0`"."""
+        is_zero = ": " not in self.setting and attrgetter(self.setting)(settings) is not None
+        return f"with `{self.setting}: 0`" if is_zero else f"without `{self.setting}`"
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """The state of a run that hooks read and change."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +16,11 @@ from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import foreach_norm
-from hooks.recent_rows import Recent
 
 logger = logging.getLogger("hookyard")
+
+RECENT = 1000
+"""Number of rows that `State.recent` holds."""
 
 
 class Checkpoints(Protocol):
@@ -78,6 +82,52 @@ def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
         return None
     # The label follows the phase, or the name of a data set: val/ema/loss, val/noisy/ema/loss.
     return next((part for part in parts[:2] if part in labels), "")
+
+
+class Recent(Sequence[Mapping[str, Any]]):
+    """The last closed rows of a rank, oldest first. Columns are cheaper than single rows.
+
+    This class keeps rows in memory if nothing records them; a recorder has its own subclass.
+    """
+
+    def __init__(self) -> None:
+        self._rows: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
+        self._total = 0
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        self._rows.append(row)
+        self._total += 1
+
+    @property
+    def total(self) -> int:
+        """Number of all rows so far, including dropped ones."""
+        return self._total
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def columns(
+        self, count: int, phase: str | None = None, names: Container[str] | None = None
+    ) -> dict[str, list[Any]]:
+        """Return columns of the last `count` rows, of one phase or all; None if a row lacks a column. `names` limits
+        the columns."""
+        newest_first = (row for row in reversed(self._rows) if phase is None or row.get("phase") == phase)
+        rows = [*islice(newest_first, count)][::-1]
+        known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
+        return {name: [row.get(name) for row in rows] for name in known}
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _rows(self.columns(len(self)))[index]
+        back = -index if index < 0 else len(self) - index
+        if not 1 <= back <= len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        return _rows(self.columns(back))[0]
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    rows = zip(*columns.values(), strict=True)
+    return [{name: value for name, value in zip(columns, row, strict=True) if value is not None} for row in rows]
 
 
 @dataclass(slots=True)

@@ -9,11 +9,10 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, MinLen
 
 from hooks.errors import SettingError
-from hooks.hook import Hook, Priority, Ranks, Setup
+from hooks.hook import Hook, Needs, Priority, Ranks, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import Mode, choose_main_metric, declared_modes, directions, val_metrics
 from hooks.metrics.names import explain_missing, kind_of, list_known, phase_of, phases_of
-from hooks.needs import Needs
 from hooks.state import State
 
 

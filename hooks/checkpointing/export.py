@@ -17,9 +17,8 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from hooks.errors import SettingError
-from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
+from hooks.hook import NEEDS_MODEL, Hook, Needs, Priority, Ranks, Setup
 from hooks.interval import Interval, at_interval
-from hooks.needs import Needs
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.layers import tensors

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from hooks.hook import NEEDS_MODEL, Cleanup, Hook, Setup
+from hooks.hook import NEEDS_MODEL, Cleanup, Hook, Needs, Setup
 from hooks.interval import Duration, Interval, StepsOrNever, at_interval
 from hooks.metrics.names import PHASES
-from hooks.needs import Needs
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.logs.readings import current_row, flatten
 from hooks.parts.logs.window_statistics import CurveLogger, LookBack

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Setup
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
+from hooks.parts.collectives import batch_sizes, gather
 from hooks.parts.eval_mode import evaluating
-from hooks.parts.self_supervised.gather import batch_sizes, gather
 from hooks.state import State
 
 UNASSIGNED = -100
@@ -146,7 +146,7 @@ class DeepCluster(Hook):
         remembered = self._remembered[:-1]
         local_indices = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
         known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, local_indices, 1)
-        coalesced.total([known])
+        collectives.total([known])
         starts = self._draw_starts(known.nonzero().squeeze(1), state)
         self._centroids = self._look_up(starts, state)
         assignments = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=device)
@@ -154,7 +154,7 @@ class DeepCluster(Hook):
             samples = self._memory[self._view(head), :-1][remembered]
             self._centroids[head], nearest = cluster(samples, centroids, self.iterations)
             assignments[head, local_indices] = nearest + 1
-        coalesced.total([assignments])
+        collectives.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 
     def _draw_starts(self, known: Tensor, state: State) -> list[Tensor]:
@@ -174,7 +174,7 @@ class DeepCluster(Hook):
         for head, indices in enumerate(starts):
             own = indices % state.world_size == state.rank
             embeddings[head][own] = self._memory[self._view(head), indices[own] // state.world_size]
-        coalesced.total(embeddings)
+        collectives.total(embeddings)
         return embeddings
 
     def _assign_nearest(self, embeddings: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ def cluster(samples: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor
         nearest = assign(samples, centroids)
         sums = torch.zeros_like(centroids).index_add_(0, nearest, samples)
         counts = torch.bincount(nearest, minlength=len(centroids))
-        coalesced.total([sums, counts])
+        collectives.total([sums, counts])
         centroids = torch.where(counts.unsqueeze(1) > 0, functional.normalize(sums, dim=1), centroids)
     return centroids, assign(samples, centroids)
 

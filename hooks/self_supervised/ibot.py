@@ -7,8 +7,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks.hook import Hook
-from hooks.needs import Needs
+from hooks.hook import Hook, Needs
 from hooks.parts.self_supervised.teacher import Center, CenteredTeacher, warm_up
 from hooks.state import State
 

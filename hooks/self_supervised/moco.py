@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from hooks.errors import SettingError
 from hooks.hook import Hook
+from hooks.parts.collectives import batch_sizes, gather
 from hooks.parts.layers import BatchNorm
-from hooks.parts.self_supervised.gather import batch_sizes, gather
 from hooks.parts.self_supervised.teacher import MomentumTeacher
 from hooks.state import State
 

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority
 from hooks.interval import at_interval
-from hooks.recent_rows import RECENT
-from hooks.state import State
+from hooks.state import RECENT, State
 
 
 @dataclass

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from hooks.hook import Cleanup, Hook, Priority, Setup
-from hooks.needs import Needs
+from hooks.hook import Cleanup, Hook, Needs, Priority, Setup
 from hooks.state import State
 
 FOLDER = "traces"

@@ -13,8 +13,7 @@ import torch.distributed as dist
 
 from hooks.hook import Hook, Priority
 from hooks.interval import at_interval
-from hooks.recent_rows import RECENT
-from hooks.state import State
+from hooks.state import RECENT, State
 
 logger = logging.getLogger("hookyard")
 

@@ -11,8 +11,7 @@ from torch import nn
 from hooks.hook import Hook
 from hooks.interval import Interval, Iterations, at_interval
 from hooks.parts.logs.readings import read
-from hooks.recent_rows import RECENT
-from hooks.state import State
+from hooks.state import RECENT, State
 
 PEAKS: dict[tuple[str, ...], dict[str, float]] = {
     ("V100", "PCIE"): {"fp16": 112e12, "fp32": 14e12},

@@ -11,11 +11,9 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
 from hooks.errors import SettingError
-from hooks.hook import Hook
+from hooks.hook import Hook, Needs
 from hooks.interval import Interval, Steps, at_interval
-from hooks.needs import Needs
-from hooks.parts import coalesced_collectives as coalesced
-from hooks.parts import power_average
+from hooks.parts import collectives, power_average
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.averaged_parameters import (
     AveragedParameters,
@@ -158,7 +156,7 @@ class EMA(Hook):
         if state.phase != "train":
             return
         # Each rank has averaged the buffers of its own batches.
-        coalesced.average(average for _, average in self._buffers.values())
+        collectives.average(average for _, average in self._buffers.values())
         if self.snapshots.unit == "epochs":
             self._request_snapshot(state)
 

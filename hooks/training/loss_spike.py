@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from hooks.hook import NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from hooks.state import State
 
 
@@ -63,7 +63,7 @@ class LossSpike(Hook):
     def on_gradients(self, state: State) -> None:
         mean_loss = torch.stack(self._micro_losses).double().mean()
         self._micro_losses.clear()
-        coalesced.average([mean_loss])
+        collectives.average([mean_loss])
         loss = mean_loss.item()
         if self._is_spike(loss):
             self._skip(state, loss)

@@ -9,9 +9,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from hooks.errors import TrainingFailed
-from hooks.hook import Hook, Priority
+from hooks.hook import Hook, Needs, Priority
 from hooks.interval import Interval, Steps
-from hooks.needs import Needs
 from hooks.parts import sharded_tensors as shards
 from hooks.state import State
 

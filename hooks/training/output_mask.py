@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Setup
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from hooks.state import State
 
 
@@ -55,7 +55,7 @@ class OutputMask(Hook):
             length = torch.tensor([len(counts)], device=state.device)
             dist.all_reduce(length, op=dist.ReduceOp.MAX)
             counts = functional.pad(counts, (0, int(length) - len(counts)))
-            coalesced.total([counts])
+            collectives.total([counts])
         return counts > 0
 
     def _get_labels(self, batch: Any) -> Tensor:

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Hook, Setup
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from hooks.parts.eval_mode import evaluating
 from hooks.parts.layers import BatchNorm
 from hooks.private_torch import tree_map_only
@@ -96,7 +96,7 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
             handles.enter_context(layer.register_forward_pre_hook(add_inputs))
         for batch in batches:
             state.forward(state.module, batch)
-    coalesced.total(sums.values())
+    collectives.total(sums.values())
     for layer in layers:
         _set_statistics(layer, sums[layer])
 

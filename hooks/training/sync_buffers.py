@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hooks.hook import NEEDS_MODEL, Hook, Setup
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from hooks.state import State
 
 
@@ -25,5 +25,5 @@ class SyncBuffers(Hook):
         if state.phase != "train":
             return
         buffers = list(state.module.buffers())
-        coalesced.average(buffer for buffer in buffers if buffer.is_floating_point())
-        coalesced.broadcast(buffer for buffer in buffers if not buffer.is_floating_point())
+        collectives.average(buffer for buffer in buffers if buffer.is_floating_point())
+        collectives.broadcast(buffer for buffer in buffers if not buffer.is_floating_point())

@@ -5,7 +5,7 @@ import pytest
 
 from hooks import EVENTS, HOOKS, Hook, Interval, Ranks, Setup, State, at_interval
 from hooks.checkpointing.export import Export
-from hooks.needs import Needs
+from hooks.hook import Needs
 from orchestrator.config.components import make_hooks
 from orchestrator.config.python.parameters import make_fields_model
 from orchestrator.errors import ConfigError

@@ -14,8 +14,7 @@ from torch import Tensor
 from hooks.hook import Priority, Ranks
 from hooks.interval import Interval, Units
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics, read, read_numbers
-from hooks.recent_rows import RECENT, Recent
-from hooks.state import State
+from hooks.state import RECENT, Recent, State
 
 Method = Literal["mean", "median", "min", "max", "current"]
 Window = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.errors import SettingError
-from hooks.hook import Priority, Setup
+from hooks.hook import Needs, Priority, Setup
 from hooks.interval import Interval
-from hooks.needs import Needs
 from hooks.state import State
 
 

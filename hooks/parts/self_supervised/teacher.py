@@ -15,8 +15,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from hooks.errors import SettingError
-from hooks.hook import Priority, Setup
-from hooks.needs import Needs
+from hooks.hook import Needs, Priority, Setup
 from hooks.parts.layers import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from hooks.needs import Needs
+from hooks.hook import Needs
 from orchestrator.config.python.imports import catch_user_errors
 from orchestrator.config.python.wording import convert_errors, without_refused_nulls
 from orchestrator.config.text.reader import join

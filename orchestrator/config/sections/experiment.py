@@ -22,8 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from hooks.hook import Needs
 from hooks.interval import Duration, Interval
-from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.config.python.objects import convert_task, list_import_folders, to_config
 from orchestrator.config.python.parameters import check

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parameter_names import listed
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.layers import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
@@ -47,7 +47,7 @@ def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: Wor
     if has_turns(type(task)) or experiment.accumulate == "auto":
         # Without DDP: it needs gradients of all parameters, but a turn computes only some. And it communicates during
         # the backward pass, in which a rank may run out of memory.
-        coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])
+        collectives.broadcast([*module.to(world.device).parameters(), *module.buffers()])
         return module
     devices = [world.device] if world.device.type == "cuda" else None
     options = {_SYNC_BUFFERS: False, **experiment.workers.ddp.model_dump()}
@@ -195,7 +195,7 @@ def initialize_shards(module: nn.Module, seed: int, world: World) -> None:
     for part in reversed([*module.modules()]):  # a model's own method comes after those of its parts
         if initialize := _find_initializer(part):
             initialize()
-    coalesced.broadcast([*module.buffers()])
+    collectives.broadcast([*module.buffers()])
 
 
 def _find_initializer(part: nn.Module) -> Callable[[], Any] | None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from hooks.parts.layers import BatchNorm
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import RunError, TaskError
@@ -139,7 +139,7 @@ class MicrobatchRunner(IterationRunner):
         gradients = [parameter.grad for parameter in self.state.module.parameters() if parameter.grad is not None]
         ends = accumulate(gradient.numel() for gradient in gradients)
         for _, pairs in groupby(zip(ends, gradients, strict=True), lambda pair: pair[0] // _ELEMENTS_PER_EXCHANGE):
-            coalesced.average(gradient for _, gradient in pairs)
+            collectives.average(gradient for _, gradient in pairs)
 
     def _show(self, whose: str) -> None:
         if not self.state.is_master:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.task_errors import check_loss_terms
@@ -67,7 +67,7 @@ class ClosureRunner(IterationRunner):
                 loss = reduce(add, check_loss_terms(self.task.loss, loss).values())
             loss.backward()
         if state.world_size > 1:
-            coalesced.average([loss := loss.detach().clone()])
+            collectives.average([loss := loss.detach().clone()])
         return loss
 
     def _evaluate_first(self) -> Timestamps:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hooks.parameter_names import listed
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
@@ -158,4 +158,4 @@ class TurnRunner(IterationRunner):
                         f" each rank, but not on {listed(names)}{find_source_location(self.task.turns)}"
                     )
             player.has_gradients = existing
-        coalesced.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)
+        collectives.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)

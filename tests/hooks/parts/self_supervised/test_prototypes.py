@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import State
-from hooks.parts.self_supervised.gather import batch_sizes, gather
+from hooks.parts.collectives import batch_sizes, gather
 from hooks.parts.self_supervised.prototypes import assign_codes, find_layer
 from tests.ranks import on_ranks
 

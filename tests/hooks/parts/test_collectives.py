@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import collectives
 from tests.ranks import on_ranks
 
 
@@ -13,9 +13,9 @@ def _all_three(rank: int, world_size: int) -> list[list[object]]:
     means, sums = tensors(), tensors()
     firsts = [torch.tensor(rank + 7), torch.tensor([rank == 0, rank == 1]), torch.tensor([])]
     big_halves = torch.tensor([60000.0], dtype=torch.float16)
-    coalesced.average([*means, big_halves])
-    coalesced.total(sums)
-    coalesced.broadcast(firsts)
+    collectives.average([*means, big_halves])
+    collectives.total(sums)
+    collectives.broadcast(firsts)
     return [[tensor.tolist() for tensor in group] for group in (means, sums, firsts, [big_halves])]
 
 
@@ -33,5 +33,5 @@ def test_cpu_tensors_go_through_the_gpu_with_nccl(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: on_gpu.append(tensor.clone()) or on_gpu[-1])
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(2) if tensor is on_gpu[-1] else None)
     tensor = torch.ones(2)
-    coalesced.total([tensor])
+    collectives.total([tensor])
     assert tensor.tolist() == [2.0, 2.0]
