@@ -98,11 +98,11 @@ def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.Dat
         if name not in SPANS:
             raise UsageError(f"column '{name}' is not a span of the iteration; the spans are {', '.join(SPANS)}")
     spans = {name: name for name in SPANS if name in (rows.columns if selected is None else selected)}
-    totals = {name: f"sum({name})" for name in ("step_s", *spans) if name in rows.columns}
-    sums = rows.aggregate(totals).iloc[0].fillna(0.0)
+    seconds = rows.aggregate({name: f"sum({name})" for name in spans}).iloc[0].fillna(0.0)
+    table = pd.DataFrame({"seconds": seconds}, index=[*spans], dtype=float)
+    measured = {name: f"sum(step_s) filter ({name} is not null)" for name in spans if "step_s" in rows.columns}
+    table["share"] = table["seconds"] / rows.aggregate(measured).iloc[0]
     middle = rows.quantiles(spans, [0.5, 0.95])
-    table = pd.DataFrame({"seconds": sums[[*spans]]}, index=[*spans], dtype=float)
-    table["share"] = table["seconds"] / sums.get("step_s", np.nan)
     table["median_s"], table["p95_s"] = middle.loc[0.5], middle.loc[0.95]
     table["worst_rank"] = _find_worst_rank(rows, spans)
     return table.rename_axis("span").sort_values("seconds", ascending=False)

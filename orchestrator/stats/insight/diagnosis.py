@@ -191,14 +191,14 @@ def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | N
 
 
 def compute_key_figures(sample: IterationSample, seconds: pd.DataFrame, syncs: GradientSyncs | None) -> dict[str, Any]:
-    """Return the key figures. Shares are relative to the time of all training iterations."""
+    """Return the key figures. Shares are relative to the training iterations in which a span was measured."""
     figures: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
-    if sample.step_s is None or not seconds["step_s"].sum() > 0:
+    if sample.step_s is None or not sample.step_s > 0:
         return figures
     figures["step_s"] = sample.step_s
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if figures["ranks"] > 1 else [])):
-        if name in seconds:
-            figures[f"{name.removesuffix('_s')}_share"] = float(seconds[name].sum() / seconds["step_s"].sum())
+        if name in seconds and seconds[f"{name} of"].sum() > 0:
+            figures[f"{name.removesuffix('_s')}_share"] = float(seconds[name].sum() / seconds[f"{name} of"].sum())
     if sample.share < 1:
         figures["compared_share"] = sample.share
     if syncs is not None and len(syncs.ranks) > 1 and len(syncs.iterations) >= MIN_SYNCS:

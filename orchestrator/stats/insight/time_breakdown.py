@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.row_blocks import select_total
+from orchestrator.stats.aggregate.row_blocks import quote, select_total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import suggest_every
 from orchestrator.stats.insight.finding import Finding
@@ -20,20 +20,23 @@ _ONCE = ("on_load", "on_start", "on_end", "on_exception")
 
 
 def sum_times(rows: Rows) -> pd.DataFrame:
-    """Return seconds per rank: `all_s` in all phases, and in training `step_s` and the spans."""
-    spans = [name for name in SPANS if name in rows.columns]
+    """Return seconds per rank: `all_s` in all phases, and in training each span and `SPAN of`.
+
+    The latter is the time of the iterations in which the span was measured, in a block their number times the mean.
+    """
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
-    sums = {name: f"{select_total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
-    return rows.aggregate({"all_s": select_total("step_s"), **sums}, ["rank"], table=rows.blocks)
+    sums = {"all_s": select_total("step_s")}
+    for name in SPANS:
+        if name in rows.columns:
+            sums[name] = f"{select_total(name)} filter ({TRAINING})"
+            sums[f"{name} of"] = f'sum("step_s total" * {quote(f"{name} known")} / rows) filter ({TRAINING})'
+    return rows.aggregate(sums, ["rank"], table=rows.blocks)
 
 
 def _compute_shares(seconds: pd.DataFrame, span: str) -> "pd.Series[Any]":
-    """Return the share of a span in each rank's time; empty if nothing was timed."""
-    if not {span, "step_s"} <= set(seconds.columns) or not seconds["step_s"].sum() > 0:
-        return pd.Series(dtype=float)
-    trained = seconds[seconds["step_s"].notna()]
-    return trained[span].fillna(0.0) / trained["step_s"]
+    """Return the share of a span in each rank's time; empty if it was not measured."""
+    return (seconds[span] / seconds[f"{span} of"]).dropna() if span in seconds else pd.Series(dtype=float)
 
 
 def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Finding]:
@@ -62,7 +65,7 @@ def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Fi
 
 def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
     """Yield findings on costly hooks, and on saving at the end of phases."""
-    if "step_s" not in seconds or not len(costs):
+    if "all_s" not in seconds or not len(costs):
         return
     costs = costs[costs["event"] != "write"]  # in the background
     costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"].fillna(0.0)))

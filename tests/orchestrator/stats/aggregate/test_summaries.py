@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -51,6 +52,13 @@ def test_the_table_by_span_is_the_costliest_first() -> None:
     waited = {"seconds": 7.5, "share": 7.5 / 21, "median_s": 0.75, "p95_s": 1 + 0.75 * 3, "worst_rank": 1}
     assert spans.loc["data_wait_s"].to_dict() == pytest.approx(waited)
     assert spans["share"].sum() == pytest.approx(1)
+
+
+def test_shares_are_of_the_iterations_in_which_a_span_was_measured() -> None:
+    """Without the first iterations, of 1 and 2 seconds, 0.5, 0.5, 1 and 4 of 18 seconds."""
+    rows = two_ranks()
+    rows.loc[rows["iteration"] == 1, "data_wait_s"] = np.nan
+    assert summarize_spans(Rows.wrap(rows)).loc["data_wait_s", "share"] == pytest.approx(6 / 18)
 
 
 def test_summaries_of_nothing_are_empty() -> None:

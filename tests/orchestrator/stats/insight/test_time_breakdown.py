@@ -5,7 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight.diagnosis import sample_iterations
+from orchestrator.stats.aggregate import row_blocks
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.insight.diagnosis import diagnose, sample_iterations
 from orchestrator.stats.insight.time_breakdown import (
     find_checkpoint_stalls,
     find_costly_hooks,
@@ -38,6 +40,18 @@ def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
     assert "18% of the time on every rank" in finding.sentence
     (of_one,) = find_data_waits(*seen(training(1, change=change)))
     assert "% of the time (median 22 ms per iteration)" in of_one.sentence
+
+
+@pytest.mark.parametrize("block", [1, 4])
+def test_shares_are_of_the_iterations_in_which_a_span_was_measured(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """22 ms of 120 in every other iteration, also in a run so long that each block has four."""
+    if block > 1:
+        monkeypatch.setattr(row_blocks, "MAX_ROWS_AS_BLOCKS", 10)
+        monkeypatch.setattr(row_blocks, "MAX_STORED_NUMBERS", 4 * 400 * 12 // block)
+    stats = training(2, change=lambda own: own.update(data_wait_s=own["data_wait_s"] + 0.02))
+    stats.loc[stats["iteration"] % 2 == 0, [name for name in SPANS if name in stats]] = np.nan
+    assert [finding.weight for finding in find_data_waits(*seen(stats))] == [pytest.approx(0.022 / 0.12, rel=0.02)]
+    assert diagnose(stats).figures["data_wait_share"] == pytest.approx(0.022 / 0.12, rel=0.02)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
