@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from linecache import getlines
 from typing import Any, NamedTuple
@@ -51,7 +52,10 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
         raise ConfigError(problems)
     if missing := ", ".join(f"{method}()" for method in sorted(cls.__abstractmethods__)):
         raise ConfigError.at("task", f"{cls.__name__} must define {missing}")
-    return construct(cls, arguments, "task_args")
+    task, all_arguments = construct(cls, arguments, "task_args")
+    if problems := list(find_wrong_arguments(task)):
+        raise ConfigError(problems)
+    return task, all_arguments
 
 
 def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
@@ -73,6 +77,24 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
             message = f"{task.__name__}.{name}() is never called{find_source_location(method)}"
             hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
             yield Problem("task", message, suggestion=hint)
+
+
+def find_wrong_arguments(task: Task) -> Iterator[Problem]:
+    """Yield a problem for each method of a task that does not take the loop's arguments."""
+    for name in _TASK_METHODS:
+        method, declared = getattr(task, name), getattr(Task, name)
+        if not callable(method) or getattr(method, "__func__", None) is declared:
+            continue
+        expected = list(inspect.signature(declared).parameters)[1:]
+        with suppress(ValueError):  # a method in C has no signature
+            signature = inspect.signature(method)
+            # Keys of the experiment give these methods their other arguments.
+            bind = signature.bind_partial if name in ("train", "optimizer", "scheduler") else signature.bind
+            try:
+                bind(*expected)
+            except TypeError:
+                message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)}), got"
+                yield Problem("task", f"{message} ({', '.join(signature.parameters)}){find_source_location(method)}")
 
 
 class BuiltHook(NamedTuple):

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestrator.checkpoint.index import list_checkpoints
 from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.text.reader import load_yaml
@@ -221,12 +219,12 @@ class RunFolder:
     def read_experiment(self) -> dict[str, Any]:
         """Return the resolved experiment; raises DamagedFile."""
         try:
-            data = load_yaml(self.read_experiment_text())
+            data = load_yaml(self.read_experiment_text(), "experiment.yaml")
             if data is None:
                 raise ValueError("it is empty")
             validate(data, _Experiment)
             return check_mapping(data)
-        except (yaml.YAMLError, ConfigError, ValueError, RecursionError) as error:
+        except (ConfigError, ValueError) as error:
             raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), ADVICE["experiment.yaml"]) from error
 
     def read_experiment_text(self) -> str:

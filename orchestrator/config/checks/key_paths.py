@@ -23,7 +23,7 @@ _MAX_SUGGESTIONS = 3
 def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
     """Suggest the keys of this name deeper below the parent of an unknown key, unless there is better advice."""
     parent, dot, key = problem.path.rpartition(".")
-    is_general = (problem.suggestion or "").startswith(("did you mean", "known:", "`hookyard schema`"))
+    is_general = (problem.suggestion or "").startswith(("did you mean", "known", "`hookyard schema`"))
     if problem.message != UNKNOWN_KEY or not is_general:
         return problem
     task_arguments = [f"task_args.{name}" for name in (list_parameters(task) if task else ())]

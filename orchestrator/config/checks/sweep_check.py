@@ -43,9 +43,12 @@ def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Prob
     sweep = experiment.sweep
     if sweep is None:
         return []
-    overridden = {path for path, _ in source.values}
-    message = "has no effect: sweep.space sets it in each trial"
-    problems = [Problem(path, message, suggestion="remove one of them") for path in sweep.space if path in overridden]
+    overrides, message = dict(source.values), "has no effect: sweep.space sets it in each trial"
+    problems = [
+        Problem(path, message, suggestion=f"remove it, or keep it for all trials: sweep.space.{path}=null")
+        for path in sweep.space
+        if overrides.get(path) is not None
+    ]
     problems += _check_settings(sweep, experiment)
     if not problems:
         base = {key: value for key, value in data.items() if key != "sweep"}

@@ -188,19 +188,22 @@ def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values
     advice = find_options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
     if ":" in key:
         return "write a space after `:`"
-    return advice or did_you_mean(key, known) or _list_keys(known)
+    return (
+        advice or did_you_mean(key, known) or _list_keys(known, f" to {model.__name__}" if len(location) == 1 else "")
+    )
 
 
 def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
-    if isinstance(value, str) and "type" in keys:
-        return f"write {{type: {shorten(value)}}}"
+    main_keys = ["type"] if "type" in keys else keys
+    if isinstance(value, str) and len(main_keys) == 1:
+        return f"write {{{main_keys[0]}: {shorten(value)}}}"
     return _list_keys(keys) if len(keys) > 1 else None
 
 
-def _list_keys(keys: Sequence[str]) -> str:
+def _list_keys(keys: Sequence[str], owner: str = "") -> str:
     if not keys:
         return "it has no keys"
-    return f"known: {', '.join(sorted(keys))}" if len(keys) <= _MAX_NAMES else "`hookyard schema` lists the keys"
+    return f"known{owner}: {', '.join(sorted(keys))}" if len(keys) <= _MAX_NAMES else "`hookyard schema` lists the keys"
 
 
 def _suggest_value(error: Mapping[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from annotated_types import Ge, Gt, Lt
 from pydantic import (
@@ -147,10 +147,13 @@ class Scaler(Model):
     """Steps without an overflow before the scale grows."""
 
 
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+
+
 class Compile(Model):
     """Arguments of torch.compile."""
 
-    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    mode: CompileMode = "default"
     """Mode of torch.compile: `reduce-overhead` replays CUDA graphs, for small models on a GPU."""
 
 
@@ -254,7 +257,9 @@ class Experiment(Model):
     stored."""
     compile: Annotated[
         Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
-        Discriminator(lambda value: "group" if isinstance(value, dict | Compile) else "word"),
+        Discriminator(
+            lambda value: "group" if isinstance(value, dict | Compile) or value in get_args(CompileMode) else "word"
+        ),
     ] = False
     """Compiles the model in place with torch.compile, or the modules that the task calls; under fsdp, each unit. Names
     of parameters and checkpoints do not change. A mapping sets torch's `mode`."""

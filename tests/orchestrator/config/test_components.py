@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from orchestrator.config.python import imports
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from orchestrator.task import Task
-from tests.orchestrator.config.samples import HERE, Band, Shadow
+from tests.orchestrator.config.samples import HERE, Band, Line, Shadow
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +133,37 @@ def test_invalid_tasks_are_refused(name: str, arguments: dict[str, Any], path: s
     (problem,) = caught.value.problems
     assert problem.path == path
     assert message in problem.message
+
+
+class W:
+    """Methods with wrong arguments, and two methods with right ones."""
+
+    def one(self, output: Any) -> Any: ...
+
+    def more(self, model: Any, batch: Any, mask: Any) -> Any: ...
+
+    def any(self, *arguments: Any) -> Any: ...
+
+    def tuned(self, model: Any, lr: float, *, wd: float = 0) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "expected"),
+    [
+        ("loss", W.one, "T.loss() must take (output, batch), got (output)"),
+        ("forward", W.more, "T.forward() must take (model, batch), got (model, batch, mask)"),
+        ("data", W.one, "T.data() must take (), got (output)"),
+        ("collate", staticmethod(lambda: None), "T.collate() must take (samples), got ()"),
+        ("loss", W.any, None),
+        ("collate", staticmethod(lambda samples: None), None),
+        ("optimizer", W.tuned, None),
+    ],
+)
+def test_task_method_with_wrong_arguments_is_located(name: str, method: Any, expected: str | None) -> None:
+    task = dataclass(type("T", (Line,), {name: method, "__module__": HERE}))()
+    problems = list(components.find_wrong_arguments(task))
+    assert len(problems) == (expected is not None)
+    assert all(expected in problem.message and "test_components.py:" in problem.message for problem in problems)
 
 
 METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "progress"]

@@ -36,12 +36,12 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         ),
         (
             "scheduler: {type: StepLR, step_size: 1, last_epoch: 5}",
-            "e.yaml:4: scheduler.last_epoch: unknown key (known: gamma, step_size, type)",
+            "e.yaml:4: scheduler.last_epoch: unknown key (known to StepLR: gamma, step_size, type)",
         ),
         (
             "optimizer: {type: Adam, momentum: 0.9}",
-            "e.yaml:4: optimizer.momentum: unknown key (known: amsgrad, betas, capturable, decoupled_weight_decay,"
-            " differentiable, eps, foreach, fused, groups, lr, maximize, type, weight_decay)",
+            "e.yaml:4: optimizer.momentum: unknown key (known to Adam: amsgrad, betas, capturable,"
+            " decoupled_weight_decay, differentiable, eps, foreach, fused, groups, lr, maximize, type, weight_decay)",
         ),
         ("optimizer: {type: Adam,lr:0.1}", "e.yaml:4: optimizer.lr:0.1: unknown key (write a space after `:`)"),
         (
@@ -104,6 +104,10 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         # A value where a mapping belongs.
         ("optimizer: Adam", "e.yaml:4: optimizer: must be a mapping, got 'Adam' (write {type: Adam})"),
         ("scheduler: [StepLR]", "e.yaml:4: scheduler.0: must be a mapping, got 'StepLR' (write {type: StepLR})"),
+        (
+            "compile: max-autotune",
+            "e.yaml:4: compile: must be a mapping, got 'max-autotune' (write {mode: max-autotune})",
+        ),
         ("hang: 300", "e.yaml:4: hang: must be a mapping, got 300 (known: action, after)"),
         (
             f"{SWEEP}  space: {{seed: [0, 1]}}",

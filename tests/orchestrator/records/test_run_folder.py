@@ -53,7 +53,7 @@ def test_edited_numbers_are_read_as_in_a_config(tmp_path: Path) -> None:
 def test_damaged_experiment_is_an_error(tmp_path: Path, text: str) -> None:
     folder = make(tmp_path)
     folder.storage.write("experiment.yaml", text)
-    with pytest.raises(DamagedFile, match=r"experiment\.yaml"):
+    with pytest.raises(DamagedFile, match=r"experiment\.yaml is damaged: [^\n]+\Z"):
         folder.read_experiment()
 
 

@@ -60,6 +60,6 @@ def test_key_one_level_too_high_is_suggested_where_it_belongs(path: str) -> None
 def test_unknown_key_of_a_named_optimizer_lists_all_of_its_keys(kind: str) -> None:
     own = [name for name in torch.optim.__dict__[kind].__init__.__annotations__ if name not in ("params", "return")]
     known = suggestion_at("optimizers.d.zzz", {**BASE, "optimizers": {"d": {"type": kind, "zzz": 1}}})
-    assert {"params", "scheduler", "groups", *own} <= {*known.removeprefix("known: ").split(", ")}
+    assert {"params", "scheduler", "groups", *own} <= {*known.removeprefix(f"known to {kind}: ").split(", ")}
     near = suggestion_at("optimizers.d.param", {**BASE, "optimizers": {"d": {"type": kind, "param": "*"}}})
     assert near == "did you mean 'params'?"

@@ -193,8 +193,9 @@ def test_check_across_swept_fields_is_left_to_the_trial(file: Path) -> None:
 def test_override_of_a_swept_path_has_no_effect(file: Path) -> None:
     other = file.parent / "sweep.yaml"
     other.write_text("base: line.yaml\nsweep:\n  metric: val/loss\n  space: {optimizer.lr: {choice: [0.1, 0.2]}}\n")
-    with pytest.raises(
-        ConfigError, match=r"override 'optimizer.lr=0.5': optimizer.lr: has no effect: sweep.space sets"
-    ):
-        load_experiment(other, ["optimizer.lr=0.5"])
+    override, choice = "optimizer.lr=0.5", "sweep.space.seed={choice: [1, 2]}"
+    with pytest.raises(ConfigError, match=rf"override '{override}': optimizer.lr: has no effect: .* for all trials"):
+        load_experiment(other, [override])
+    for overrides in (["optimizer.lr=null"], [override, choice, "sweep.space.optimizer.lr=null"]):
+        load_experiment(other, overrides)
     assert load_experiment(other, ["optimizer.momentum=0.5"]).optimizer.arguments["momentum"] == 0.5
