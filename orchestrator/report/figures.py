@@ -131,13 +131,15 @@ def draw_lines(title: str, column: str, lines: Sequence[Line], x_name: str, note
     return draw_chart(title, figure, note)
 
 
-def draw_curves(title: str, column: str, points: Mapping[str, tuple[Floats, Floats]], note: str = "") -> Markup:
+def draw_curves(
+    title: str, column: str, points: Mapping[str, tuple[Floats, Floats]], best: str | None, note: str = ""
+) -> Markup:
     """Draw the curves of many trials over steps, the best first. Worse ones are fainter."""
     size, axis = _make_value_axis(column, np.concatenate([y for _, y in points.values()]))
     figure = go.Figure(layout={"xaxis": {"title": {"text": "step"}}, "yaxis": axis, "hovermode": "closest"})
     for index, (trial, (x, y)) in reversed([*enumerate(points.items())]):
         selected = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int)
-        style = _make_trial_style(trial, 1 - index / len(points), index == 0)
+        style = _make_trial_style(trial, 1 - index / len(points), trial == best)
         figure.add_scatter(x=x[selected], y=y[selected] / size, **style)
     return draw_chart(title, figure, note, height=380, wide=True)
 
@@ -191,7 +193,7 @@ def draw_scatter(title: str, points: pd.DataFrame, front: Collection[str], note:
     return draw_chart(title, figure, note, height=380, wide=True)
 
 
-def draw_parallel_coordinates(title: str, trials: pd.DataFrame, note: str = "") -> Markup:
+def draw_parallel_coordinates(title: str, trials: pd.DataFrame, best: str | None, note: str = "") -> Markup:
     """Draw a line for each row through its columns, the best first. Worse ones are fainter.
 
     Columns are numbers or text. A line ends where a trial has no value. These are plain lines because plotly's own
@@ -231,7 +233,7 @@ def draw_parallel_coordinates(title: str, trials: pd.DataFrame, note: str = "") 
             text=[quantities.format_value(name, trials.at[trial, name]) for name in columns],
             customdata=columns,
             hovertemplate="%{customdata}: %{text}<extra>%{fullData.name}</extra>",
-            **_make_trial_style(str(trial), 1 - index / len(trials), index == 0),
+            **_make_trial_style(str(trial), 1 - index / len(trials), trial == best),
         )
     return draw_chart(title, figure, note, height=400, wide=True, min_width=AXIS_PIXELS * len(columns))
 

@@ -35,18 +35,18 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
     metadata, objectives = sweep.folder.read_metadata(), dict(sweep.objectives)
     ordered = sort_best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
-    first = sweep.trial(names[0]) if len(select_candidates(ordered, next(iter(objectives)))) else None
+    best = names[0] if len(select_candidates(ordered, next(iter(objectives)))) else None
     reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     drawn = select_trials(reported, MAX_CURVES)
     reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
     sections = [
         *([render_configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
         render_trials(ordered, objectives, sweep.path),
-        render_best_checkpoint(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
-        render_coordinates(ordered, objectives),
+        render_best_checkpoint(sweep.folder, sweep.trial(best).best if best else None, best),
+        render_coordinates(ordered, objectives, best),
         render_importance(ordered, objectives, sweep.aggregate),
         render_front(ordered, objectives),
-        render_progress(dict(zip(drawn, reports, strict=True)), objectives, len(reported)),
+        render_progress(dict(zip(drawn, reports, strict=True)), objectives, len(reported), best),
         render_spending(compute_mean_spans(sweep, names[:MAX_BARS])),
         render_experiment(sweep.folder.read_experiment_text(), metadata),
     ]

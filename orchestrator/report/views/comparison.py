@@ -48,14 +48,17 @@ def select_trials(ordered: Sequence[str], max_trials: int) -> list[str]:
     return [*ordered[: max_trials // 2], *(ordered[index] for index in others)]
 
 
-def describe_selection(shown: int, count: int) -> str:
-    """Describe which trials `select_trials` selected; empty if it selected all."""
-    if shown >= count:
-        return ""
-    return f" {shown:,} of {count:,} trials are drawn: the {shown // 2:,} best, and others evenly down to the worst."
+def describe_lines(best: str | None, shown: int, count: int) -> str:
+    """Describe the style of the trials' lines, and which trials `select_trials` selected."""
+    note = "The best trial is orange; worse trials are fainter." if best else "Worse trials are fainter."
+    if shown < count:
+        note += (
+            f" {shown:,} of {count:,} trials are drawn: the {shown // 2:,} best, and others evenly down to the worst."
+        )
+    return note
 
 
-def render_coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+def render_coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], best: str | None) -> page.Section:
     """Render parallel coordinates of values, metrics and `step_s`. `trials` are the best first."""
     title = "Parallel coordinates"
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
@@ -64,9 +67,8 @@ def render_coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> p
         return page.Section("coordinates", title, "Needs two trials, of which one has reported.")
     chosen = select_trials([*map(str, trials.index)], MOST_LINES)
     shown = trials.loc[chosen, [*values, *results]].rename(columns=lambda name: name.removeprefix(CONFIG))
-    note = "The best trial is orange; worse trials are fainter."
-    note += describe_selection(len(chosen), len(trials))
-    return page.Section("coordinates", title, draw_parallel_coordinates("Values and metrics", shown, note))
+    note = describe_lines(best, len(chosen), len(trials))
+    return page.Section("coordinates", title, draw_parallel_coordinates("Values and metrics", shown, best, note))
 
 
 def render_configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:
@@ -137,15 +139,16 @@ def render_spending(spans: pd.DataFrame) -> page.Section:
     return page.Section("spending", title, drawn)
 
 
-def render_progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int) -> page.Section:
+def render_progress(
+    reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int, best: str | None
+) -> page.Section:
     """Draw the curves of the sweep's metrics. `reports` is by trial, best first, of `count` trials with reports."""
     charts = []
     for metric in objectives:
         known = {trial: select_points(metric, own) for trial, own in reports.items()}
         drawn = {trial: (steps, values) for trial, (steps, values) in known.items() if len(steps)}
-        note = f"The best trial is orange; worse trials are fainter.{describe_selection(len(reports), count)}"
         if drawn:
-            charts.append(draw_curves(metric, metric, drawn, note))
+            charts.append(draw_curves(metric, metric, drawn, best, describe_lines(best, len(reports), count)))
     content = element("div", *charts) if charts else "No trial has reported yet."
     return page.Section("progress", "Learning curves", content)
 

@@ -36,7 +36,7 @@ def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt]
     return page.Section("experiment", "Experiment", concatenate(content))
 
 
-def render_best_checkpoint(folder: RunFolder, best: Best | None, trial: str = "") -> page.Section:
+def render_best_checkpoint(folder: RunFolder, best: Best | None, trial: str | None = None) -> page.Section:
     """Render instructions for using the best checkpoint of a run, or of a sweep's best `trial`."""
     if evaluated := folder.read_metadata().evaluates:
         return page.Section("best", "Evaluated checkpoint", f"Evaluation of {Evaluated(**evaluated)}.")
@@ -46,7 +46,7 @@ def render_best_checkpoint(folder: RunFolder, best: Best | None, trial: str = ""
         )
     best_trial = RunFolder(folder.storage / "trials", trial) if trial else None
     pieces = [
-        element("p", f"{trial} {best}.".lstrip()),
+        element("p", f"{trial}: {best}." if trial else f"{best}."),
         element("pre", "\n".join(astuple(make_usage_hint(folder, "best", best_trial))), tabindex=0),
     ]
     note = "The model in Python with the evaluated weights, and a run that continues training it."

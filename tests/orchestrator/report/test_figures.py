@@ -25,10 +25,10 @@ def test_user_text_is_escaped_in_charts() -> None:
     trials = pd.DataFrame({HOSTILE: [HOSTILE, "b"], "y": [1.0, 2.0]}, index=[HOSTILE, "t"])
     markup = [
         draw_lines(HOSTILE, HOSTILE, [Line(HOSTILE, STEPS, STEPS)], HOSTILE, HOSTILE),
-        draw_curves(HOSTILE, HOSTILE, {HOSTILE: (STEPS, STEPS)}),
+        draw_curves(HOSTILE, HOSTILE, {HOSTILE: (STEPS, STEPS)}, HOSTILE),
         draw_stacks(HOSTILE, spans, HOSTILE),
         draw_scatter(HOSTILE, pd.DataFrame({HOSTILE: [1.0], "y": [2.0]}, index=[HOSTILE]), [HOSTILE]),
-        draw_parallel_coordinates(HOSTILE, trials),
+        draw_parallel_coordinates(HOSTILE, trials, HOSTILE),
     ]
     for drawn in markup:
         assert not re.search("<(img|b>&|a )", drawn.replace("<b>&lt;img", ""))
@@ -77,7 +77,7 @@ def test_a_band_is_drawn_below_its_line() -> None:
 def test_curve_of_the_best_trial_is_strongest_and_on_top() -> None:
     many = np.arange(figures.MAX_POINTS * 3.0)
     drawn = {"best": (STEPS, STEPS), "middle": (many, many), "worst": (STEPS[:1], STEPS[:1])}
-    traces = charts_of(draw_curves("x", "loss", drawn))["x"]["data"]
+    traces = charts_of(draw_curves("x", "loss", drawn, "best"))["x"]["data"]
     assert [trace["name"] for trace in traces] == ["worst", "middle", "best"]
     assert traces[0]["opacity"] < traces[1]["opacity"] < traces[2]["opacity"] == 1
     assert (len(traces[1]["x"]), traces[1]["x"][0], traces[1]["x"][-1]) == (figures.MAX_POINTS, 0, many[-1])
@@ -88,7 +88,7 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
         {"rate": [0.01, 0.1, 1.0], "kind": ["b", None, "a"], "step_s": [0.1, 0.2, 0.3], "same": [1024] * 3},
         index=["t0", "t1", "t2"],
     )
-    chart = charts_of(draw_parallel_coordinates("x", trials))["x"]
+    chart = charts_of(draw_parallel_coordinates("x", trials, "t0"))["x"]
     traces = {trace["name"]: trace for trace in chart["data"]}
     assert [*traces] == ["t2", "t1", "t0"]
     assert traces["t2"]["opacity"] < traces["t1"]["opacity"] < traces["t0"]["opacity"] == 1
@@ -96,7 +96,7 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
     assert np.allclose(heights.T, [[0, 0.5, 1], [1, np.nan, 0], [0, 0.5, 1], [0, 0, 0]], equal_nan=True)
     assert traces["t0"]["text"] == ["0.01", "b", "100 ms", "1,024"]
     long = trials.rename(columns={"rate": f"hooks.{'x' * 40}.decay"})
-    chart_of_long = charts_of(draw_parallel_coordinates("x", long))["x"]
+    chart_of_long = charts_of(draw_parallel_coordinates("x", long, "t0"))["x"]
     assert chart_of_long["layout"]["xaxis"]["ticktext"][:2] == [f"…{'x' * 15}.decay", "kind"]
     assert chart_of_long["data"][0]["customdata"][0] == long.columns[0]
     labels = [(label["x"], label["text"]) for label in chart["layout"]["annotations"]]

@@ -4,6 +4,8 @@ import pandas as pd
 import pytest
 
 from orchestrator import sweep
+from orchestrator.records.metadata import Attempt
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.report.sweep import compute_mean_spans, make_sweep_page
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of
@@ -49,6 +51,12 @@ def test_spans_of_a_trial_are_means_of_its_rows(outcome: Sweep) -> None:
     means = rows[rows["phase"] == "train"][["forward_s", "backward_s"]].mean()
     found = compute_mean_spans(outcome, [trial.name])
     assert found.loc[trial.name, ["forward_s", "backward_s"]].tolist() == pytest.approx(means.tolist())
+
+
+def test_the_use_of_the_best_checkpoint_depends_on_its_trial(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task with a custom loop has no order of samples, and no model to load."""
+    monkeypatch.setattr(RunFolder, "read_attempts", lambda folder: [Attempt(0)] if folder.exists() else [])
+    assert ".best.checkpoint(" in make_sweep_page(outcome, "now")
 
 
 def test_a_sweep_without_a_trial_has_every_section(outcome: Sweep) -> None:

@@ -2,13 +2,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from orchestrator.report.figures import BEST
 from orchestrator.report.markup import Markup
 from orchestrator.report.views.comparison import (
     MOST_CELLS,
     MOST_FAILED,
     MOST_ROWS,
     arrange_columns,
-    describe_selection,
+    describe_lines,
     render_coordinates,
     render_front,
     render_importance,
@@ -40,11 +41,11 @@ def test_selection_has_the_best_half_and_an_even_rest(count: int, most: int) -> 
     chosen = select_trials(names, most)
     assert len({*chosen}) == len(chosen) == min(count, most)
     assert (chosen[: most // 2], chosen[-1]) == (names[: most // 2], names[-1])
-    assert bool(describe_selection(len(chosen), count)) == (count > most)
+    assert ("are drawn" in describe_lines("0", len(chosen), count)) == (count > most)
 
 
 def test_coordinates_have_a_labeled_axis_for_each_value_and_metric() -> None:
-    (chart,) = charts_of(render_coordinates(TRIALS[::-1], MAX).content).values()
+    (chart,) = charts_of(render_coordinates(TRIALS[::-1], MAX, "t11").content).values()
     labels = [label["text"] for label in chart["layout"]["annotations"]]
     assert labels[:7] == ["0.001", "0.00562", "0.0316", "0.178", "1", "8", "16"]
     assert chart["layout"]["xaxis"]["ticktext"] == ["lr", "width", "val/accuracy", "step_s"]
@@ -83,8 +84,22 @@ def test_every_trial_has_a_curve() -> None:
         "t1": [{"step": 1, "val/accuracy": 0.5}],
         "t2": [],
     }
-    curves = lines_of(charts_of(render_progress(reports, MAX, 3).content)["val/accuracy"])
+    curves = lines_of(charts_of(render_progress(reports, MAX, 3, "t0").content)["val/accuracy"])
     assert curves == {"t0": ([1, 2], [0.25, 0.75]), "t1": ([1], [0.5])}
+
+
+@pytest.mark.parametrize("best", ["t2", None])
+def test_best_trial_alone_is_orange(best: str | None) -> None:
+    """It may lack one of the metrics. A sweep whose trials all failed has none."""
+    reports = {f"t{index}": [{"step": 1, "val/accuracy": 0.5}] for index in range(3)}
+    for content in (
+        render_progress(reports, MAX, 3, best).content,
+        render_coordinates(TRIALS.loc[["t0", "t1", "t2"]], MAX, best).content,
+    ):
+        (chart,) = charts_of(content).values()
+        orange = [trace["name"] for trace in chart["data"] if trace["line"]["color"] == BEST]
+        assert orange == [best] * (best is not None)
+        assert ("orange" in content) == (best is not None)
 
 
 def test_time_per_iteration_of_the_best_trials() -> None:
@@ -99,9 +114,9 @@ def test_time_per_iteration_of_the_best_trials() -> None:
 )
 def test_sections_without_data_are_explained(trials: pd.DataFrame) -> None:
     for section in (
-        render_coordinates(trials, MAX),
+        render_coordinates(trials, MAX, None),
         render_importance(trials, MAX),
-        render_progress({}, MAX, 0),
+        render_progress({}, MAX, 0, None),
         render_spending(pd.DataFrame()),
     ):
         assert not isinstance(section.content, Markup)
