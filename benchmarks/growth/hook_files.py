@@ -7,18 +7,19 @@ from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.storage import Storage
+from orchestrator.storage.remote import Remote
 
 
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (10, 30, 100)
     sent: list[int] = []
-    send = Storage.send
+    send = Remote.send
 
-    def counted(self: Storage, stream: IO[bytes], name: str) -> None:
-        sent.append(stream.seek(0, 2))
-        send(self, stream, name)
+    def counted(self: Remote, file: IO[bytes], path: str) -> None:
+        sent.append(file.seek(0, 2))
+        send(self, file, path)
 
-    Storage.send = counted
+    Remote.send = counted
     costs: dict[str, list[float]] = {"requests": [], "bytes sent": [], "bytes there": []}
     for reports in sizes:
         with slow_s3(delay_s=0.001) as requests:
@@ -35,5 +36,5 @@ def main(sizes: Sequence[int]) -> None:
             costs["bytes sent"].append(float(sum(sent)))
             costs["bytes there"].append(float(sum(path.stat().st_size for path in artifacts.folder.iterdir())))
             artifacts.close()
-    Storage.send = send
+    Remote.send = send
     print_growth("files of hooks on S3", "reports", sizes, costs)

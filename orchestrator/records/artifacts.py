@@ -85,8 +85,8 @@ class Artifacts:
             shutil.copyfileobj(content, file)
 
     def _send(self, name: str) -> None:
-        with suppress(FileNotFoundError), (self.folder / name).open("rb") as file:
-            self._run.send(file, name)
+        with suppress(FileNotFoundError), (self.folder / name).open("rb") as file, self._run.create(name) as copy:
+            shutil.copyfileobj(file, copy)
 
 
 def _rank_in(name: str) -> int:

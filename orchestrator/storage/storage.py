@@ -67,15 +67,23 @@ def advice_on(error: OSError) -> str:
     return _ADVICE.get(error.errno or 0, "Check the disk")
 
 
-@contextmanager
-def raising_storage_errors(place: object, missing: bool = True) -> Iterator[None]:
-    """Convert OSErrors to StorageErrors with the path and advice; FileNotFoundError only if `missing`."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and not missing:
-            raise FileNotFoundError(error.errno, error.strerror, str(place)) from error
-        raise StorageError(f"{place}: {error.strerror or error}. {advice_on(error)}") from error
+class raising_storage_errors:
+    """Convert OSErrors to StorageErrors with the path and advice; FileNotFoundError only if `missing`.
+
+    A class, because an error that a generator raises keeps the callers' frames until the next garbage collection.
+    """
+
+    def __init__(self, place: object, missing: bool = True) -> None:
+        self._place, self._missing = place, missing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not self._missing:
+            raise FileNotFoundError(error.errno, error.strerror, str(self._place)) from error
+        raise StorageError(f"{self._place}: {error.strerror or error}. {advice_on(error)}") from error
 
 
 class Storage:
@@ -164,14 +172,11 @@ class Storage:
         """Return the state of a file; None if there is none."""
         path = self._path(name)
         if self.local:
-            # No context manager: this is called for thousands of files.
             try:
-                status = os.stat(path)
-            except (FileNotFoundError, NotADirectoryError):
+                with raising_storage_errors(path, missing=False):
+                    status = os.stat(path)
+            except FileNotFoundError:
                 return None
-            except OSError:
-                with raising_storage_errors(path):
-                    raise
             return FileState(status.st_size, status.st_mtime) if S_ISREG(status.st_mode) else None
         info = self._remote.request(lambda filesystem: filesystem.get_file_info(path))
         return _to_state(info) if info.is_file else None
@@ -328,11 +333,6 @@ class Storage:
                 beside.unlink(missing_ok=True)
                 raise
             return file
-
-    def send(self, stream: IO[bytes], name: str) -> None:
-        """Upload a finished stream; does nothing for a local file."""
-        if self._remote:
-            self._remote.send(stream, self._path(name))
 
     def rename(self, name: str, to: str) -> None:
         folder = cast(Path, self.local)

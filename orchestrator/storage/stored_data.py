@@ -71,7 +71,7 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("it is empty")
     try:
         value = json.loads(data)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"it is not valid JSON: {error}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

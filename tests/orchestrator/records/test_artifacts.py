@@ -19,8 +19,10 @@ def run() -> Storage:
 def sent_by(monkeypatch: pytest.MonkeyPatch, run: Storage) -> list[str]:
     """The names of what is sent, or removed with a minus, from now on."""
     found: list[str] = []
-    send, delete = Storage.send, Storage.delete
-    monkeypatch.setattr(Storage, "send", lambda self, file, name: (found.append(name), send(self, file, name))[1])
+    create, delete = Storage.create, Storage.delete
+    monkeypatch.setattr(
+        Storage, "create", lambda self, name: (name[0] == "." or found.append(name), create(self, name))[1]
+    )
     monkeypatch.setattr(Storage, "delete", lambda self, name: (found.append(f"-{name}"), delete(self, name))[1])
     return found
 
@@ -95,8 +97,7 @@ def test_kill_at_any_operation_loses_no_uploaded_file(run: Storage, monkeypatch:
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("write", "send"):
-            patch.setattr(Storage, name, killing(getattr(Storage, name)))
+        patch.setattr(Storage, "create", killing(Storage.create))
         with suppress(KeyboardInterrupt):
             first.send()
     later = Artifacts(run)
