@@ -32,7 +32,7 @@ from orchestrator.records.run_folder import (
     errors_before_start,
     now,
 )
-from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name, trial_number
+from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.write.compaction import compact
@@ -40,7 +40,6 @@ from orchestrator.storage import Storage
 from orchestrator.sweeps.results.analysis import list_configurations
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import (
-    PreviousTrial,
     compute_seconds_used,
     list_remaining_trials,
     load_previous_trials,
@@ -136,16 +135,14 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         if metadata.status in ("running", "interrupted"):
             print_line(f"All {len(previous)} trials of {folder} have ended; recording the result.")
             return _conclude(folder, settings)
-        count = sum(trial.has_failed for trial in previous.values())
+        count = sum(trial.status == "failed" for trial in previous.values())
         hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
         raise UsageError(f"all {len(previous)} trials of {folder} have ended; there is nothing to resume{hint}")
     _check_requirements(experiment, settings, metadata.local, address)
     with errors_before_start():
-        index = TrialIndex(folder, settings.objectives)
-        ended_trials = {number for number, trial in previous.items() if trial.has_ended}
-        index.write(record for name, record in index.records().items() if trial_number(name) in ended_trials)
-        _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.has_ended])
-        History(folder).drop_unstarted({trial_name(number): trial.values for number, trial in previous.items()})
+        TrialIndex(folder, settings.objectives).write(previous.values())
+        _wait_for_orphans(folder, [trial.name for trial in previous.values() if not trial.has_ended])
+        History(folder).drop_unstarted({trial.name: trial.values for trial in previous.values()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.update(
             status="running",
@@ -184,7 +181,7 @@ def _summarize(settings: SweepSettings) -> dict[str, Any]:
 
 
 def _run_trials(
-    folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None, lease: Lease
+    folder: RunFolder, experiment: Experiment, previous: Mapping[int, TrialRecord], address: str | None, lease: Lease
 ) -> Sweep:
     settings, metadata = experiment.sweep, folder.read_metadata()
     assert settings is not None

@@ -38,8 +38,12 @@ class SequentialTrials:
         for _ in range(self._sweep.search.count):
             if self._rules.should_end_sweep() or (suggestion := self._sweep.search.suggest()) is None:
                 return
-            trials = [self._begin(trial["number"], trial["values"]) for trial in (suggestion, *suggestion["followers"])]
-            self._train([trial for trial in trials if trial])
+            started = [
+                self._begin(trial["number"], trial["values"]) for trial in (suggestion, *suggestion["followers"])
+            ]
+            trials = [trial for trial in started if trial]
+            self._sweep.begin({trial.number: trial.values for trial in trials})
+            self._train(trials)
 
     def _begin(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
         sweep = self._sweep
@@ -48,7 +52,6 @@ class SequentialTrials:
         except ConfigError as error:
             sweep.record_failure(number, values, str(error), metric_missing=False)
             return None
-        sweep.begin(number, values)
         if self._scheduler:
             self._scheduler.add(number)
         return trial
@@ -71,7 +74,8 @@ class SequentialTrials:
         if self._scheduler:
             self._scheduler.remove(trial.number, last, len(trial.reports))
         if trial.outcome:
-            self._sweep.record_end(trial.number, trial.values, last)
+            interrupted = trial.outcome[0] == "interrupted"
+            self._sweep.record_end(trial.number, trial.values, last, interrupted=interrupted)
 
     def _train_until_one_fails(self, trials: Sequence[ActiveTrial]) -> None:
         group = TrialGroup(self._engine, trials, self._sweep.settings)

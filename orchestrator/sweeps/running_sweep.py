@@ -10,8 +10,8 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder, trial_name
-from orchestrator.stats.aggregate.trial_index import TrialIndex
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
+from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
+from orchestrator.sweeps.results.previous_trials import list_remaining_trials
 from orchestrator.sweeps.search.race import Race
 from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
@@ -27,7 +27,7 @@ class RunningSweep:
         self,
         experiment: Experiment,
         folder: RunFolder,
-        previous: Mapping[int, PreviousTrial],
+        previous: Mapping[int, TrialRecord],
         display: Display,
         *,
         ranks: int = 1,
@@ -48,9 +48,7 @@ class RunningSweep:
         self.rules = StoppingRules(
             self.settings, ranks, search=self.search, stop_requested=stop_requested, fail_fast=fail_fast
         )
-        self.rules.replay_reports(
-            {trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used
-        )
+        self.rules.replay(previous.values(), seconds_used)
         self._display = display
         self._metric, mode = self.settings.objectives[0]
         self._better: Callable[..., float] = max if mode == "max" else min
@@ -60,17 +58,19 @@ class RunningSweep:
         self._best: dict[int, float] = {}
         """Best value of each trial."""
         for number, trial in previous.items():
-            for report in () if trial.has_failed and trial.has_ended else trial.reports:
+            for report in trial.compared_reports if trial.status != "failed" else ():
                 self._keep_best(number, report)
 
     def active_trials(self) -> list[RunFolder]:
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
 
-    def begin(self, number: int, values: Mapping[str, Any]) -> None:
-        """Show that a trial starts, unless it was shown before."""
-        if number not in self._active:
-            self._active.add(number)
-            self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
+    def begin(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
+        """Show that trials start, which are one or share a training run, unless they were shown before."""
+        self.rules.share_training([trial_name(number) for number in trials])
+        for number, values in trials.items():
+            if number not in self._active:
+                self._active.add(number)
+                self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
 
     def record_report(self, number: int, metrics: Mapping[str, Any]) -> None:
         self._keep_best(number, metrics)
@@ -81,8 +81,14 @@ class RunningSweep:
         action = "resumes from its newest checkpoint" if number in self._active else "begins"
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
 
-    def record_end(self, number: int, values: Mapping[str, Any], last: Mapping[str, Any] | None) -> None:
-        """Record the end of a trial, and its last report if it has one."""
+    def record_end(
+        self, number: int, values: Mapping[str, Any], last: Mapping[str, Any] | None, *, interrupted: bool = False
+    ) -> None:
+        """Record the end of a trial, and its last report if it has one. An interrupted trial has not ended."""
+        if interrupted:
+            self._active.discard(number)
+            self._display.line(f"{trial_name(number)} {_format_values(values)}: interrupted")
+            return
         self.search.record_end(number, last)
         self._end(number, values, f"{self._metric} {self._best.get(number, math.nan):.4g}")
 

@@ -2,13 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 from orchestrator.config.sections.sweep import Budget, Plateau, Stop, Sweep
 from orchestrator.records.sweep_folder import trial_number
+from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.search.search import Search
 
 SCHEDULER_REASON = "the scheduler ended the trial"
@@ -22,6 +23,8 @@ class _Progress:
     best: float = math.nan
     reports_without_gain: int = 0
     samples: int = 0
+    training: list["_Progress"] = field(default_factory=list)
+    """Progress of the trials that share its training run, itself included."""
 
 
 class StoppingRules:
@@ -55,12 +58,23 @@ class StoppingRules:
         self.reasons: dict[str, str] = {}
         """Reason why each stopped trial was stopped."""
 
-    def replay_reports(self, reports: Mapping[str, Iterable[Mapping[str, Any]]], seconds: float) -> None:
+    def replay(self, previous: Collection[TrialRecord], seconds: float) -> None:
         """Count the reports and the time of earlier attempts."""
-        for trial, earlier in reports.items():
-            for metrics in earlier:
-                self._count_report(self._trials[trial], metrics)
+        trainings: defaultdict[str, list[str]] = defaultdict(list)
+        for trial in previous:
+            trainings[trial.leader or trial.name].append(trial.name)
+        for trials in trainings.values():
+            self.share_training(trials)
+        for trial in previous:
+            for metrics in trial.compared_reports:
+                self._count_report(self._trials[trial.name], metrics)
         self._started_at -= seconds
+
+    def share_training(self, trials: Iterable[str]) -> None:
+        """Count the samples of these trials once from now on, because they share a training run."""
+        training = [self._trials[trial] for trial in trials]
+        for progress in training:
+            progress.training = training
 
     def should_stop(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
         """Return whether a trial should stop at this report, `seconds` into its training, and record the reason."""
@@ -83,7 +97,8 @@ class StoppingRules:
             progress.best, progress.reports_without_gain = value, 0
         # A trial that continues from another trial's checkpoint may have fewer samples than before.
         samples = metrics.get("samples", 0)
-        self._samples += max(0, samples - progress.samples) * self._ranks
+        counted = max((shared.samples for shared in progress.training), default=progress.samples)
+        self._samples += max(0, samples - counted) * self._ranks
         progress.samples = samples
 
     def _find_reason(self, progress: _Progress, value: float, seconds: float) -> str | None:

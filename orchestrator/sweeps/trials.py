@@ -23,10 +23,10 @@ from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.report import Report
 from orchestrator.records.lease import Process
+from orchestrator.records.metadata import seconds_at
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.stats.read.dataset import read_row_schema
-from orchestrator.sweeps.results.previous_trials import compute_training_seconds, read_reports_with_metrics
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
@@ -75,6 +75,18 @@ def begin_trial(
         folder.end("failed", error=str(error), is_user_error=True)
         raise error
     return resolved, folder
+
+
+def _read_reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
+    """Return a trial's valid reports that have all of the sweep's metrics, oldest first."""
+    return [report for report in folder.read_current_reports() if settings.has_metrics(report)]
+
+
+def _compute_training_seconds(folder: RunFolder) -> float:
+    """Return a trial's training time in seconds: from the start of each attempt to its last report."""
+    starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.read_attempts() if attempt.started}
+    ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.read_reports() if "time" in line}
+    return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 
 class MetricMonitor:
@@ -150,9 +162,9 @@ class ActiveTrial:
         cls, location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
     ) -> ActiveTrial:
         resolved, folder = begin_trial(location, number, source, settings, values)
-        reports = read_reports_with_metrics(folder, settings)
+        reports = _read_reports_with_metrics(folder, settings)
         monitor = MetricMonitor(settings, resolved, folder, seen=bool(reports))
-        started_at = monotonic() - compute_training_seconds(folder)
+        started_at = monotonic() - _compute_training_seconds(folder)
         return cls(number, values, resolved, resolved.experiment.source, folder, monitor, reports, started_at)
 
     @property
@@ -199,7 +211,7 @@ class TrialGroup:
             if trial in self._trials_without_report:
                 self._trials_without_report.remove(trial)
                 # The folder already holds this report, unless it is partial.
-                trial.reports = read_reports_with_metrics(trial.folder, self._settings)
+                trial.reports = _read_reports_with_metrics(trial.folder, self._settings)
                 if self._settings.has_metrics(report.metrics) and not report.is_partial:
                     del trial.reports[-1:]
             has_metrics = trial.metric_monitor.has_metrics(report)

@@ -66,7 +66,8 @@ class TrialRecord:
 
     @property
     def has_ended(self) -> bool:
-        return self.status not in ("running", "lost")
+        """True if a resume of the sweep does not continue the trial."""
+        return self.status in (*COMPLETE, "failed")
 
     @property
     def compared_reports(self) -> tuple[dict[str, Any], ...]:

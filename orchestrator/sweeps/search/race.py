@@ -20,7 +20,8 @@ from orchestrator.config.checks.space import count_trials
 from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import compute_tail_probability
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
+from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.sweeps.results.previous_trials import list_remaining_trials
 from orchestrator.sweeps.search.search import Search, TrialConfig, draw_trials, make_trial_config
 
 _MIN_DEGREES_OF_FREEDOM = 4
@@ -37,7 +38,7 @@ class Race(Search):
         self,
         settings: Sweep,
         seed: int,
-        previous: Mapping[int, PreviousTrial],
+        previous: Mapping[int, TrialRecord],
         show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         super().__init__(settings)
@@ -47,7 +48,7 @@ class Race(Search):
         (self._metric, mode), self._show_line = settings.objectives[0], show_line
         self._sign = 1 if mode == "max" else -1
         self._values = dict(enumerate(draw_trials(settings, seed)))
-        self._values |= {number: trial.values for number, trial in previous.items()}
+        self._values |= {number: dict(trial.values) for number, trial in previous.items()}
         self.count = len(list_remaining_trials(settings, previous))
         self.eliminated: dict[int, str] = {}
         """Reason for the elimination, by configuration."""
@@ -57,17 +58,13 @@ class Race(Search):
         self._ended: set[int] = set()
         self._failed: set[int] = set()
         for number, trial in previous.items():
-            for report in trial.reports:
+            for report in trial.compared_reports:
                 self._keep_best(number, report)
             if trial.has_ended:
                 self._started.add(number)
-                self._end(number, failed=trial.has_failed)
+                self._end(number, failed=trial.status == "failed")
         self._eliminate()
-        self._interrupted = deque(
-            number
-            for number, trial in sorted(previous.items())
-            if not trial.has_ended and not (trial.has_failed and number // self._repeats in self.eliminated)
-        )
+        self._interrupted = deque(number for number, trial in sorted(previous.items()) if not trial.has_ended)
 
     def suggest(self) -> TrialConfig | None:
         number = self._interrupted.popleft() if self._interrupted else self._choose_next()

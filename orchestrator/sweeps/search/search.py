@@ -24,7 +24,8 @@ from orchestrator.config.checks.space import (
 )
 from orchestrator.config.sections.sweep import PBT, Domain, Sweep
 from orchestrator.stats.aggregate.configurations import compute_score
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, list_remaining_trials
+from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.sweeps.results.previous_trials import list_remaining_trials
 
 if TYPE_CHECKING:
     import optuna
@@ -74,7 +75,7 @@ class Search:
 class DrawnTrials(Search):
     """Trials of a grid or random search, all drawn before the first one starts."""
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths) -> None:
         super().__init__(settings, shared)
         drawn = draw_trials(settings, seed)
         self._enqueue(
@@ -94,7 +95,7 @@ class OptunaTrials(Search):
     suggestion whose trials never started.
     """
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths) -> None:
         import optuna
 
         super().__init__(settings, shared)
@@ -109,7 +110,7 @@ class OptunaTrials(Search):
         )
         n_suggested = max(previous, default=-1) // self._size + 1
         points = dict(enumerate(settings.points))
-        points |= {number // self._size: trial.values for number, trial in previous.items()}
+        points |= {number // self._size: dict(trial.values) for number, trial in previous.items()}
         for suggestion in range(max(n_suggested, len(settings.points))):
             self._study.enqueue_trial(to_optuna(settings, points.get(suggestion, {})))
         self._suggestions: list[optuna.Trial] = []
@@ -119,12 +120,13 @@ class OptunaTrials(Search):
             self._suggest_again(previous)
         self.count = len(self._queue) + count_trainings(settings, n_suggested * self._size)
 
-    def _suggest_again(self, previous: Mapping[int, PreviousTrial]) -> None:
+    def _suggest_again(self, previous: Mapping[int, TrialRecord]) -> None:
         unfinished = {}
         for number, values in self._make_next_trials():
             trial = previous.get(number)
             if trial and trial.has_ended:
-                self.record_end(number, trial.reports[-1] if trial.reports and not trial.has_failed else None)
+                reports = trial.compared_reports if trial.status != "failed" else ()
+                self.record_end(number, reports[-1] if reports else None)
             elif trial or number < count_trials(self._settings):
                 unfinished[number] = trial.values if trial else values
         self._enqueue(unfinished)

@@ -177,8 +177,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
         ]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for number, values, _ in self._trials(trial):
-            self._sweep.begin(number, values)
+        self._sweep.begin({number: values for number, values, _ in self._trials(trial)})
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -200,7 +199,8 @@ class _TrialEvents(_Unsaved, tune.Callback):
                 self._failed(number, values, folder)
                 continue
             end_trial(folder, *self._sweep.rules.ending(folder.name))
-            self._sweep.record_end(number, values, self._last.pop(number, None))
+            interrupted = folder.read_metadata().status == "interrupted"
+            self._sweep.record_end(number, values, self._last.pop(number, None), interrupted=interrupted)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, _, folder in self._trials(trial):

@@ -18,8 +18,8 @@ from orchestrator.config.sections.sweep import PB2, PBT, Sweep
 from orchestrator.private_api.ray_tune import Bands, Exploiting, Halving, Median, call_before_next_step
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import compute_score
+from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population import History
-from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import clip, make_trial_config, mutate
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 
@@ -45,7 +45,7 @@ def make_tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def make_scheduler(
     settings: Sweep,
-    previous: Mapping[int, PreviousTrial],
+    previous: Mapping[int, TrialRecord],
     reasons: Mapping[str, str] | None = None,
     would_fail_again: Callable[[int], bool] = lambda number: False,
     history: History | None = None,
@@ -112,7 +112,7 @@ class _SweepScheduler(FIFOScheduler):
     def __init__(
         self,
         settings: Sweep,
-        previous: Mapping[int, PreviousTrial],
+        previous: Mapping[int, TrialRecord],
         reasons: Mapping[str, str],
         would_fail_again: Callable[[int], bool],
         **options: Any,
@@ -188,14 +188,14 @@ class _SweepScheduler(FIFOScheduler):
             score = math.nan if isinstance(self, Exploiting) else -_WORST if mode == "max" else _WORST
         return {**result, metric: score}
 
-    def _replay(self, trial: Any, previous: PreviousTrial) -> None:
+    def _replay(self, trial: Any, previous: TrialRecord) -> None:
         """Pass a trial's earlier reports to a scheduler that compares trials.
 
         If the trial continues, its last report may still need a decision.
         """
         if not isinstance(self, Halving | Median):
             return
-        results = [{**report, TRAINING_ITERATION: count} for count, report in enumerate(previous.reports, 1)]
+        results = [{**report, TRAINING_ITERATION: count} for count, report in enumerate(previous.compared_reports, 1)]
         if results and not previous.has_ended:
             self._last[trial.trial_id] = results.pop()
         self.replay_results(trial, [self._aggregate(trial, result) for result in results])
@@ -206,7 +206,8 @@ class _Population(_SweepScheduler, Exploiting):
 
     def __init__(self, settings: Sweep, *arguments: Any, history: History, **options: Any) -> None:
         super().__init__(settings, *arguments, **options)
-        reports = max((len(trial.reports) for trial in self._previous.values() if not trial.has_ended), default=0)
+        remaining = [trial for trial in self._previous.values() if not trial.has_ended]
+        reports = max((len(trial.compared_reports) for trial in remaining), default=0)
         self.compare_first_after(reports, options.get("burn_in_period", 0))
         self._history = history
         self._random = np.random.RandomState(settings.seed)
@@ -239,7 +240,7 @@ class _Population(_SweepScheduler, Exploiting):
 class SequentialScheduler:
     """`asha` or `median` for trials that run one after the other or share a training run, without Ray running."""
 
-    def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
+    def __init__(self, settings: Sweep, previous: Mapping[int, TrialRecord]) -> None:
         self._scheduler: Any = make_scheduler(settings, previous)
         self._scheduler.set_search_properties(*settings.objectives[0])
         self._trials: dict[int, _TrialStandIn] = {}

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
 from tests.tasks import described
@@ -15,23 +14,25 @@ from tests.tasks import described
 SETTINGS = {"metric": "val/accuracy", "trials": 3, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
 
 
-def running(folder: Path, previous: dict[int, PreviousTrial] | None = None, **settings: Any) -> RunningSweep:
+def running(folder: Path, **settings: Any) -> RunningSweep:
     display = TerminalDisplay(clock=itertools.count(0, PLAIN_INTERVAL_S).__next__)
-    return RunningSweep(described(sweep={**SETTINGS, **settings}), RunFolder(folder), previous or {}, display)
+    return RunningSweep(described(sweep={**SETTINGS, **settings}), RunFolder(folder), {}, display)
 
 
 def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = running(tmp_path)
-    sweep.begin(0, {"optimizer.lr": 0.123456})
+    sweep.begin({0: {"optimizer.lr": 0.123456}})
     assert [folder.name for folder in sweep.active_trials()] == ["trial-0000"]
     sweep.record_report(0, {"val/accuracy": 0.9})
     sweep.record_report(0, {"val/accuracy": 0.8})
     sweep.show_recovery(0, "rank 1: its process died")
-    sweep.begin(0, {"optimizer.lr": 0.123456})
+    sweep.begin({0: {"optimizer.lr": 0.123456}})
     sweep.record_end(0, {"optimizer.lr": 0.123456}, {"val/accuracy": 0.8})
     sweep.show_recovery(1, "the trial's process died")
     sweep.record_report(1, {"val/accuracy": 0.95})
     sweep.record_failure(1, {"optimizer.lr": 0.5}, "rank 0: broken", metric_missing=True)
+    sweep.begin({2: {"optimizer.lr": 0.7}})
+    sweep.record_end(2, {"optimizer.lr": 0.7}, {"val/accuracy": 0.99}, interrupted=True)
     assert capsys.readouterr().err.splitlines() == [
         "trial-0000 begins: optimizer.lr=0.1235",
         "trials 0/3 best val/accuracy 0.9",
@@ -42,6 +43,8 @@ def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureF
         "trials 1/3 best val/accuracy 0.95",
         "trial-0001 [2/3] optimizer.lr=0.5: failed: rank 0: broken",
         "trials 2/3 best val/accuracy 0.9",
+        "trial-0002 begins: optimizer.lr=0.7",
+        "trial-0002 optimizer.lr=0.7: interrupted",
     ]
     assert sweep.active_trials() == []
     assert sweep.rules.metric_missing == "rank 0: broken"

@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from tests.orchestrator.sweeps.search.draws import previous_trial
 
 
 def settings(**more: Any) -> Sweep:
@@ -80,3 +81,17 @@ def test_the_samples_of_the_whole_sweep_count_over_trials_and_ranks() -> None:
     assert stopping.budget_used() is None
     stopping.should_stop("a", {"val/score": 1, "samples": 20}, 0)
     assert stopping.budget_used() == "the sweep's budget of 100 samples is used up"
+
+
+def test_the_samples_of_a_shared_training_count_once_also_after_a_resume() -> None:
+    """Three trials train together, and the leader ends at 20 samples. The others go on to 40; one trains alone."""
+    stopping = StoppingRules(settings(budget={"samples": 50}))
+    reports = [{"val/score": 1, "samples": samples} for samples in (10, 20, 30)]
+    leader = previous_trial({}, "stopped", reports[:2], name="a")
+    stopping.replay([leader, *(previous_trial({}, "lost", reports, name=name, leader="a") for name in "bc")], 0)
+    stopping.share_training("bc")
+    for trial, samples in [("b", 40), ("c", 40), ("d", 9)]:
+        stopping.should_stop(trial, {"val/score": 1, "samples": samples}, 0)
+        assert stopping.budget_used() is None
+    stopping.should_stop("d", {"val/score": 1, "samples": 10}, 0)
+    assert stopping.budget_used() == "the sweep's budget of 50 samples is used up"

@@ -102,16 +102,17 @@ def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: py
     metadata = RunFolder.read_metadata
     monkeypatch.setattr(RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder))
     table = Sweep(sweep).trials
-    assert {*opened} == {"sweep"}
+    interrupted = {*table.index[table["status"] == "interrupted"]}
+    assert {*opened} == {"sweep", *interrupted}
     assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 2)
     assert table.loc["trial-0007", "val/loss"] == 1.0
     first = load_previous_trials(sweep, Settings())[6]
-    assert (first.has_ended, first.has_failed, first.values["optimizer.lr"]) == (True, True, 0.6)
-    assert first.last_reports == ("2026-01-01T00:00:03Z",)
-    assert first.reports == tuple(
+    assert (first.has_ended, first.status, first.values["optimizer.lr"]) == (True, "failed", 0.6)
+    assert first.reported == ["2026-01-01T00:00:03Z"]
+    assert first.compared_reports == tuple(
         {"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step} for step in (1, 2, 3)
     )
-    assert TrialIndex(sweep, OBJECTIVES).stored().keys() == {*table.index}
+    assert TrialIndex(sweep, OBJECTIVES).stored().keys() == {*table.index} - interrupted
     assert not TrialIndex(sweep, OBJECTIVES[:1]).stored(), "an index of other metrics was used"
 
 

@@ -14,7 +14,7 @@ from orchestrator.sweeps.results.previous_trials import (
 )
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
-from tests.orchestrator.sweeps.search.draws import Draws
+from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 from tests.orchestrator.sweeps.tune.test_schedulers import Member
 
 
@@ -36,14 +36,15 @@ def test_rules_count_earlier_reports() -> None:
     stopping = StoppingRules(
         settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0
     )
-    stopping.replay_reports({"a": [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]}, seconds=99)
+    reports = [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]
+    stopping.replay([previous_trial({}, "lost", reports, name="a")], seconds=99)
     assert stopping.budget_used() is None
     # A report that is repeated after a process was replaced does not count.
     assert not stopping.should_stop("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
     assert stopping.should_stop("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
     assert stopping.reasons["a"] == "max_reports: 3 reached"
     assert stopping.budget_used() == "the sweep's budget of 1000 samples is used up"
-    stopping.replay_reports({}, seconds=1)
+    stopping.replay([], seconds=1)
     assert stopping.budget_used() == "the sweep's budget of 100 s is used up"
 
 

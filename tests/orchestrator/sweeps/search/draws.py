@@ -1,16 +1,26 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from orchestrator.config.checks.shared_training import SharedPaths
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.sweeps.results.previous_trials import PreviousTrial
+from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials
+
+
+def previous_trial(
+    values: Mapping[str, Any], status: str, reports: Sequence[Mapping[str, Any]] = (), **others: Any
+) -> TrialRecord:
+    """Make the record of a trial of an earlier attempt, with reports that have the same metrics."""
+    compared = {name: [report[name] for report in reports] for name in (reports[0] if reports else ())}
+    known = {"values": values, "status": status, "compared": compared, **others}
+    return TrialRecord(**{**dict.fromkeys(field.name for field in fields(TrialRecord)), **known})
 
 
 class Draws:
     """The trials of a sweep one after the other; the search learns what earlier trials reached."""
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial] | None = None) -> None:
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord] | None = None) -> None:
         shared = SharedPaths(tuple(path for path, domain in settings.space.items() if domain.kind == "fan_out"))
         kind: Any = OptunaTrials if settings.search == "optuna" else DrawnTrials
         self.search = kind(settings, seed, previous or {}, shared)

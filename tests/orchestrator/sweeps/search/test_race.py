@@ -9,9 +9,10 @@ from scipy.stats import t as student
 
 from orchestrator import ConfigError, resume_sweep, sweep
 from orchestrator.config.sections.sweep import Stop, Sweep
-from orchestrator.sweeps.results.previous_trials import PreviousTrial
+from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.search.race import Race, compute_win_probabilities
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.orchestrator.sweeps.test_in_process import searching
 
 
@@ -22,7 +23,7 @@ def settings(configurations: int, repeats: int = 5, **fields: Any) -> Sweep:
     return Sweep.model_validate({**common, "repeats": repeats, "scheduler": scheduler, "space": space})
 
 
-def race_of(configurations: int, previous: dict[int, PreviousTrial] | None = None, **options: Any) -> Race:
+def race_of(configurations: int, previous: dict[int, TrialRecord] | None = None, **options: Any) -> Race:
     return Race(settings(configurations, **options), 0, previous or {})
 
 
@@ -107,10 +108,10 @@ def test_a_report_at_which_a_rule_stops_the_trial_counts() -> None:
 
 def test_reports_of_earlier_attempts_count() -> None:
     over = {
-        number: PreviousTrial({}, True, reports=({"val/loss": float(LOSSES.ravel()[number])},))
+        number: previous_trial({}, "finished", [{"val/loss": float(LOSSES.ravel()[number])}])
         for number in (0, 5, 10, 15, 20, 6, 11)
     }
-    race = race_of(5, {**over, 12: PreviousTrial({"optimizer.lr": 9}, False)})
+    race = race_of(5, {**over, 12: previous_trial({"optimizer.lr": 9}, "lost")})
     assert race.eliminated.keys() == {3}
     config = race.suggest()
     assert config is not None

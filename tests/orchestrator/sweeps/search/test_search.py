@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import clip, draw, draw_points, mutate
-from tests.orchestrator.sweeps.search.draws import Draws
+from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 
 pytest.importorskip("optuna")
 
@@ -89,8 +88,8 @@ def test_optuna_learns_again_from_earlier_attempts_of_the_sweep() -> None:
     settings = sweep(search="optuna", space=space, trials=12)
     known = dict(Draws(settings, 0))
     previous = {
-        number: PreviousTrial(
-            known[number], has_ended=number != 7, has_failed=number == 5, reports=({"val/score": bowl(known[number])},)
+        number: previous_trial(
+            known[number], {5: "failed", 7: "lost"}.get(number, "finished"), [{"val/score": bowl(known[number])}]
         )
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
@@ -193,7 +192,7 @@ def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
     settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
     first = dict(next(Draws(settings, 0).group_trials()))
     previous = {
-        number: PreviousTrial(first[number], has_ended=number == 1, reports=({"val/score": 4.0},))
+        number: previous_trial(first[number], "finished" if number == 1 else "lost", [{"val/score": 4.0}])
         for number in range(3)
     }
     draws, numbers = Draws(settings, 0, previous), []

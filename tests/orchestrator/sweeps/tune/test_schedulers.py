@@ -14,10 +14,11 @@ from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialSchedule
 
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population import Exploit, History
-from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import draw_points
 from orchestrator.sweeps.tune.schedulers import TRIAL, SequentialScheduler, make_scheduler, make_tune_config, seeded
+from tests.orchestrator.sweeps.search.draws import previous_trial
 
 
 class Member:
@@ -249,8 +250,11 @@ def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, 
     for first in range(1, 20):
         reports = max(1, expected[first] - (not repeated))
         previous = {
-            number: PreviousTrial(
-                {}, has_ended=number < first, reports=tuple({"val/score": score} for score in curves[number][:count])
+            number: previous_trial(
+                {},
+                "stopped" if number < first else "lost",
+                [{"val/score": score} for score in curves[number][:count]],
+                name=trial_name(number),
             )
             for number, count in [*enumerate(expected[:first]), (first, reports)]
         }
