@@ -51,16 +51,7 @@ class CustomLoop(TrainingLoop):
         )
         show_progress(task, state)
         self.parts = CheckpointedParts(context.world)
-        super().__init__(
-            task,
-            experiment,
-            context,
-            plan=plan,
-            clock=clock,
-            state=state,
-            epoch=EpochProgress(state),
-            contents=self.parts,
-        )
+        super().__init__(task, experiment, context, plan, clock, state, EpochProgress(state), self.parts)
         self._arguments = {name: self.state.config[name] for name in list_train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._checked_at = 0.0, perf_counter()
@@ -234,23 +225,17 @@ class CustomLoop(TrainingLoop):
         state.world_samples += batch_size * state.world_size
         state.record(**columns)
         self.plan.fire("on_step", state)
-        times = self.clock.close(state.row, self._ended, ())
-        self._ended = times[-1]
+        # Saving does not count as part of an iteration.
+        times = self.clock.close(state.row, self._ended + self.clock.checkpoint_s, ())
+        self._ended, self.clock.checkpoint_s = times[-1], 0.0
         self.recorder.append(state.row, (state.iteration, state.step, state.samples, state.batch_size, *times))
         state.row = {}
 
     def save_here(self) -> None:
         """Write a checkpoint in the middle of a round, or between two rounds if this one has no row yet."""
-        began = perf_counter()
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
         self.start_save()
         self.cursor.stage = Stage.TRAIN
-        self._ended += perf_counter() - began  # saving does not count as part of an iteration
-
-    def finish_if_written(self) -> None:
-        began = perf_counter()
-        super().finish_if_written()
-        self._ended += perf_counter() - began
 
     def should_stop(self) -> bool:
         """Return whether training has to end. All ranks agree; some calls communicate."""

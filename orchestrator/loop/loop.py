@@ -43,16 +43,7 @@ class HookedRun(TrainingLoop):
     ) -> None:
         self.training = training
         task, clock = training.task, training.clock
-        super().__init__(
-            task,
-            experiment,
-            context,
-            plan=plan,
-            clock=clock,
-            state=state,
-            epoch=training.epoch,
-            contents=training.contents,
-        )
+        super().__init__(task, experiment, context, plan, clock, state, training.epoch, training.contents)
         self._evaluator = IterationRunner(task, state, plan, clock, training.precisions, self.recorder, self.world)
         training.runs.append(self)
 

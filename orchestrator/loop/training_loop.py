@@ -77,7 +77,6 @@ class TrainingLoop(ABC):
         task: Task,
         experiment: Experiment,
         context: RunContext,
-        *,
         plan: Plan,
         clock: Clock,
         state: State,
@@ -217,18 +216,16 @@ class TrainingLoop(ABC):
         if not self.state.checkpoint_reasons:
             return
         self.state.checkpoint_reasons.clear()
-        start = perf_counter()
         self.start_save()
-        self.clock.checkpoint_s += perf_counter() - start
 
     def start_save(self) -> None:
         """Save a checkpoint, or start saving it in the background; collective."""
+        start = perf_counter()
         self.saving.save(self.state.milestone)
+        self.clock.checkpoint_s += perf_counter() - start
 
     def finish_if_written(self) -> None:
         """Commit a checkpoint whose background write has finished; collective."""
-        if not self.saving.is_writing:
-            return
         start = perf_counter()
         if self.saving.finish_if_written():
             self.clock.checkpoint_s += perf_counter() - start

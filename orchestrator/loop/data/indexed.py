@@ -13,7 +13,7 @@ from hooks.private_torch import tree_leaves
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.sampling import SeededBatches, ShardedSampler, find_sampler_order, sequential, shuffled
+from orchestrator.loop.data.sampling import SeededBatches, ShardedSampler, default_order, find_sampler_order
 from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
@@ -43,16 +43,13 @@ class Indexed(PhaseData):
         self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
     ) -> None:
         super().__init__(task, phase, experiment, world, generator)
-        self._dataset, length = dataset, len(dataset)
-        if not self._is_training and length < world.world_size and task.meters():
-            raise ConfigError.at(
-                "task",
-                f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
-                " ranks",
-            )
+        self._dataset = dataset
+        default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
         own = find_sampler_order(task, dataset, phase, experiment.seed, world)
-        default = shuffled(length, experiment.seed) if self._is_training else sequential(length)
-        order, length = own or (default, length)
+        order, length = own or (default, len(dataset))
+        if not self._is_training and length < world.world_size and task.meters():
+            message = f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
+            raise ConfigError.at("task", f"{message} ranks")
         self.size = length
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._is_training)
         self.loader = self._make_loader(self.sampler)
@@ -95,12 +92,10 @@ class Indexed(PhaseData):
         return next(self._with_own_generators(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        return self._with_own_generators(self._make_loader(self._make_sampler(shuffled)))
-
-    def _make_sampler(self, is_shuffled: bool) -> ShardedSampler:
-        length = len(self._dataset)
-        order = shuffled(length, self._experiment.seed) if is_shuffled else sequential(length)
-        return ShardedSampler(order, length, self._world.rank, self._world.world_size, even=False)
+        length, world = len(self._dataset), self._world
+        order = default_order(length, self._experiment.seed, is_shuffled=shuffled)
+        sampler = ShardedSampler(order, length, world.rank, world.world_size, even=False)
+        return self._with_own_generators(self._make_loader(sampler))
 
     def _with_own_generators(self, loader: Any) -> Iterator[Any]:
         return with_own_generators(iterate_batches(loader, self._phase), self._experiment.seed)
@@ -139,7 +134,7 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         except StopIteration:
             return
         except Exception as error:  # user code may raise anything, even in a loader process
-            if not _is_raised_again(error):
+            if "in DataLoader worker process" not in str(error):  # torch's text about an error of the dataset
                 raise
             # `_explain` sets the cause.
             raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
@@ -147,14 +142,6 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
             raise unexpected(loader.collate_fn, "", None, _BATCH)
         count += 1
         yield batch
-
-
-def _is_raised_again(error: Exception) -> bool:
-    """Return whether user code in a loader process raised this error, not torch because a process died."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_name == "reraise"
 
 
 def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:

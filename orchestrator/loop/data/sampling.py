@@ -18,14 +18,12 @@ Order = Callable[[int], list[int]]
 """Function from an epoch to the indices of its samples, the same on all ranks and each time."""
 
 
-def sequential(length: int) -> Order:
-    return lambda epoch: list(range(length))
-
-
-def shuffled(length: int, seed: int) -> Order:
+def default_order(length: int, seed: int, *, is_shuffled: bool) -> Order:
     """Return the order of torch's DistributedSampler."""
 
     def order(epoch: int) -> list[int]:
+        if not is_shuffled:
+            return list(range(length))
         indices: list[int] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
         return indices
 

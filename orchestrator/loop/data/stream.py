@@ -278,19 +278,19 @@ class Stream(PhaseData):
         self._pass = iter(())
 
     def first_sample(self) -> Any:
-        dataset, seed = self._build_again(), self._experiment.seed
-        loader = dataset
-        if self._share is not None:
-            loader = self._make_loader(Share(dataset, 0, 1, seed), torch.Generator(), batch_size=1)
-        return next(with_own_generators(loader, seed))
+        return next(self._load_again(0, 1, batch_size=1))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Yield the batches of a new stream, because this one must keep its position; one epoch of training data."""
-        dataset, seed, world = self._build_again(), self._experiment.seed, self._world
-        loader = dataset
+        batches = self._load_again(self._world.rank, self._world.world_size)
+        return islice(batches, self._length if self._is_training else None)
+
+    def _load_again(self, rank: int, world_size: int, batch_size: int | None = None) -> Iterator[Any]:
+        """Yield the batches of a new stream, because this one must keep its position."""
+        loader, seed = self._build_again(), self._experiment.seed
         if self._share is not None:
-            loader = self._make_loader(Share(dataset, world.rank, world.world_size, seed), torch.Generator())
-        return islice(with_own_generators(loader, seed), self._length if self._is_training else None)
+            share = Share(loader, rank, world_size, seed)
+            loader = self._make_loader(share, torch.Generator(), batch_size=batch_size)
+        return with_own_generators(loader, seed)
 
 
 class _LookAhead(Iterator[Any]):

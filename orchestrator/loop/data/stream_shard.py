@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import copy, deepcopy
 from importlib import import_module
 from types import CodeType
@@ -11,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
-from orchestrator.randomness import random_state, restore_random_state, seed_all
+from orchestrator.randomness import random_state, restore_random_state, seeded
 
 HUGGING_FACE = "datasets.iterable_dataset.IterableDataset"
 SHARE_THEMSELVES = {
@@ -73,29 +74,17 @@ class _Position:
         return self
 
     def __next__(self) -> Any:
-        if self._items is None:
-            item = self._read_first()
-            if self._shard == 0:
-                return item
         while True:
-            item = next(self._items)
-            self._read += 1
-            if self._shards == 1 or (self._read - 1) % self._shards == self._shard:
+            item = self._read_first() if self._items is None else next(self._items)
+            number, self._read = self._read, self._read + 1
+            if number % self._shards == self._shard:
                 return item
 
     def _read_first(self) -> Any:
         """Return the first sample. A generator function starts running only here, so seed it here."""
-        if self._share.shares_itself:
+        with nullcontext() if self._share.shares_itself else seeded(self._share.seed + self._share.order):
             self._items = iter(self._dataset)
-            item = next(self._items)
-        else:
-            before = random_state()
-            seed_all(self._share.seed + self._share.order)
-            self._items = iter(self._dataset)
-            item = next(self._items)
-            restore_random_state(before)
-        self._read = 1
-        return item
+            return next(self._items)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain data: samples read, and the state of the iterator or the dataset.

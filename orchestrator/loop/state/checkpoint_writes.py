@@ -122,15 +122,11 @@ class BackgroundWrite:
         """Wait until this rank's write succeeds or fails; return the error if it fails."""
         return self._written.exception()
 
-    def wait_until_published(self) -> None:
-        """Wait until the checkpoint is committed. Called on the master."""
-        self._published.result()
-
-    def end(self, peer_timeout_s: float = PEER_TIMEOUT_S) -> bool:
+    def end(self, peer_timeout_s: float | None = PEER_TIMEOUT_S) -> bool:
         """Wait until nothing of the checkpoint is being written; return whether it is committed.
 
-        The master waits up to `peer_timeout_s` longer for files of ranks that may be dead. No communication. Raises
-        this rank's own error.
+        The master waits up to `peer_timeout_s` longer for files of ranks that may be dead; None if all have written
+        theirs. No communication. Raises this rank's own error.
         """
         wait([self._written])
         wait([self._published], timeout=peer_timeout_s)

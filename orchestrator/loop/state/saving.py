@@ -181,11 +181,6 @@ class CheckpointSaver:
         if shared:
             shared.keep(position, store, name, entries)
 
-    @property
-    def is_writing(self) -> bool:
-        """True while any rank is writing a checkpoint in the background."""
-        return self._unpublished is not None
-
     def finish(self) -> None:
         """Wait until the checkpoint being written is committed; collective. Raises a rank's error on every rank."""
         if self.store is None or self._unpublished is None:
@@ -197,8 +192,7 @@ class CheckpointSaver:
         except CheckpointError:
             write.end(peer_timeout_s=0)
             raise
-        if self._world.is_master:
-            write.wait_until_published()
+        write.end(peer_timeout_s=None)
         self._world.barrier()
         self._announce(name, start - self._paused_s, write.seconds)
 
