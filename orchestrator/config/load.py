@@ -1,22 +1,18 @@
 """Load an experiment from a YAML file or plain data, and convert it back. Runs in the driver."""
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.checks.conflicts import find_unreached_settings
 from orchestrator.config.checks.sweep_check import check_sweep
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
-from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
+from orchestrator.config.text.reader import Document, dump_yaml, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError, collect_problems, shorten
 from orchestrator.storage.stored_data import warn_once
-
-_log = logging.getLogger("hookyard")
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -25,7 +21,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     Imports the task and hooks; the file's folder and the current one are searched too. Raises ConfigError with every
     problem's location.
     """
-    return _check_and_warn(*_read(Path(path), overrides))
+    return _check(*_read(Path(path), overrides))
 
 
 def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -33,7 +29,7 @@ def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     from orchestrator.config.checks.data import check_data
 
     source, document = _read(Path(path), overrides)
-    experiment = _check_and_warn(source, document)
+    experiment = _check(source, document)
     if problems := check_data(experiment, resolve(source).task):
         raise ConfigError(document.sort(problems))
     return experiment
@@ -69,7 +65,7 @@ def check_experiment(experiment: object) -> Experiment:
     """
     if not isinstance(experiment, Experiment):
         raise UsageError(f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}")
-    return experiment if experiment._is_resolved else _check_and_warn(experiment.source, Document({}))
+    return experiment if experiment._is_resolved else _check(experiment.source, Document({}))
 
 
 def apply_edits(source: ExperimentSource, text: str) -> Experiment:
@@ -79,27 +75,13 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     """
     data = parse_yaml(text, "experiment.yaml").data
     saved = collect_problems([], resolve, source)
-    if saved is None:  # it no longer resolves
-        return make_experiment_from_source(replace(source, written=data, values=()))
-    edits = dict(_find_differences(to_dict(saved.experiment), data))
-    if edits:
-        changed = ", ".join(f"{path}={value}" for path, value in edits.items())
-        warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
-    return make_experiment_from_source(source.with_values(edits))
-
-
-def _find_differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted paths and values that differ; a whole mapping if a key was removed or contains a dot."""
-    for key, value in after.items():
-        old, inner = before.get(key), join(path, key)
-        if value == old:
-            continue
-        if not isinstance(old, dict) or not isinstance(value, dict):
-            yield inner, value
-        elif old.keys() <= value.keys() and not any("." in name for name in value):
-            yield from _find_differences(old, value, inner)
-        else:
-            yield inner, value
+    before = to_dict(saved.experiment) if saved else {}  # it may no longer resolve
+    if data == before:
+        return make_experiment_from_source(source)
+    if saved:
+        changed = [key for key in {**before, **data} if before.get(key) != data.get(key)]
+        warn_once(f"experiment.yaml was edited: {shorten(', '.join(changed), 1000)}")
+    return make_experiment_from_source(replace(source, written=data, values=()))
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
@@ -110,13 +92,6 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
 def to_yaml(experiment: Experiment) -> str:
     """Return the resolved experiment as YAML, ready to run again."""
     return dump_yaml(to_dict(experiment))
-
-
-def _check_and_warn(source: ExperimentSource, document: Document) -> Experiment:
-    experiment = _check(source, document)
-    for warning in find_unreached_settings(experiment):
-        _log.warning("%s", warning)
-    return experiment
 
 
 def _check(source: ExperimentSource, document: Document) -> Experiment:

@@ -1,13 +1,9 @@
-"""Conflicts between the sections of an experiment, each of which is valid on its own, and settings never reached."""
+"""Conflicts between the sections of an experiment, each of which is valid on its own."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import Any
 
 from hooks import Hook
 from hooks.hook import Setup
-from hooks.interval import Interval
-from hooks.metrics.names import phase_of
 from orchestrator.config.checks.custom_training import check_train_method
 from orchestrator.config.checks.metrics import check_metrics, find_contradicting_modes
 from orchestrator.config.optim.changes import check_changes
@@ -85,26 +81,3 @@ def _check_distribution(experiment: Experiment, task: type[Task]) -> Iterator[Pr
     yield from (Problem(path, message) for applies, path, message in conflicts if applies)
     if experiment.cudnn_benchmark and experiment.deterministic:
         yield Problem("cudnn_benchmark", "cannot be combined with deterministic: the fastest algorithm may differ")
-
-
-def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
-    """Yield a warning for each `begin` of a hook and `patience` of early stopping that a resolved run never reaches."""
-    length = Interval(experiment.epochs or 0) if experiment.steps is None else Interval(experiment.steps, "steps")
-    if experiment.sweep and {"epochs", "steps"} & experiment.sweep.space.keys():
-        return
-    for name, entry in experiment.hooks.items():
-        for key, wait in _list_waits(entry or {}, experiment.validate_every):
-            if wait.unit == length.unit and wait.count >= length.count:
-                yield f"hooks.{name}.{key}: {entry[key]} is never reached, because the run ends after {length}"
-
-
-def _list_waits(entry: Mapping[str, Any], validate_every: Interval) -> Iterator[tuple[str, Interval]]:
-    """Yield each key that makes a hook wait, and its minimum length."""
-    begin, every = entry.get("begin"), entry.get("every")
-    with suppress(ValueError):  # another hook's parameter of this name
-        if isinstance(begin, str):
-            yield "begin", Interval.parse(begin)
-        elif isinstance(begin, int) and isinstance(every, str):  # the number of the first epoch or step
-            yield "begin", Interval(begin - 1, Interval.parse(every).unit)
-    if entry.get("type") == "early_stopping" and phase_of(entry["monitor"]) == "val":
-        yield "patience", Interval(entry["patience"] * validate_every.count, validate_every.unit)

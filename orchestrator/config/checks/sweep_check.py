@@ -142,11 +142,6 @@ def _find_overlaps(sweep: Sweep) -> Iterator[Problem]:
             yield Problem(join("sweep.space", inner), message)
 
 
-def _count_trials_of_points(sweep: Sweep) -> int:
-    points = sum(1 for _ in combine_points_with_grid(sweep))
-    return points * len(make_fan_out_points(sweep)) * sweep.repeats
-
-
 def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
     points = count_points(sweep)
     per_round = points * sweep.repeats
@@ -167,7 +162,8 @@ def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
         below = trials // per_round * per_round
         hint = f"use {below} or {below + per_round}" if below else f"use {per_round}"
         yield Problem("sweep.trials", f"must be a multiple of {per_round} ({factors}), got {trials}", suggestion=hint)
-    elif (needed := _count_trials_of_points(sweep)) > trials:
+    needed = sum(1 for _ in combine_points_with_grid(sweep)) * len(make_fan_out_points(sweep)) * sweep.repeats
+    if needed > trials:
         yield Problem("sweep.points", f"need {needed} trials for {len(sweep.points)} points, and there are {trials}")
 
 

@@ -112,11 +112,6 @@ class Optimization:
             return {f"{self.scheduler_path}.{index}": entry for index, entry in enumerate(self.scheduler)}
         return {self.scheduler_path: self.scheduler} if self.scheduler else {}
 
-    @classmethod
-    def from_entry(cls, name: str, entry: NamedOptimizer) -> Self:
-        optimizer = Component(**{"type": entry.type, **entry.arguments})
-        return cls(name, optimizer, entry.scheduler, tuple(list_patterns(entry.params or ())))
-
 
 class Loader(Model):
     """Options of the data loaders."""
@@ -327,8 +322,17 @@ class Experiment(Model):
     @property
     def optimizations(self) -> dict[str, Optimization]:
         """Optimizers and their schedulers by name; a single one has an empty name."""
-        named = {name: Optimization.from_entry(name, entry) for name, entry in self.optimizers.items()}
-        return named or {"": Optimization("", self.optimizer, self.scheduler)}
+        if not self.optimizers:
+            return {"": Optimization("", self.optimizer, self.scheduler)}
+        return {
+            name: Optimization(
+                name,
+                Component(type=entry.type, **entry.arguments),
+                entry.scheduler,
+                tuple(list_patterns(entry.params or ())),
+            )
+            for name, entry in self.optimizers.items()
+        }
 
     def __eq__(self, other: object) -> bool:
         """Compare content, wherever the experiments were read."""

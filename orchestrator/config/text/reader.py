@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import yaml
@@ -76,32 +76,34 @@ def list_prefixes(path: str) -> Iterator[str]:
 def read_yaml(path: Path) -> Document:
     """Read a YAML file whose top level is a mapping, or raise ConfigError."""
     try:
-        stat = path.stat()
-        if path.suffix == ".py":
-            raise _make_unreadable_error(path, "must be an experiment file (YAML), got Python code")
-        if not S_ISREG(stat.st_mode):  # a device or a pipe might never end
-            kind = "folder" if S_ISDIR(stat.st_mode) else "device or a pipe"
-            raise _make_unreadable_error(path, f"must be an experiment file (YAML), got a {kind}")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            size = max(stat.st_size, len(content))
-            message = f"has {size:,} bytes, at most {MAX_BYTES:,} are allowed; pass large data to the task as a file"
-            raise _make_unreadable_error(path, message)
-        text = content.decode("utf-8-sig")
+        text = _read_text(path)
     except UnicodeDecodeError as error:
-        raise _make_unreadable_error(
-            path, f"is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
-        ) from None
+        reason = f"is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
     except OSError as error:
-        raise _make_unreadable_error(path, f"cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a name that no file can have
-        raise _make_unreadable_error(path, f"cannot be read: {error}") from None
-    return parse_yaml(text, str(path))
+        reason = f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        reason = str(error)
+    else:
+        return parse_yaml(text, str(path))
+    raise ConfigError([Problem("", reason, str(path))])
 
 
-def _make_unreadable_error(path: Path, reason: str) -> ConfigError:
-    return ConfigError([Problem("", reason, str(path))])
+def _read_text(path: Path) -> str:
+    stat = path.stat()
+    if path.suffix == ".py":
+        raise ValueError("must be an experiment file (YAML), got Python code")
+    if not S_ISREG(stat.st_mode):  # a device or a pipe might never end
+        raise ValueError(
+            f"must be an experiment file (YAML), got a {'folder' if path.is_dir() else 'device or a pipe'}"
+        )
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        size = max(stat.st_size, len(content))
+        raise ValueError(
+            f"has {size:,} bytes, at most {MAX_BYTES:,} are allowed; pass large data to the task as a file"
+        )
+    return content.decode("utf-8-sig")
 
 
 def parse_yaml(text: str, file: str) -> Document:
