@@ -6,6 +6,8 @@ from itertools import chain
 
 import pyarrow as pa
 
+from orchestrator.errors import UsageError
+
 COUNTER_TYPES = {
     "rank": pa.int32(),
     "epoch": pa.int32(),
@@ -15,6 +17,16 @@ COUNTER_TYPES = {
     "attempt": pa.int16(),
 }
 """Types of the counters; other integers have 64 bits."""
+
+
+def check_case(names: Iterable[str]) -> None:
+    """Raise UsageError if two columns differ only in case, because SQL ignores it."""
+    known: dict[str, str] = {}
+    for name in names:
+        if known.setdefault(name.lower(), name) != name:
+            raise UsageError(
+                f"columns '{known[name.lower()]}' and '{name}' differ only in case, which SQL ignores; rename one"
+            )
 
 
 def merge_types(first: pa.DataType, second: pa.DataType) -> pa.DataType:

@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 
 from orchestrator.errors import UsageError, did_you_mean, shorten
 from orchestrator.stats.aggregate.row_blocks import make_blocks_statement, quote
+from orchestrator.stats.read.columns import check_case
 from orchestrator.stats.read.dataset import Source, temporary_folder
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def read_matching_rows(source: Source, columns: Sequence[str], where: str) -> It
 
 def _connect(source: Source, where: str | None, measurements: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
     """Return a connection whose view `rows` has the rows that match a condition, with `measurements` as doubles."""
+    check_case(source.schema.names)
     connection = _get_internal_database().cursor()
     connection.register("recorded", source.rows)
     columns = []
@@ -222,6 +224,7 @@ def query(source: Source, sql: str) -> pd.DataFrame:
     """
     import duckdb
 
+    check_case(source.schema.names)
     connection = _open_database()
     connection.register("rows", source.rows)
     connection.execute("set lock_configuration = true")

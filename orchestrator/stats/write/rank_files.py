@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from orchestrator.stats.read.columns import merge_types
+from orchestrator.stats.read.columns import check_case, merge_types
 from orchestrator.stats.read.recorded_files import RecordedFile
 from orchestrator.stats.write.checksums import (
     END_OF_STREAM,
@@ -176,6 +176,8 @@ class RankFiles:
         self._thread.start()
 
     def _make_batch(self, table: _Table, arrays: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+        if not arrays.keys() <= table.columns.keys():
+            check_case([*self._identity, *table.columns, *arrays])
         for name, array in arrays.items():
             table.columns[name] = merge_types(table.columns.get(name, array.type), array.type)
         columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}

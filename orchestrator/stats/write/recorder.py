@@ -151,11 +151,12 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
         return pc.coalesce(pa.array(texts), _make_array(name, numbers).cast(pa.string()))
     if any(map(_needs_float, plain)):
         plain = [float(value) if isinstance(value, int) else value for value in plain]
-    try:
-        return pa.array(plain)
-    except pa.ArrowException as error:
-        examples = {type(value): value for value in plain if value is not None}
-        raise ValueError(f"column '{name}' must hold numbers or text; got {list(examples.values())}") from error
+    with suppress(pa.ArrowException):
+        array = pa.array(plain)
+        if pa.types.is_null(array.type) or pa.types.is_primitive(array.type):
+            return array
+    examples = {type(value): value for value in plain if value is not None}
+    raise ValueError(f"column '{name}' must hold numbers or text; got {list(examples.values())}")
 
 
 def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:

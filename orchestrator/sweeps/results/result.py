@@ -187,6 +187,8 @@ class Sweep(Result):
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
         joined = pd.concat(tables, ignore_index=True)
+        for name in joined.columns[joined.dtypes == "object"]:  # text in some trials, numbers in others
+            joined[name] = joined[name].map(str, na_action="ignore")
         names = dict.fromkeys(["trial", *(joined.columns if columns is None else columns)])
         categories = {"trial", "phase", "node"} & {*joined.columns}
         return joined.astype(dict.fromkeys(categories, "category")).reindex(columns=[*names])

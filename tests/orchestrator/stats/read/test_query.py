@@ -206,3 +206,10 @@ def test_condition_errors_are_explained(where: str, says: str) -> None:
     assert says in str(raised.value)
     with pytest.raises(UsageError):
         Rows(Rows.wrap(ROWS).source, where).query("select * from rows")
+
+
+def test_columns_that_differ_only_in_case_are_an_error() -> None:
+    rows = Rows.wrap(pd.DataFrame({"rank": [0], "lr": [0.1], "LR": [0.2]}))
+    for ask in (lambda: rows.quantiles({"LR": "LR"}, [0.5]), lambda: query(rows.source, "select LR from rows")):
+        with pytest.raises(UsageError, match="columns 'lr' and 'LR' differ only in case, which SQL ignores"):
+            ask()

@@ -1,4 +1,5 @@
 import weakref
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.errors import UsageError
 from orchestrator.stats.write.checksums import read_stream
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.stats.write.rows import Layout
@@ -95,6 +97,22 @@ def test_tensors_and_numpy_numbers_become_numbers(tmp_path: Path) -> None:
         {"a": 1.0, "b": 3.0, "c": 2.0, "d": 4},
         {"a": float(2**40), "b": None, "c": 1.0, "d": 5},
     ]
+
+
+@pytest.mark.parametrize("value", [[1, 2], Decimal("0.5"), {"a": 1}, object()])
+def test_values_that_are_neither_numbers_nor_text_are_refused(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"column 'x' must hold numbers or text; got \["):
+        record(tmp_path, {"x": value})
+
+
+def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
+    taken = recorder(tmp_path, identity={"rank": 0})
+    taken.append({"lr": 0.1})
+    taken.sync()
+    taken.append({"LR": 0.1})
+    with pytest.raises(UsageError, match="columns 'lr' and 'LR' differ only in case"):
+        taken.sync()
+    taken.close()
 
 
 def test_tensor_with_several_numbers_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
 from orchestrator.records.run_folder import create_run
 from orchestrator.report.sweep import make_sweep_page
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
@@ -115,6 +116,16 @@ def test_a_column_that_one_trial_lacks_is_empty_there(tmp_path: Path) -> None:
         made.load_stats(columns=["grad_nrm"])
     with pytest.raises(UsageError, match="no_column"):
         made.load_stats(where="no_column > 0")
+
+
+def test_column_with_text_in_one_trial_and_numbers_in_another_is_text(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", **{"trial-0000": [0.5], "trial-0001": [0.5]})
+    for number, value in enumerate(("warm", 1.5)):
+        identity = {"rank": 0, "node": "a", "attempt": 0}
+        recorder = Recorder(made.trial(number).folder.storage, "stats/attempt=0/rank=0", identity)
+        recorder.append({"phase": "train", "epoch": 0, "iteration": 1, "step": 1, "x": value})
+        recorder.close()
+    assert made.stats["x"].tolist() == ["warm", "1.5"]
 
 
 # Reports and ends of trials
