@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
-from inspect import get_annotations, isroutine
+from inspect import get_annotations, isroutine, signature
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -172,6 +172,10 @@ class Hook:
     """True if the hook saves data under its name in each checkpoint, which can then be published."""
     evaluates: ClassVar[bool] = True
     """False if the hook takes no part in the evaluation of a stored checkpoint."""
+    state_fields: ClassVar[tuple[str, ...]] = ()
+    """Attributes that checkpoints keep, by their own `state_dict` if they have one. They are equal on all ranks."""
+    rank_state_fields: ClassVar[tuple[str, ...]] = ()
+    """Attributes that checkpoints keep for each rank, by their own `rank_state_dict` if they have one."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -188,6 +192,21 @@ class Hook:
         if with_interval:
             events = ", ".join(WITHIN_ITERATION)
             raise TypeError(f"{cls.__name__}.{with_interval[0]} cannot have an interval; events that can: {events}")
+        for name, method in vars(Hook).items():
+            if name.startswith("_") or not isroutine(method) or (own := getattr(cls, name)) is method:
+                continue
+            parameters = signature(method).parameters
+            try:
+                signature(own).bind(*parameters)
+            except TypeError:
+                expected = f"def {name}({', '.join(parameters)})"
+                raise TypeError(f"{cls.__name__}.{name} must take the arguments of hooks: `{expected}`") from None
+        for name, kind, expected in (
+            ("priority", int, "a number or a Priority, such as Priority.HIGH"),
+            ("ranks", Ranks, f"one of {', '.join(f'Ranks.{member.name}' for member in Ranks)}"),
+        ):
+            if not isinstance(value := getattr(cls, name), kind):
+                raise TypeError(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
         if cls.collective and cls.ranks is not Ranks.ALL:
             raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
 
@@ -250,17 +269,19 @@ class Hook:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save: tensors, numbers, strings and containers of them. The master's copy is saved."""
-        return {}
+        return _get_state(self, self.state_fields, "state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, on every rank that runs the hook."""
+        _set_state(self, self.state_fields, "load_state_dict", state)
 
     def rank_state_dict(self) -> dict[str, Any]:
         """Return the state to save that differs between ranks; the checkpoint holds one for each rank."""
-        return {}
+        return _get_state(self, self.rank_state_fields, "rank_state_dict")
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `rank_state_dict` of this rank."""
+        _set_state(self, self.rank_state_fields, "load_rank_state_dict", state)
 
     def unsuitable(self, setup: Setup) -> str:
         """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words the usual reasons.
@@ -277,6 +298,21 @@ class Hook:
         """Return the interval at which the hook gets an event, set with `at_interval`; None means always."""
         field = getattr(getattr(type(self), event), "interval_field", None)
         return None if field is None else getattr(self, field)
+
+
+def _get_state(hook: Hook, names: Iterable[str], method: str) -> dict[str, Any]:
+    """Return the values of attributes, by their names without an underscore in front."""
+    parts = {name.removeprefix("_"): getattr(hook, name) for name in names}
+    return {key: getattr(part, method)() if hasattr(part, method) else part for key, part in parts.items()}
+
+
+def _set_state(hook: Hook, names: Iterable[str], method: str, state: Mapping[str, Any]) -> None:
+    for name in names:
+        part, value = getattr(hook, name), state[name.removeprefix("_")]
+        if hasattr(part, method):
+            getattr(part, method)(value)
+        else:
+            setattr(hook, name, value)
 
 
 class Cleanup(ABC):

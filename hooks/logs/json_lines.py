@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from hooks.hook import Cleanup, Hook
 from hooks.interval import Interval, at_interval
@@ -32,6 +32,8 @@ class JsonLines(Cleanup, WindowLogger, Hook):
     every: LookBack = Interval(10, "iterations")
     """Training iterations between lines."""
 
+    state_fields: ClassVar[tuple[str, ...]] = ("_windows", "_lines")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._file: IO[bytes] | None = None
@@ -49,13 +51,6 @@ class JsonLines(Cleanup, WindowLogger, Hook):
         if state.phase == "train" and self._windows.has_changed():
             self._write_line(state, {})
         self._write(state, {"metrics": {name: _finite(value) for name, value in phase_metrics(state).items()}})
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lines": self._lines, **super().state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._lines = state["lines"]
 
     def _write_line(self, state: State, row: Mapping[str, Any]) -> None:
         self._write(state, {**learning_rates(state), **self._windows.summarize(row)})

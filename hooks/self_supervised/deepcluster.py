@@ -55,6 +55,7 @@ class DeepCluster(Hook):
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_centroids", "_assignments", "_epoch")
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
     """Only in a phase's last iteration, because batch sizes may differ."""
 
@@ -95,12 +96,6 @@ class DeepCluster(Hook):
         else:
             assignments = self._assign_nearest(remembered)
         state.output = ClusteredViews(embeddings, self._centroids, assignments)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"centroids": self._centroids, "assignments": self._assignments, "epoch": self._epoch}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._centroids, self._assignments, self._epoch = state["centroids"], state["assignments"], state["epoch"]
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"memory": self._memory[:, :-1], "remembered": self._remembered[:-1], "ranks": self._ranks}

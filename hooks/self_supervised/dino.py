@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.teacher import CenteredTeacher, check_outputs, warm_up
+from hooks.parts.self_supervised.teacher import CenteredTeacher, check_outputs, place_center, update_center, warm_up
 from hooks.state import State
 
 
@@ -42,7 +42,8 @@ class DINO(CenteredTeacher, Hook):
         check_outputs(student, views, "DINO")
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         temperature = warm_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
-        state.output = DINOOutput(student, teacher, self._center.like(teacher[0]), temperature)
+        center = place_center(self._center, teacher[0])
+        state.output = DINOOutput(student, teacher, center, temperature)
         if state.phase == "train":
-            self._center.follow(torch.cat(teacher), state.world_size)
+            self._center = update_center(center, torch.cat(teacher), self.center_momentum, state.world_size)
             state.record(teacher_temperature=temperature)

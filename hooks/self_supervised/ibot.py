@@ -1,14 +1,14 @@
 """iBOT: self-distillation of views and of masked patches."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook, Needs
-from hooks.parts.self_supervised.teacher import Center, CenteredTeacher, warm_up
+from hooks.parts.self_supervised.teacher import CenteredTeacher, place_center, update_center, warm_up
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
@@ -56,9 +56,11 @@ class IBOT(CenteredTeacher, Hook):
     warmup_patch_temperature: Annotated[float, Gt(0), Needs("warmup_epochs")] = 0.04
     """Teacher's temperature for patches in the first epoch of the warm-up."""
 
+    state_fields: ClassVar[tuple[str, ...]] = ("_teacher", "_center", "_patch_center")
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._patch_center = Center(self.patch_center_momentum)
+        self._patch_center: Tensor | None = None
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
@@ -67,24 +69,15 @@ class IBOT(CenteredTeacher, Hook):
                 f"forward() must return a pair (view, patches) for each of {len(views)} views, got {len(student)}"
             )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
-        whole, patches = (
-            torch.cat([pair[0] for pair in teacher]),
-            torch.cat([pair[1] for pair in teacher]).flatten(0, 1),
-        )
+        whole = torch.cat([output for output, _ in teacher])
+        patches = torch.cat([output for _, output in teacher]).flatten(0, 1)
         temperature = warm_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
         patch_temperature = warm_up(
             state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature
         )
-        center, patch_center = self._center.like(whole), self._patch_center.like(patches)
+        center, patch_center = place_center(self._center, whole), place_center(self._patch_center, patches)
         state.output = IBOTOutput(student, teacher, center, patch_center, temperature, patch_temperature)
         if state.phase == "train":
-            self._center.follow(whole, state.world_size)
-            self._patch_center.follow(patches, state.world_size)
+            self._center = update_center(center, whole, self.center_momentum, state.world_size)
+            self._patch_center = update_center(patch_center, patches, self.patch_center_momentum, state.world_size)
             state.record(teacher_temperature=temperature, teacher_patch_temperature=patch_temperature)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **self._patch_center.state_dict("patch_center")}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._patch_center.value = state.get("patch_center")

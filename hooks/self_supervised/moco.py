@@ -47,6 +47,7 @@ class MoCo(MomentumTeacher, Hook):
     """Number of keys in the queue; it begins with random directions."""
 
     collective: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_teacher", "_queue", "_next")
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
     """Only in a phase's last iteration, because batch sizes may differ."""
 
@@ -107,18 +108,12 @@ class MoCo(MomentumTeacher, Hook):
     def on_update(self, state: State) -> None:
         self._teacher.update(self.momentum)
 
-    def state_dict(self) -> dict[str, Any]:
-        queue = {} if self._queue is None else {"queue": self._queue, "next": self._next}
-        return {**super().state_dict(), **queue}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        if "queue" in state:
-            if len(state["queue"]) != self.queue_length:
-                raise SettingError(
-                    f"queue_length: the checkpoint's queue has {len(state['queue'])} keys, not {self.queue_length}"
-                )
-            self._queue, self._next = state["queue"], state["next"]
+        if self._queue is not None and len(self._queue) != self.queue_length:
+            raise SettingError(
+                f"queue_length: the checkpoint's queue has {len(self._queue)} keys, not {self.queue_length}"
+            )
 
 
 def _normalize(rows: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """SwAV with a momentum encoder."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
@@ -25,6 +25,9 @@ class SwAVMomentum(SwappedPrediction, Hook):
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99
     """Momentum of the encoder: the weight of its old parameters at each step."""
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_teacher",)
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_queue", "_teacher")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,16 +57,3 @@ class SwAVMomentum(SwappedPrediction, Hook):
         prototypes.normalize(self._layers[0])
         self._teacher.update(self.momentum)
         prototypes.normalize(self._layers[1])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"teacher": self._teacher.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_state_dict(state["teacher"])
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return {**super().rank_state_dict(), "buffers": self._teacher.rank_state_dict()}
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_rank_state_dict(state)
-        self._teacher.load_rank_state_dict(state["buffers"])

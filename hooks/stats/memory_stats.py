@@ -4,7 +4,7 @@ import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -35,6 +35,8 @@ class MemoryStats(Cleanup, Hook):
 
     every: Iterations = Interval(10, "iterations")
     """Iterations between readings; the first row of a phase has one too."""
+
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_run", "_phases", "_retries")
 
     def __post_init__(self) -> None:
         self._statm: int | None = None
@@ -70,12 +72,6 @@ class MemoryStats(Cleanup, Hook):
         metrics.update({f"memory/{name}": peak for name, peak in self._run.items()})
         metrics.update({name: peak for name, peak in self._phases.items() if name not in metrics})
         self._phases = {}
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return {"run": dict(self._run), "phases": dict(self._phases), "retries": self._retries}
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._run, self._phases, self._retries = state["run"], state["phases"], state["retries"]
 
     def close(self) -> None:
         if self._statm is not None:

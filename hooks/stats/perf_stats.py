@@ -1,21 +1,12 @@
 """Time of each iteration, and throughput of each phase."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority
 from hooks.interval import at_interval
 from hooks.state import RECENT, State
-
-
-@dataclass
-class _Total:
-    """Seconds, samples and iterations of a phase since the last report."""
-
-    seconds: float = 0.0
-    samples: int = 0
-    iterations: int = 0
 
 
 @dataclass
@@ -29,59 +20,49 @@ class PerfStats(Hook):
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+    state_fields: ClassVar[tuple[str, ...]] = ("_totals",)
     reach: ClassVar[int] = RECENT
-    """Iterations of val and test after which recent rows are counted, before they are dropped."""
+    """Iterations after which recent rows are counted, before they are dropped."""
 
     def __post_init__(self) -> None:
         self._start = 0.0
-        self._phase_start = (0, 0)
-        self._counted_samples = self._counted_iterations = 0
-        self._totals: dict[str, _Total] = {}
+        self._samples = self._iterations = 0
+        """Samples and iterations of the current phase, as far as its rows are counted."""
+        self._counted_rows = 0
+        self._totals: dict[str, dict[str, float]] = {}
+        """Seconds, samples and iterations of each phase since the last report."""
 
     def on_start(self, state: State) -> None:
         if state.clock is not None:
             state.clock.recording = True
 
     def on_phase_start(self, state: State) -> None:
-        self._phase_start = (state.samples, state.iteration)
-        self._counted_samples = self._counted_iterations = 0
+        self._counted_rows = state.recent.total
+        self._samples = self._iterations = 0
         self._start = perf_counter()
 
     @at_interval("reach")
     def on_step(self, state: State) -> None:
-        if state.phase != "train":
-            new_iterations = state.phase_iteration - self._counted_iterations
-            self._counted_samples += state.batch_size + _samples(state, new_iterations - 1)
-            self._counted_iterations = state.phase_iteration
+        self._count(state)
 
     def on_phase_end(self, state: State) -> None:
-        total = self._totals.setdefault(state.phase, _Total())
-        total.seconds += perf_counter() - self._start
-        samples, iterations = self._done(state)
-        total.samples += samples
-        total.iterations += iterations
+        seconds = perf_counter() - self._start
+        self._count(state)
+        before = self._totals.get(state.phase, {})
+        phase = {"seconds": seconds, "samples": self._samples, "iterations": self._iterations}
+        self._totals[state.phase] = {name: before.get(name, 0) + value for name, value in phase.items()}
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         for phase, total in self._totals.items():
-            if total.iterations and total.seconds > 0:
+            if total["iterations"] and total["seconds"] > 0:
                 # Keep a task's own value of the same name.
-                metrics.setdefault(f"{phase}/samples_per_s", total.samples / total.seconds)
-                metrics.setdefault(f"{phase}/iteration_s", total.seconds / total.iterations)
-        self._totals.clear()
+                metrics.setdefault(f"{phase}/samples_per_s", total["samples"] / total["seconds"])
+                metrics.setdefault(f"{phase}/iteration_s", total["seconds"] / total["iterations"])
+        self._totals = {}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {phase: asdict(total) for phase, total in self._totals.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._totals = {phase: _Total(**total) for phase, total in state.items()}
-
-    def _done(self, state: State) -> tuple[int, int]:
-        """Return samples and iterations of the ending phase; evaluation has only its rows to count."""
-        if state.phase == "train":
-            return state.samples - self._phase_start[0], state.iteration - self._phase_start[1]
-        uncounted = state.phase_iteration - self._counted_iterations
-        return self._counted_samples + _samples(state, uncounted), state.phase_iteration
-
-
-def _samples(state: State, rows: int) -> int:
-    return sum(state.recent.columns(rows, names=("batch_size",)).get("batch_size", ()))
+    def _count(self, state: State) -> None:
+        """Count the rows since the last call."""
+        rows = state.recent.total - self._counted_rows
+        self._counted_rows += rows
+        self._iterations += rows
+        self._samples += sum(state.recent.columns(rows, names=("batch_size",)).get("batch_size", ()))

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -60,6 +60,8 @@ class Throughput(Hook):
     peak_flops: Annotated[float, Gt(0)] | None = None
     """Peak FLOPs per second of the device; by default NVIDIA's figure for the GPU and the precision, if known."""
 
+    state_fields: ClassVar[tuple[str, ...]] = ("_last",)
+
     def __post_init__(self) -> None:
         self._peak: float | None = self.peak_flops
         self._last: dict[str, float] = {}
@@ -80,12 +82,6 @@ class Throughput(Hook):
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         metrics.update({f"throughput/{name}": value for name, value in self._last.items() if name != "samples_per_s"})
         self._last = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"last": self._last}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._last = state["last"]
 
     def _measure(self, state: State) -> dict[str, float]:
         """Measure over the last closed rows, because the time of the current one is unknown."""

@@ -3,7 +3,7 @@
 import logging
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt
 
@@ -44,6 +44,7 @@ class EarlyStopping(Hook):
     observes: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
     mutable: ClassVar[frozenset[str]] = frozenset({"min_delta", "patience", "stopping_threshold"})
+    state_fields: ClassVar[tuple[str, ...]] = ("_best", "_wait")
 
     def __post_init__(self) -> None:
         self._mode = directions([self.monitor], self.mode)[self.monitor]
@@ -79,9 +80,3 @@ class EarlyStopping(Hook):
 
     def _gain(self, value: float, other: float) -> float:
         return value - other if self._mode == "max" else other - value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self._best, "wait": self._wait}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._best, self._wait = state["best"], state["wait"]

@@ -1,9 +1,8 @@
 """Loss spikes: steps with a loss far above the recent ones are skipped."""
 
 import math
-from collections import deque
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Gt
@@ -41,11 +40,12 @@ class LossSpike(Hook):
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
     collective: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_losses", "_spikes_in_a_row")
 
     def __post_init__(self) -> None:
         if self.warmup > self.window:
             raise ValueError(f"warmup={self.warmup} must be at most window={self.window}")
-        self._losses: deque[float] = deque(maxlen=self.window)
+        self._losses: list[float] = []
         self._spikes_in_a_row = 0
         self._micro_losses: list[Tensor] = []
 
@@ -68,7 +68,7 @@ class LossSpike(Hook):
         if self._is_spike(loss):
             self._skip(state, loss)
         else:
-            self._losses.append(loss)
+            self._losses = [*self._losses, loss][-self.window :]
             self._spikes_in_a_row = 0
 
     def _is_spike(self, loss: float) -> bool:
@@ -95,12 +95,5 @@ class LossSpike(Hook):
         """Return mean and unbiased standard deviation of the recent losses; NaN for fewer than two."""
         if len(self._losses) < 2:
             return math.nan, math.nan
-        deviation, mean = torch.std_mean(torch.tensor(list(self._losses), dtype=torch.float64))
+        deviation, mean = torch.std_mean(torch.tensor(self._losses, dtype=torch.float64))
         return mean.item(), deviation.item()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"losses": list(self._losses), "spikes_in_a_row": self._spikes_in_a_row}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._losses.extend(state["losses"])
-        self._spikes_in_a_row = state["spikes_in_a_row"]

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -39,6 +39,7 @@ class NanGuard(Hook):
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
     mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "every", "dumps"})
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_sum", "_hits_in_a_row", "_dumped")
 
     def __post_init__(self) -> None:
         if self.action == "skip" and self.every.count > 1:
@@ -96,12 +97,6 @@ class NanGuard(Hook):
             "model": {name: shards.local(tensor) for name, tensor in state.module.state_dict().items()},
         }
         torch.save(contents, folder / f"step-{state.step + 1}-rank-{state.rank}.pt")
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return {"sum": self._sum, "hits_in_a_row": self._hits_in_a_row, "dumped": self._dumped}
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._sum, self._hits_in_a_row, self._dumped = state["sum"], state["hits_in_a_row"], state["dumped"]
 
 
 def _number(value: Tensor) -> Tensor | float:

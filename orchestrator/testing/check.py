@@ -1,7 +1,6 @@
 """`check_hook`, the counterpart of scikit-learn's check_estimator for hooks."""
 
 import dataclasses
-import inspect
 import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -9,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hooks.hook import EVENTS, Hook, Setup
+from hooks.hook import Hook, Setup
 from hooks.interval import Interval
 from orchestrator.config.python.parameters import construct, list_parameters
 from orchestrator.errors import ConfigError
@@ -22,15 +21,6 @@ from orchestrator.testing.training import SmallTask
 from orchestrator.testing.watching import CheckFailure, HookCheckFailed, find_difference
 
 SITUATIONS = (Situation(), Situation(ranks=2, accumulate=2), Situation(ranks=2, strategy="fsdp"))
-_METHODS = (
-    "state_dict",
-    "load_state_dict",
-    "rank_state_dict",
-    "load_rank_state_dict",
-    "unsuitable",
-    "handles",
-    "get_interval",
-)
 _KEEP_STATE = (
     "return what must survive from state_dict() (from rank_state_dict() if ranks differ), and restore it in"
     " load_state_dict(); draw random numbers with torch, NumPy or random, whose generators a checkpoint holds"
@@ -101,14 +91,6 @@ def _check_class(cls: type[Hook]) -> None:
     if unknown := sorted(set(cls.mutable) - {*list_parameters(cls)}):
         what = f"mutable names {', '.join(unknown)}, which is not a field; fields: {', '.join(list_parameters(cls))}"
         raise CheckFailure("class", what, "name fields")
-    for name in (*EVENTS, *_METHODS):
-        expected = inspect.signature(getattr(Hook, name)).parameters
-        signature = inspect.signature(getattr(cls, name))
-        try:
-            signature.bind(*expected)
-        except TypeError as error:
-            what = f"{name}{signature} does not take the arguments of hooks: {error}"
-            raise CheckFailure("signatures", what, f"write def {name}({', '.join(expected)})") from None
 
 
 # Checks in a loop

@@ -1,7 +1,10 @@
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+import torch
+from torch import nn
 
 from hooks import EVENTS, HOOKS, Hook, Interval, Ranks, Setup, State, at_interval
 from hooks.checkpointing.export import Export
@@ -23,6 +26,49 @@ def test_a_field_that_hides_an_event_is_refused() -> None:
 
         class Hides(Hook):
             on_step: int = 5
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"on_step": lambda self: None}, "must take the arguments of hooks: `def on_step(self, state)`"),
+        ({"on_saved": lambda self, state: 0}, "must take the arguments of hooks: `def on_saved(self, state, path)`"),
+        ({"on_end": lambda self, state, *, loud: 0}, "must take the arguments of hooks: `def on_end(self, state)`"),
+        ({"handles": lambda self: True}, "must take the arguments of hooks: `def handles(self, event)`"),
+        ({"priority": "HIGH"}, "must be a number or a Priority, such as Priority.HIGH, got 'HIGH'"),
+        ({"ranks": "master"}, "must be one of Ranks.ALL, Ranks.MASTER, Ranks.LOCAL_MASTER, got 'master'"),
+    ],
+)
+def test_class_that_the_loop_cannot_call_is_refused_when_it_is_defined(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"Wrong.{next(iter(members))} {message}")):
+        type("Wrong", (Hook,), members)
+
+
+def test_event_may_take_its_arguments_by_other_names() -> None:
+    type("Right", (Hook,), {"on_step": lambda self, *arguments: None, "on_saved": lambda hook, s, path, extra=1: None})
+
+
+@dataclass
+class Remembering(Hook):
+    """A hook that lists what a checkpoint keeps of it: a number, and an object with a state of its own."""
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_count", "layer")
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_own",)
+
+    def __post_init__(self) -> None:
+        self._count, self._own, self.layer = 0, [0], nn.Linear(1, 1)
+
+
+def test_listed_attributes_are_saved_and_restored() -> None:
+    first, second = Remembering(), Remembering()
+    first._count, first._own = 3, [5]
+    state = first.state_dict()
+    assert (state["count"], first.rank_state_dict()) == (3, {"own": [5]})
+    second.load_state_dict(state)
+    second.load_rank_state_dict(first.rank_state_dict())
+    assert (second._count, second._own) == (3, [5])
+    assert second.layer is not first.layer
+    torch.testing.assert_close(second.layer.state_dict(), first.layer.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("ranks", [Ranks.MASTER, Ranks.LOCAL_MASTER])

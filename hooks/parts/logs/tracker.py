@@ -80,6 +80,7 @@ class Tracker(CurveLogger, ABC):
 
     best_effort: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
+    state_fields: ClassVar[tuple[str, ...]] = ("_windows", "run_id")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,13 +123,6 @@ class Tracker(CurveLogger, ABC):
 
     def on_exception(self, state: State, error: BaseException) -> None:
         self._close(failed=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id, **super().state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.run_id = state["run_id"]
 
     def _send(self, state: State, values: Mapping[str, float]) -> None:
         if values:

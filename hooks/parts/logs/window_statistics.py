@@ -68,18 +68,13 @@ class WindowLogger:
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
+    state_fields: ClassVar[tuple[str, ...]] = ("_windows",)
 
     def __post_init__(self) -> None:
         self._windows = Windows(self.window, self.statistics)
 
     def on_phase_start(self, state: State) -> None:
         self._windows.start_phase(state)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"windows": self._windows.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._windows.load_state_dict(state["windows"])
 
 
 class Windows:

@@ -75,6 +75,7 @@ class SwappedPrediction:
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_queue",)
 
     def __post_init__(self) -> None:
         self._queue: Tensor | None = None
@@ -102,12 +103,6 @@ class SwappedPrediction:
             new = torch.stack(embeddings).detach().float()
             self._queue = (new if queue is None else torch.cat([queue, new], dim=1))[:, -share:]
         return SwappedViews(scores, dict(zip(self.assigned_views, codes[:, : own.shape[1]], strict=True)))
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return {"queue": self._queue}
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._queue = state["queue"]
 
 
 @torch.no_grad()

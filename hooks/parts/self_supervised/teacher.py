@@ -101,6 +101,8 @@ class MomentumTeacher:
     """Momentum of the teacher at the first step."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+    state_fields: ClassVar[tuple[str, ...]] = ("_teacher",)
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_teacher",)
 
     def __post_init__(self) -> None:
         self._teacher = Teacher()
@@ -118,18 +120,6 @@ class MomentumTeacher:
         momentum = cosine_momentum(self.momentum, completed_fraction(state))
         self._teacher.update(momentum)
         state.record(teacher_momentum=momentum)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"teacher": self._teacher.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_state_dict(state["teacher"])
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return self._teacher.rank_state_dict()
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_rank_state_dict(state)
 
 
 def check_outputs(outputs: Sized, views: Sized, method: str) -> None:
@@ -166,29 +156,17 @@ def completed_fraction(state: State) -> float:
     return (state.epoch + first_iteration / state.phase_length) / state.max_epochs
 
 
-class Center:
-    """Running mean of outputs across all ranks: center = m * center + (1 - m) * mean of a batch. Begins at 0."""
+def place_center(center: Tensor | None, outputs: Tensor) -> Tensor:
+    """Return a center (1, K) on the device of outputs (..., K); zeros before the first batch."""
+    return torch.zeros(1, outputs.shape[-1], device=outputs.device) if center is None else center.to(outputs.device)
 
-    def __init__(self, momentum: float) -> None:
-        self.momentum = momentum
-        self.value: Tensor | None = None
-        """(1, K) after the first batch."""
 
-    def like(self, outputs: Tensor) -> Tensor:
-        """Return the center (1, K) of outputs (..., K), on their device."""
-        if self.value is None:
-            return torch.zeros(1, outputs.shape[-1], device=outputs.device)
-        return self.value.to(outputs.device)
-
-    def follow(self, outputs: Tensor, world_size: int) -> None:
-        """Move toward the mean of the outputs (n, K) of all ranks; collective."""
-        total = torch.cat([outputs.float().sum(0), outputs.new_full((1,), len(outputs), dtype=torch.float32)])
-        if world_size > 1:
-            dist.all_reduce(total)
-        self.value = self.like(outputs).lerp((total[:-1] / total[-1]).unsqueeze(0), 1 - self.momentum)
-
-    def state_dict(self, name: str) -> dict[str, Tensor]:
-        return {} if self.value is None else {name: self.value}
+def update_center(center: Tensor, outputs: Tensor, momentum: float, world_size: int) -> Tensor:
+    """Return m * center + (1 - m) * mean of the outputs (n, K) of all ranks; collective."""
+    total = torch.cat([outputs.float().sum(0), outputs.new_full((1,), len(outputs), dtype=torch.float32)])
+    if world_size > 1:
+        dist.all_reduce(total)
+    return center.lerp((total[:-1] / total[-1]).unsqueeze(0), 1 - momentum)
 
 
 def warm_up(epoch: int, epochs: int, first: float, last: float) -> float:
@@ -214,14 +192,8 @@ class CenteredTeacher(MomentumTeacher):
     """Number of warm-up epochs; the last of several has the final temperatures."""
 
     collective: ClassVar[bool] = True
+    state_fields: ClassVar[tuple[str, ...]] = ("_teacher", "_center")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._center = Center(self.center_momentum)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **self._center.state_dict("center")}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._center.value = state.get("center")
+        self._center: Tensor | None = None

@@ -139,14 +139,6 @@ class Loss(Hook):
 
 
 @dataclass
-class Signature(Hook):
-    """Has forgotten what is handed over."""
-
-    def on_save(self, state: State) -> None:  # type: ignore[override]  # which the check is to find
-        pass
-
-
-@dataclass
 class Demanding(Hook):
     """Has a field that cannot be drawn."""
 
@@ -235,7 +227,6 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Unseeded, "resumed", "stopped and resumed at every report, at report 1 of 4 metrics"),
     (TooMany, "columns", "on_gradients records 'gradient', a tensor of shape (8, 5)"),
     (Loss, "runs", "the loop records the column `loss`; use another name, such as `own_loss`"),
-    (Signature, "signatures", "write def on_save(self, state, checkpoint)"),
     (Demanding, "runs", "Demanding.path: is missing"),
     (Bare, "class", "put @dataclass above the class"),
     (Draws, "observes", "on_phase_end changes what training and other hooks share: random numbers of ['torch']"),
