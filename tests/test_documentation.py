@@ -102,7 +102,7 @@ def test_using_a_model_page_runs(folder: Path) -> None:
     assert all(torch.equal(weight, weights[name]) for name, weight in known["again"].state_dict().items())
     (begins,) = re.findall(r"^hookyard (run study/\S+ init\S+ .*)$", page, re.MULTILINE)
     typed(*shlex.split(begins), "--local")
-    assert open_run("runs/again").folder.read_metadata().init["checkpoint"] == best.checkpoint
+    assert open_run("runs/again").folder.read_metadata().init.checkpoint == best.checkpoint
     commands = re.findall(r"^hookyard (run runs/first@\S+ .*)$", page, re.MULTILINE)
     assert len(commands) == 2
     for number, command in enumerate(commands):

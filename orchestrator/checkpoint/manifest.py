@@ -132,8 +132,17 @@ def check_inside(name: str) -> None:
         raise ValueError(f"it names {name!r}, which lies outside of its folder")
 
 
-def find_damage(storage: Storage, folder: str, entries: Entries, *, check_hashes: bool = True) -> str | None:
-    """Return the first problem of a checkpoint's files, or None; if not `check_hashes`, compare only sizes."""
+def find_damage(
+    storage: Storage, folder: str, entries: Entries, group: RankGroup | None = None, *, check_hashes: bool = True
+) -> str | None:
+    """Return the first problem of a checkpoint's files, or None; if not `check_hashes`, compare only sizes.
+
+    With `group` it is collective: each rank checks its own files and a share of the others.
+    """
+    if group:
+        ranks = {file: _choose_rank(file, number) % group.world_size for number, file in enumerate(entries)}
+        share = {file: entry for file, entry in entries.items() if ranks[file] == group.rank}
+        return next(filter(None, group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))), None)
     if check_hashes:
         reasons = storage.map(lambda file: check_file(storage, folder, file, entries[file]), entries)
     else:
@@ -141,18 +150,6 @@ def find_damage(storage: Storage, folder: str, entries: Entries, *, check_hashes
         reasons = [_check_size(file, entry, states.get(file)) for file, entry in entries.items()]
     reason = next(filter(None, reasons), None)
     return reason and f"checkpoint {storage}/{folder}: {reason}"
-
-
-def find_damage_together(
-    group: RankGroup, storage: Storage, folder: str, entries: Entries, *, check_hashes: bool
-) -> str | None:
-    """Return the first problem that any rank finds. Each rank checks its own files and a share of the others."""
-    share = {
-        file: entry
-        for number, (file, entry) in enumerate(entries.items())
-        if _choose_rank(file, number) % group.world_size == group.rank
-    }
-    return next(filter(None, group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))), None)
 
 
 def check_file(storage: Storage, folder: str, file: str, entry: Mapping[str, Any]) -> str | None:

@@ -33,7 +33,6 @@ from orchestrator.checkpoint.manifest import (
     check_file,
     describe_difference,
     find_damage,
-    find_damage_together,
     read_manifest,
 )
 from orchestrator.errors import CheckpointError, DamagedFile
@@ -210,12 +209,9 @@ class CheckpointStore:
         for name, manifest_or_error in group.broadcast(self._candidates) if group else self._candidates():
             if isinstance(manifest_or_error, CheckpointError):
                 reason: str | None = str(manifest_or_error)
-            elif group:
-                reason = find_damage_together(
-                    group, self.storage, name, manifest_or_error["files"], check_hashes=check_hashes
-                )
             else:
-                reason = find_damage(self.storage, name, manifest_or_error["files"], check_hashes=check_hashes)
+                files = manifest_or_error["files"]
+                reason = find_damage(self.storage, name, files, group, check_hashes=check_hashes)
             if not reason:
                 for skip_reason in reasons:
                     on_skip(skip_reason)

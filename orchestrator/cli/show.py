@@ -56,8 +56,6 @@ def show(
 
 def format_briefly(folder: RunFolder) -> dict[str, Any]:
     """Summarize a run as plain data, from its small files alone."""
-    from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
-    from orchestrator.records.metadata import Evaluated
     from orchestrator.records.run_folder import EVALUATIONS
     from orchestrator.runs.best import find_best_and_divergence, make_usage_hint
 
@@ -78,9 +76,9 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
         "started": run.started,
         "ended": run.ended,
         "attempts": len(folder.read_attempts()),
-        "continued_from": run.continued_from and ParentCheckpoint(**run.continued_from),
-        "init": run.init and InitialWeights(**run.init),
-        "evaluates": run.evaluates and Evaluated(**run.evaluates),
+        "continued_from": run.continued_from,
+        "init": run.init,
+        "evaluates": run.evaluates,
         "evaluations": folder.storage.names(EVALUATIONS),
         "stopped": list(run.stopped),
         "error": run.error,

@@ -17,7 +17,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import ExperimentSource, InitialWeights
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.hang_watch import HangWatch, end_process
 from orchestrator.engines.ray_data import data_of
 from orchestrator.errors import HookyardError, UsageError
@@ -183,7 +183,7 @@ class Session:
         context = self._make_context(experiment, attempt)
         # Rank 0 reads the initial weights that were found when the run was created.
         init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
-        data: dict[str, Any] = {"data_of": self._data_of, "origin": InitialWeights(**init) if init else None}
+        data: dict[str, Any] = {"data_of": self._data_of, "origin": init}
         if target:
             loop: TrainingLoop = EvaluationLoop(
                 task, experiment, hooks, context, kind=target.phase, rewinds=target.rewinds, **data

@@ -1,19 +1,23 @@
-"""Metadata of a run (`run.json`) and of its attempts (`attempt.json`). Imports neither ray nor torch."""
+"""Metadata of a run (`run.json`) and of its attempts (`attempt.json`), and its reports (`metrics.jsonl`).
+
+Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from orchestrator.checkpoint.manifest import Position
+from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
 from orchestrator.records.lease import Process
-from orchestrator.storage.stored_data import validate
+from orchestrator.storage.stored_data import log_omission, validate
 
 EngineName = Literal["train", "gang", "in-process"]
 """Engine of a run; a sweep uses one of the first two."""
 Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
 Mode = Literal["max", "min"]
+REPORTS = "metrics.jsonl"
 
 
 def seconds_at(moment: str) -> float:
@@ -65,10 +69,6 @@ class _Reached:
     trial: str | None = None
 
 
-_KINDS = {"continued_from": ParentCheckpoint, "init": InitialWeights, "evaluates": Evaluated, "best": _Reached}
-"""Types of the entries of RunMetadata that are mappings."""
-
-
 @dataclass(frozen=True)
 class RunMetadata:
     """Content of `run.json` of a run, a sweep or a trial. Unknown entries are None or empty."""
@@ -102,12 +102,9 @@ class RunMetadata:
     """True if the failure would repeat, such as an error in the experiment."""
     metric_missing: bool = False
     """True if it failed because its reports lack the sweep's metric."""
-    continued_from: Mapping[str, Any] | None = None
-    """Checkpoint of another run from which this run started, as in `ParentCheckpoint`."""
-    init: Mapping[str, Any] | None = None
-    """Initial weights, as in `InitialWeights`."""
-    evaluates: Mapping[str, Any] | None = None
-    """Checkpoint that an evaluation measures, as in `Evaluated`."""
+    continued_from: ParentCheckpoint | None = None
+    init: InitialWeights | None = None
+    evaluates: Evaluated | None = None
     tags: Sequence[str] = ()
     notes: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -143,9 +140,8 @@ class RunMetadata:
         for moment in (self.started, self.ended, *self.resumed):
             if moment is not None:
                 seconds_at(moment)
-        for name, kind in _KINDS.items():
-            if getattr(self, name) is not None:
-                validate(getattr(self, name), kind, name)
+        if self.best is not None:
+            validate(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:
             raise ValueError(f"`pid` is {self.pid}, expected a process id")
 
@@ -247,3 +243,44 @@ class Attempt:
         if attempt.started is not None:
             seconds_at(attempt.started)
         return replace(attempt, position=Position.read(entries.get("position")))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Entries of a report other than its metrics."""
+
+    attempt: int | None = None
+    iteration: int | None = None
+    time: str | None = None
+    epoch: int | None = None
+    step: int | None = None
+
+
+def check_report(line: Any) -> dict[str, Any]:
+    """Return a line of metrics.jsonl that is valid; raises ValueError otherwise."""
+    entries: _Line = validate(line, _Line)
+    if not line or (entries.attempt is None and (entries.iteration, entries.time) != (None, None)):
+        raise ValueError("it has no `attempt`")
+    if entries.time is not None:
+        seconds_at(entries.time)
+    return dict(line)
+
+
+def drop_superseded(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]) -> list[Mapping[str, Any]]:
+    """Return the reports that no later attempt has repeated; each attempt repeats the report of the test phase."""
+    current = []
+    for line in lines:
+        if line.get("attempt") is None or line.get("iteration") is None:
+            log_omission(REPORTS, f"a report without attempt or iteration is left out: {dict(line)}")
+            continue
+        later = [attempt.position for attempt in attempts if attempt.number > line["attempt"]]
+        is_test = any(name.startswith("test/") for name in line)
+        if not any(is_test or _is_repeated(line, start) for start in later):
+            current.append(line)
+    return current
+
+
+def _is_repeated(line: Mapping[str, Any], start: Position) -> bool:
+    if line["iteration"] == start.iteration:
+        return start.stage < Stage.REPORTED
+    return bool(line["iteration"] > start.iteration)

@@ -84,7 +84,7 @@ def _status(folder: RunFolder) -> str:
 def _continues(other: RunFolder, folder: RunFolder) -> bool:
     with suppress(DamagedFile):
         parent = other.read_metadata().continued_from
-        return parent is not None and _is_within(parent["run"], folder)
+        return parent is not None and _is_within(parent.run, folder)
     return False
 
 

@@ -1,5 +1,6 @@
 """The folder of a run: its metadata, experiment, attempts and reports; and the runs in a storage, also new ones."""
 
+import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +17,7 @@ from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import MISSING, ConfigError, DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease, Process, check_lease, is_driven
-from orchestrator.records.metadata import Attempt, Host, RunMetadata
-from orchestrator.records.reports import FILE as REPORTS
-from orchestrator.records.reports import check_report, drop_superseded
+from orchestrator.records.metadata import REPORTS, Attempt, Host, RunMetadata, check_report, drop_superseded
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import (
     append_line,
@@ -98,6 +97,8 @@ class RunFolder:
         folder = cls(path)
         folder.storage.reach()
         if not folder.exists():
+            if lost := folder.find_lost_metadata():
+                raise lost
             is_new = folder.storage.exists("source.json")
             why = "; the process was killed while creating it, and a new run can reuse the name" if is_new else ""
             raise UsageError(f"{folder} is not a run: it has no run.json{why}. `hookyard ls` lists the runs.")
@@ -127,26 +128,31 @@ class RunFolder:
         """Return whether there is a run: `run.json` is the last of its first files."""
         return self.storage.exists("run.json")
 
-    def has_lost_metadata(self) -> bool:
-        """Return whether a run has lost its `run.json`: it has files besides those of a new run."""
+    def find_lost_metadata(self) -> DamagedFile | None:
+        """Return the error of a run that has lost its `run.json`: it has files besides those of a new run."""
         if self.exists() or not self.storage.exists("experiment.yaml"):
-            return False
-        return not all(name.startswith((*INITIAL_FILES, ".")) for name in self.storage.names())
+            return None
+        is_new = all(name.startswith((*INITIAL_FILES, ".")) for name in self.storage.names())
+        return None if is_new else self._make_error("run.json")
 
-    def make_lost_metadata_error(self) -> DamagedFile:
-        return DamagedFile(str(self.storage / "run.json"), MISSING, ADVICE["run.json"])
+    def _make_error(self, path: str, reason: str = MISSING) -> DamagedFile:
+        return DamagedFile(str(self.storage / path), reason, ADVICE[path.rpartition("/")[2]])
 
     def read_metadata(self) -> RunMetadata:
-        return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
+        """Return the content of `run.json`; raises DamagedFile if it is damaged or missing."""
+        return self._read_metadata()[0]
 
-    def update(self, **changes: Any) -> None:
-        """Change entries of `run.json`; raises DamagedFile if it is missing."""
+    def _read_metadata(self) -> tuple[RunMetadata, dict[str, Any]]:
         try:
-            metadata, entries = read_json(
+            return read_json(
                 self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
             )
         except FileNotFoundError:
-            raise self.make_lost_metadata_error() from None
+            raise self._make_error("run.json") from None
+
+    def update(self, **changes: Any) -> None:
+        """Change entries of `run.json`; raises DamagedFile."""
+        metadata, entries = self._read_metadata()
         replace(metadata, **changes)
         self._write_metadata({**entries, **changes})
 
@@ -169,7 +175,11 @@ class RunFolder:
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Write the JSON values of `state.info` to `info.json`; `end` copies them to `run.json`. Called on rank 0."""
-        plain = {name: value for name, value in info.items() if _is_json(value)}
+        plain = {}
+        for name, value in info.items():
+            with suppress(TypeError, ValueError):  # of a tensor, for example
+                json.dumps(value)
+                plain[name] = value
         if plain:
             write_json(self.storage, "info.json", plain)
 
@@ -225,17 +235,16 @@ class RunFolder:
             validate(data, _Experiment)
             return check_mapping(data)
         except (ConfigError, ValueError) as error:
-            raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), ADVICE["experiment.yaml"]) from error
+            raise self._make_error("experiment.yaml", str(error)) from error
 
     def read_experiment_text(self) -> str:
         """Return the text of `experiment.yaml`; raises DamagedFile."""
         try:
             return self.storage.read("experiment.yaml").decode()
         except FileNotFoundError:
-            reason = MISSING
+            raise self._make_error("experiment.yaml") from None
         except UnicodeDecodeError as error:
-            reason = str(error)
-        raise DamagedFile(str(self.storage / "experiment.yaml"), reason, ADVICE["experiment.yaml"])
+            raise self._make_error("experiment.yaml", str(error)) from None
 
     # Attempts
 
@@ -256,8 +265,7 @@ class RunFolder:
             return None
 
     def make_lost_attempt_error(self, number: int) -> DamagedFile:
-        file = self.storage / f"stats/attempt={number}/attempt.json"
-        return DamagedFile(str(file), MISSING, ADVICE["attempt.json"])
+        return self._make_error(f"stats/attempt={number}/attempt.json")
 
     def begin_attempt(
         self,
@@ -330,14 +338,6 @@ class RunFolder:
         return drop_superseded(self.read_reports(), self.read_attempts())
 
 
-def _is_json(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_json(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_json(item) for item in value)
-    return value is None or isinstance(value, str | int | float)
-
-
 def parse_numbers(names: Sequence[str], prefix: str) -> list[int]:
     """Return the sorted numbers in names such as `rank=3`; other names are ignored."""
     suffixes = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
@@ -349,8 +349,8 @@ def list_run_folders(storage: Storage) -> list[RunFolder]:
     folders = [RunFolder(storage, name) for name in storage.names()]
     exists = dict(zip(folders, storage.map(RunFolder.exists, folders), strict=True))
     for folder in folders:
-        if not exists[folder] and folder.has_lost_metadata():
-            _log.warning("%s", folder.make_lost_metadata_error())
+        if not exists[folder] and (lost := folder.find_lost_metadata()):
+            _log.warning("%s", lost)
     return [folder for folder in folders if exists[folder]]
 
 
@@ -368,10 +368,8 @@ def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | Damage
 def _read_metadata(folder: RunFolder) -> RunMetadata | DamagedFile | None:
     try:
         return folder.read_metadata()
-    except FileNotFoundError:
-        return folder.make_lost_metadata_error() if folder.has_lost_metadata() else None
     except DamagedFile as error:
-        return error
+        return error if folder.exists() else folder.find_lost_metadata()
 
 
 def create_run(storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
@@ -433,4 +431,4 @@ def _has_trained(folder: RunFolder) -> bool:
         return True
     parent = metadata.continued_from
     names = {name for name in folder.find_checkpoint_folder().names() if name != "index.json"}
-    return bool(names - {parent["checkpoint"] if parent else None})
+    return bool(names - {parent.checkpoint if parent else None})

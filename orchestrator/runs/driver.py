@@ -105,7 +105,7 @@ def resume_with_lease(
         if metadata.evaluates:
             raise UsageError(
                 f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"
-                f" {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}"
+                f" {folder.evaluated_run()}@{metadata.evaluates.checkpoint}"
             )
         experiment = load_experiment_to_resume(folder, workers)
         engine = metadata.engine or choose_engine(None, metadata.local)

@@ -14,9 +14,7 @@ from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS
-from orchestrator.records.metadata import Attempt, RunMetadata
-from orchestrator.records.reports import FILE as REPORTS
-from orchestrator.records.reports import check_report
+from orchestrator.records.metadata import REPORTS, Attempt, RunMetadata, check_report
 from orchestrator.records.run_folder import ADVICE, COMPLETE, EVALUATIONS, RunFolder
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import (
@@ -84,7 +82,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     inner = {tuple(path.split("/")[:2]) for path in paths if path.startswith(_RUNS) and path.count("/") > 1}
     for parent, name in sorted(inner):
         run = RunFolder(storage / parent, name)
-        if run.exists() or run.has_lost_metadata():  # a run that was killed while it was created has no files
+        if run.exists() or run.find_lost_metadata():  # a run that was killed while it was created has no files
             for result in check_files(run):
                 is_outside = result.file.startswith(str(checkpoints))
                 yield result if is_outside else replace(result, file=f"{parent}/{name}/{result.file}")

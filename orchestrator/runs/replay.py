@@ -16,7 +16,6 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 from hooks import Hook
 from hooks.training.time_limit import TimeLimit
 from orchestrator.config.load import to_dict
-from orchestrator.config.text.source import InitialWeights
 from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
@@ -103,7 +102,6 @@ class _ReplayedRange:
             for name, hook in resolved.hooks.items()
             if not isinstance(hook, TimeLimit) and not (hook.observes and type(hook).__module__.startswith(_LOGGERS))
         }
-        init = folder.read_metadata().init
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
             resolved.task,
@@ -119,7 +117,7 @@ class _ReplayedRange:
                 config={**to_dict(resolved.experiment), "sweep": None},
                 name=folder.name,
             ),
-            origin=InitialWeights(**init) if init else None,
+            origin=folder.read_metadata().init,
             resumes=self.checkpoint is not None,
         )
         if self.checkpoint:

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from hooks.interval import count_iterations
 from orchestrator.records.hang import find_hang
-from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
-from orchestrator.records.reports import drop_superseded
+from orchestrator.records.metadata import Attempt, RunMetadata, drop_superseded, seconds_at
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.quantities import format_duration
 from orchestrator.stats.insight import Finding, diagnose

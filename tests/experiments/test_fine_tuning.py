@@ -21,7 +21,7 @@ def test_the_digits_begin_with_what_mnist_has_taught(tmp_path: Path, monkeypatch
     first = run(load_experiment(ROOT / "experiments/mnist_small.yaml", QUIET), local=True)
     tuned = run(load_experiment(ROOT / "experiments/digits_fine_tuning.yaml", QUIET), local=True)
     assert tuned.folder.read_metadata().init is not None
-    assert tuned.folder.read_metadata().init["path"] == first.path
+    assert tuned.folder.read_metadata().init.path == first.path
     assert "loaded 14 of the model's 14 tensors" in (tmp_path / "runs/digits-fine-tuning/log.txt").read_text()
     before, after = first.weights(), tuned.weights()
     assert torch.equal(before["0.weight"], after["0.weight"])

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from orchestrator.records.metadata import Attempt, Evaluated, RunMetadata
+from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import concatenate, element, make_facts_table, make_table
@@ -39,7 +39,7 @@ def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt]
 def render_best_checkpoint(folder: RunFolder, best: Best | None, trial: str | None = None) -> page.Section:
     """Render instructions for using the best checkpoint of a run, or of a sweep's best `trial`."""
     if evaluated := folder.read_metadata().evaluates:
-        return page.Section("best", "Evaluated checkpoint", f"Evaluation of {Evaluated(**evaluated)}.")
+        return page.Section("best", "Evaluated checkpoint", f"Evaluation of {evaluated}.")
     if best is None or best.checkpoint is None:
         return page.Section(
             "best", "Use the best checkpoint", f"There is no best checkpoint{f': {best}' if best else ''}."

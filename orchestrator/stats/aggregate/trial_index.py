@@ -14,8 +14,7 @@ from pyarrow import ArrowException
 
 from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.records.lease import check_lease
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import drop_superseded
+from orchestrator.records.metadata import Attempt, drop_superseded
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.best_report import find_best_report, find_divergence
 from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
@@ -169,7 +168,7 @@ class TrialIndex:
         """Read a trial from its folder; None if it has not started."""
         folder = RunFolder(self._trials, name)
         if not folder.exists():
-            return folder.make_lost_metadata_error() if folder.has_lost_metadata() else None
+            return folder.find_lost_metadata()
         try:
             return TrialRecord.read(folder, self._objectives)
         except DamagedFile as error:

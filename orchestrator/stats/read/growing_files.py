@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import check_report
+from orchestrator.records.metadata import Attempt, check_report
 from orchestrator.records.run_folder import parse_numbers
 from orchestrator.stats.read.columns import concat_rows
 from orchestrator.stats.read.dataset import read_parquet

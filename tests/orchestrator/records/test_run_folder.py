@@ -86,6 +86,11 @@ def test_folder_that_is_not_a_run_is_left_alone(tmp_path: Path) -> None:
 def test_only_a_run_can_be_opened(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing is not a run: it has no run.json"):
         RunFolder.open(tmp_path / "nothing")
+    folder = make(tmp_path)
+    folder.append_metrics({"attempt": 0})
+    folder.storage.delete("run.json")
+    with pytest.raises(DamagedFile, match=r"run.json is missing. Restore it from a backup"):
+        RunFolder.open(str(folder))
 
 
 # Begun and not there

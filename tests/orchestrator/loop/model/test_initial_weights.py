@@ -12,6 +12,7 @@ from torch import nn
 
 from orchestrator import run
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.initial_weights import find
@@ -181,12 +182,8 @@ def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
     later = described(name="later", epochs=1, hooks=QUIET, init={"from": f"{tmp_path}/points@best"})
     second = run(later, storage=tmp_path, local=True)
     store = CheckpointStore(Storage(first.path) / "checkpoints")
-    assert second.folder.read_metadata().init == {
-        "path": first.path,
-        "checkpoint": "epoch-0001",
-        "weights": "ema/model",
-        "sha256": store.compute_fingerprint("epoch-0001"),
-    }
+    fingerprint = store.compute_fingerprint("epoch-0001")
+    assert second.folder.read_metadata().init == InitialWeights(first.path, "epoch-0001", "ema/model", fingerprint)
     assert (
         f"initialized from {first.path}, checkpoint epoch-0001 (ema/model): loaded 4 of the model's 4 tensors"
         in (tmp_path / "later/log.txt").read_text()

@@ -1,8 +1,7 @@
 from typing import Any
 
 from orchestrator.checkpoint.manifest import Position, Stage
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import drop_superseded
+from orchestrator.records.metadata import Attempt, drop_superseded
 
 
 def line(attempt: int, step: int, **values: Any) -> dict[str, Any]:
