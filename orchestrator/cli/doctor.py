@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,7 +63,7 @@ def _check_files(run: str, as_json: bool) -> None:
     from orchestrator.runs.integrity import check_files
 
     folder = RunFolder(run)
-    if not folder.storage.names():
+    if Path(run).is_file() or not folder.storage.names():
         RunFolder.open(run)
     checked = list(check_files(folder))
     bad_files = [file for file in checked if file.is_damaged_or_missing]

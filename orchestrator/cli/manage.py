@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,8 @@ def ls(
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
+    if Path(storage).is_file():
+        raise UsageError(f"{storage} is a file; --storage names the folder that holds the runs")
     listed = list_runs(storage)
     if not listed and not Storage(storage).exists():
         raise UsageError(f"the folder {storage} does not exist; --storage names the folder that holds the runs")

@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hooks.errors import describe_error
 from orchestrator.config.sections.experiment import Experiment, check_run_name
-from orchestrator.engines.ray_environment import read_environment, set_environment
+from orchestrator.engines.ray_environment import get_first_sentence, read_environment, set_environment
 from orchestrator.errors import RunError, UsageError
 from orchestrator.storage import without_credentials
 
@@ -107,12 +106,13 @@ class Jobs:
             yield
         except AuthenticationError as error:
             raise UsageError(
-                f"the cluster at {self.address} needs its token: {_get_first_line(error)}; set RAY_AUTH_TOKEN, or"
+                f"the cluster at {self.address} needs its token: {get_first_sentence(error)}; set RAY_AUTH_TOKEN, or"
                 " RAY_AUTH_MODE=disabled if it has none"
             ) from error
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise UsageError(
-                f"no cluster answers at {self.address}: {_get_first_line(error)}; check its dashboard and the network"
+                f"no cluster answers at {self.address}: {get_first_sentence(error)}; check its dashboard and the"
+                " network"
             ) from error
 
     def submit(self, job: Job, folder: Path) -> str:
@@ -185,10 +185,6 @@ class Jobs:
             if "does not exist" not in str(error):
                 raise RunError(f"the cluster at {self.address} answers: {error}") from error
             raise UsageError(f"the cluster at {self.address} has no job '{job}'") from error
-
-
-def _get_first_line(error: Exception) -> str:
-    return describe_error(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
 
 
 def _find_dashboard_url(address: str | None) -> str:

@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hooks.errors import describe_error
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import RunError, UsageError
 from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
+
+_CONNECTION_TIMEOUT_S = 5
 
 
 def with_unit(number: float, unit: str) -> str:
@@ -168,6 +172,7 @@ class Ray:
         try:
             with _same_sigterm_handler():
                 if self.address:
+                    _connect(self.address)
                     ray.init(address=self.address, **common, **self._environment)
                 else:
                     with with_few_processes():
@@ -178,9 +183,13 @@ class Ray:
                             **common,
                             **self._options,
                         )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
-            raise RunError(f"could not {where}: {error}") from error
+        except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+            if not self.address:
+                raise RunError(f"could not start Ray on this machine: {error}") from error
+            raise UsageError(
+                f"could not join the cluster at {self.address}: {get_first_sentence(error)}; check --address or"
+                " RAY_ADDRESS, and the cluster's token in RAY_AUTH_TOKEN"
+            ) from error
         return ray
 
     def __exit__(self, *error: object) -> None:
@@ -189,6 +198,18 @@ class Ray:
         import ray
 
         ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    """Raise OSError if nobody listens at a cluster's address, because `ray.init` would log and wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), port), timeout=_CONNECTION_TIMEOUT_S).close()
+
+
+def get_first_sentence(error: Exception) -> str:
+    """Return the first sentence of an error's message."""
+    return describe_error(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
 
 
 @contextmanager

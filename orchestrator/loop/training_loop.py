@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from hooks.errors import describe_error
 from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import Display, State
@@ -153,7 +154,8 @@ class TrainingLoop(ABC):
             try:
                 call()
             except Exception as error:
-                logger.warning("Rank %d: cleanup after a failure failed: %s", self.world.rank, error)
+                name = getattr(call, "func", call).__qualname__
+                logger.warning("Rank %d: after a failure, %s failed: %s", self.world.rank, name, describe_error(error))
 
     def _rounds(self) -> Iterator[Report]:
         """Yield the report of each round, from the restored checkpoint's stage on."""

@@ -121,11 +121,17 @@ def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = Non
         code = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
     opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
     python = f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}"
-    if folder.find_status() in ("interrupted", "failed", "lost"):
+    status = folder.find_status()
+    if status in ("interrupted", "failed", "lost"):
         return UsageHint(python, f"hookyard resume {shlex.quote(str(folder))}")
     unit = "epochs" if config.get("epochs") else "steps"
     length, scheduler = config.get(unit) or 0, config.get("scheduler")
     entries = scheduler.items() if isinstance(scheduler, dict) else ()
     keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTH_ARGUMENTS and value == length)]
-    longer = " ".join(f"{key}={2 * length}" for key in keys)
+    trained = {"epochs": 0, "steps": 0}
+    for report in folder.read_current_reports()[-1:]:
+        trained = {"epochs": report.get("epoch", -1) + 1, "steps": report.get("step", 0)}
+    # A finished run that trained for less than its length has an edited experiment.yaml.
+    is_edited = status == "finished" and 0 < trained[unit] < length
+    longer = " ".join(f"{key}={length if is_edited else 2 * length}" for key in keys)
     return UsageHint(python, f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}")

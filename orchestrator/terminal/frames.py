@@ -81,7 +81,7 @@ def draw_run_frame(view: RunView, lines: int | None = None) -> Iterator[Renderab
         metrics = "   ".join(_format_metrics(view.report))
         yield Text(f"report {view.reports}, epoch {view.report.get('epoch', '-')}:   {metrics}")
     if view.attempts > 1:
-        yield Text(f"attempt {view.attempts}, resumed from {view.resumed_from or 'the beginning'}")
+        yield Text(f"attempt {view.attempts - 1}, resumed from {view.resumed_from or 'the beginning'}")
     if view.ranks:
         visible = view.ranks
         if len(visible) > MAX_RANKS:

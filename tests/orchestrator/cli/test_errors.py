@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from orchestrator.cli import app
 from orchestrator.cli.errors import Subcommands
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
 from orchestrator.storage import Storage
@@ -49,6 +50,38 @@ def test_errors_become_messages_and_exit_codes(error: BaseException, code: int, 
     result = CliRunner().invoke(failing, ["one"])
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", said)
     assert CliRunner().invoke(failing, ["other"]).exit_code == 0
+
+
+PATHS = {
+    "average": "{} --std 0.1",
+    "compare": "{0} {0}",
+    "doctor": "{} --files",
+    "evaluate": "{}@best --local",
+    "ls": "--storage {}",
+    "note": "{} text",
+    "replay": "{} --iteration 1",
+    "rm": "{} --yes",
+    "run": "{}@best --local",
+    "samples": "{} --where loss>1",
+    "submit": "{} --address http://127.0.0.1:1",
+    "watch": "{} --once",
+}
+"""Arguments of verbs that take more than a path."""
+WITHOUT_A_PATH = {"hooks", "init", "logs", "schema", "status", "stop"}
+
+
+VERBS = {command.callback.__name__ for command in app.registered_commands if command.callback}
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS - WITHOUT_A_PATH))
+def test_path_without_a_run_is_an_error_of_one_line(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("text")
+    Path("empty").mkdir()
+    for path in ("missing", "file", *(["empty"] if verb != "ls" else [])):
+        result = CliRunner().invoke(app, [verb, *PATHS.get(verb, "{}").format(path).split()])
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
+        assert path in result.stderr
 
 
 def test_stream_without_a_reader_drops_text() -> None:

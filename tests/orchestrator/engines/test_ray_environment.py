@@ -68,3 +68,12 @@ def test_ray_starts_only_without_one_to_join(
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))
     assert needs_start(address) is starts
     assert describe_connection(address) == told
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:1", "Connection refused"), ("nonsense", "Invalid address format")],
+)
+def test_wrong_address_is_an_error_of_one_line(address: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"^could not join the cluster at {address}: [^\n]*{reason}[^\n]*$"):
+        Ray(address).__enter__()

