@@ -315,7 +315,11 @@ def _set_state(hook: Hook, names: Iterable[str], method: str, state: Mapping[str
             setattr(hook, name, value)
 
 
-class Cleanup(ABC):
+EVENTS: tuple[str, ...] = tuple(name for name in vars(Hook) if name.startswith("on_"))
+"""All events, in the order in which they fire."""
+
+
+class Cleanup(Hook, ABC):
     """Base of hooks that release a file, a setting or a device when the run ends or fails."""
 
     @abstractmethod
@@ -327,7 +331,3 @@ class Cleanup(ABC):
 
     def on_exception(self, state: State, error: BaseException) -> None:
         self.close()
-
-
-EVENTS: tuple[str, ...] = tuple(name for name in vars(Hook) if name.startswith("on_"))
-"""All events, in the order in which they fire."""

@@ -7,7 +7,6 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
-from hooks.hook import Hook
 from hooks.interval import at_interval, count_iterations
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
 from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
@@ -21,7 +20,7 @@ _MOST_RATES = 4
 
 
 @dataclass
-class Console(WindowLogger, Hook):
+class Console(WindowLogger):
     """Progress lines at an interval, and a line of metrics at the end of each phase.
 
         console: {every: 100 iterations, window: 50}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from hooks.hook import Cleanup, Hook
+from hooks.hook import Cleanup
 from hooks.interval import Interval, at_interval
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
 from hooks.parts.logs.window_statistics import LookBack, WindowLogger
@@ -18,7 +18,7 @@ FILE = "scalars.jsonl"
 
 
 @dataclass
-class JsonLines(Cleanup, WindowLogger, Hook):
+class JsonLines(Cleanup, WindowLogger):
     """Training numbers and each phase's metrics in `scalars.jsonl`, one JSON object per line.
 
         json_lines: {every: 10 iterations}

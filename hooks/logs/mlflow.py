@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from hooks.hook import Hook
 from hooks.parts.logs.readings import flatten
 from hooks.parts.logs.tracker import Tracker
 from hooks.state import State
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class MLflow(Tracker, Hook):
+class MLflow(Tracker):
     """Curves, metrics, hyperparameters and the newest checkpoint's path in MLflow.
 
         mlflow: {tracking_uri: "http://localhost:5000", experiment: digits}

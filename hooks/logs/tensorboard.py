@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from hooks.hook import NEEDS_MODEL, Cleanup, Hook, Needs, Setup
+from hooks.hook import NEEDS_MODEL, Cleanup, Needs, Setup
 from hooks.interval import Duration, Interval, StepsOrNever, at_interval
 from hooks.metrics.names import PHASES
 from hooks.parts.eval_mode import evaluating, first_batch
@@ -36,7 +36,7 @@ _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "sample
 
 
 @dataclass
-class TensorBoard(Cleanup, CurveLogger, Hook):
+class TensorBoard(Cleanup, CurveLogger):
     """Curves, metrics and hyperparameters for TensorBoard, under `tensorboard/`.
 
         tensorboard: {every: 100 iterations, histograms: 500 steps, graph: true}

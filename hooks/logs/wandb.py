@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from hooks.hook import Hook
 from hooks.parts.logs.readings import flatten
 from hooks.parts.logs.tracker import Tracker
 from hooks.state import State
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class WandB(Tracker, Hook):
+class WandB(Tracker):
     """Curves, metrics, hyperparameters and the newest checkpoint's path in Weights & Biases.
 
         wandb: {project: digits, tags: [baseline]}

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hooks.hook import Hook
 from hooks.parts.self_supervised.teacher import MomentumTeacher, check_outputs
 from hooks.state import State
 
@@ -20,7 +19,7 @@ class BYOLOutput:
 
 
 @dataclass
-class BYOL(MomentumTeacher, Hook):
+class BYOL(MomentumTeacher):
     """Targets of BYOL for the loss: embeddings of each view by a momentum copy of encoder and projector.
 
         byol: {encoder: encoder, momentum: 0.996}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hooks.hook import Hook
 from hooks.parts.self_supervised.teacher import CenteredTeacher, check_outputs, place_center, update_center, warm_up
 from hooks.state import State
 
@@ -25,7 +24,7 @@ class DINOOutput:
 
 
 @dataclass
-class DINO(CenteredTeacher, Hook):
+class DINO(CenteredTeacher):
     """Teacher outputs of DINO for the loss, with their center and temperature.
 
         dino: {global_views: 2, temperature: 0.07, warmup_epochs: 30}

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks.hook import Hook, Needs
+from hooks.hook import Needs
 from hooks.parts.self_supervised.teacher import CenteredTeacher, place_center, update_center, warm_up
 from hooks.state import State
 
@@ -34,7 +34,7 @@ class IBOTOutput:
 
 
 @dataclass
-class IBOT(CenteredTeacher, Hook):
+class IBOT(CenteredTeacher):
     """Teacher outputs of iBOT for the loss: for views and patches, with centers and temperatures.
 
         ibot: {global_views: 2, temperature: 0.04, patch_temperature: 0.07}

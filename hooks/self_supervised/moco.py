@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.errors import SettingError
-from hooks.hook import Hook
 from hooks.parts.collectives import batch_sizes, gather
 from hooks.parts.layers import BatchNorm
 from hooks.parts.self_supervised.teacher import MomentumTeacher
@@ -29,7 +28,7 @@ class MoCoOutput:
 
 
 @dataclass
-class MoCo(MomentumTeacher, Hook):
+class MoCo(MomentumTeacher):
     """Keys of MoCo and the queue of earlier keys, for the loss.
 
         moco: {momentum: 0.999, queue_length: 65536}

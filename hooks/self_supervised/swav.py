@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hooks.hook import Hook, Setup
+from hooks.hook import Setup
 from hooks.parts.self_supervised import prototypes
 from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.state import State
 
 
 @dataclass
-class SwAV(SwappedPrediction, Hook):
+class SwAV(SwappedPrediction):
     """Codes of SwAV for the loss, and prototypes on the unit sphere.
 
         swav: {queue_length: 3840, queue_begin: 15 epochs}

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import nn
 
-from hooks.hook import Hook, Setup
+from hooks.hook import Setup
 from hooks.parts.self_supervised import prototypes
 from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.parts.self_supervised.teacher import Teacher
@@ -15,7 +15,7 @@ from hooks.state import State
 
 
 @dataclass
-class SwAVMomentum(SwappedPrediction, Hook):
+class SwAVMomentum(SwappedPrediction):
     """Codes of SwAV by a momentum encoder, and prototypes of both on the unit sphere.
 
     Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each step its parameters

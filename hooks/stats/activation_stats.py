@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hooks.hook import Hook
 from hooks.parts.layers import LayerMonitor, tensors
 from hooks.state import State
 
 
 @dataclass
-class ActivationStats(LayerMonitor, Hook):
+class ActivationStats(LayerMonitor):
     """Mean and spread max |x - mean| of the outputs of the model's leaf modules, in some training iterations.
 
         activation_stats: {every: 100 steps, ignored: [ReLU, GELU]}

@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from hooks.hook import Hook
 from hooks.parts.layers import LayerMonitor, tensors
 from hooks.state import State
 
 
 @dataclass
-class LayerMemory(LayerMonitor, Hook):
+class LayerMemory(LayerMonitor):
     """Memory that the forward pass of each leaf module takes and keeps, in some training iterations.
 
     Parquet files under `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer) have `output_bytes`, the

@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from hooks.hook import Cleanup, Hook, Priority
+from hooks.hook import Cleanup, Priority
 from hooks.private_torch import dump_memory_snapshot, record_memory_history
 from hooks.state import State
 
@@ -22,7 +22,7 @@ LINES = 200
 
 
 @dataclass
-class MemorySnapshot(Cleanup, Hook):
+class MemorySnapshot(Cleanup):
     """Description of the memory's contents, after chosen steps and when the run fails.
 
         memory_snapshot: {steps: [10, 1000]}

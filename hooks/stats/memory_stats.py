@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from hooks.hook import Cleanup, Hook
+from hooks.hook import Cleanup
 from hooks.interval import Interval, Iterations, at_interval
 from hooks.state import State
 
@@ -21,7 +21,7 @@ _PEAKS = {
 
 
 @dataclass
-class MemoryStats(Cleanup, Hook):
+class MemoryStats(Cleanup):
     """Memory of the process and its GPU, with the peaks of iteration, phase and run.
 
     Each rank measures itself, without synchronizing. Records `rss_bytes`, and on CUDA `cuda_allocated_bytes`,

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from hooks.hook import Cleanup, Hook, Needs, Priority, Setup
+from hooks.hook import Cleanup, Needs, Priority, Setup
 from hooks.state import State
 
 FOLDER = "traces"
@@ -18,7 +18,7 @@ _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
 @dataclass
-class Profiler(Cleanup, Hook):
+class Profiler(Cleanup):
     """Traces of a few training iterations by torch's profiler: the work of CPU and GPU, and its duration.
 
         profiler: {skip_first: 10, wait: 5, warmup: 1, active: 3, repeat: 2}

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import torch
 
-from hooks.hook import Cleanup, Hook, Priority
+from hooks.hook import Cleanup, Priority
 from hooks.state import State
 
 
 @dataclass
-class AnomalyDetection(Cleanup, Hook):
+class AnomalyDetection(Cleanup):
     """Torch's anomaly detection: a backward pass that makes a NaN fails and names the operation.
 
     The error is torch's RuntimeError, such as "Function 'LogBackward0' returned nan values in its 0th output". A

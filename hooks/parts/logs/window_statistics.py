@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge
 from torch import Tensor
 
-from hooks.hook import Priority, Ranks
+from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, Units
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics, read, read_numbers
 from hooks.state import RECENT, Recent, State
@@ -54,7 +54,7 @@ class Statistic:
 
 
 @dataclass
-class WindowLogger:
+class WindowLogger(Hook):
     """Base of hooks that log means of columns over windows. Runs on the master."""
 
     every: LookBack = Interval(50, "iterations")

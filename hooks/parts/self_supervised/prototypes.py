@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.errors import SettingError
-from hooks.hook import Needs, Priority, Setup
+from hooks.hook import Hook, Needs, Priority, Setup
 from hooks.interval import Interval
 from hooks.state import State
 
@@ -53,7 +53,7 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @dataclass
-class SwappedPrediction:
+class SwappedPrediction(Hook):
     """Base of hooks that give the loss codes for some views, from the batches of all ranks and a queue.
 
     In training, one collective per Sinkhorn iteration, of K values for each assigned view. A hook implements

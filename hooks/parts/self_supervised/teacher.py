@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from hooks.errors import SettingError
-from hooks.hook import Needs, Priority, Setup
+from hooks.hook import Hook, Needs, Priority, Setup
 from hooks.parts.layers import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
@@ -87,7 +87,7 @@ class Teacher:
 
 
 @dataclass
-class MomentumTeacher:
+class MomentumTeacher(Hook):
     """Base of hooks with a momentum teacher of the model's encoder.
 
     The teacher follows after each optimizer step. Its momentum rises to 1 by a cosine over the run, and is recorded as
