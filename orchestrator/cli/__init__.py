@@ -12,10 +12,9 @@ from orchestrator.cli.errors import Subcommand, Subcommands
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
 from orchestrator.cli.reference import hooks, init, schema, validate
-from orchestrator.cli.show import report, show
+from orchestrator.cli.show import report, show, watch
 from orchestrator.cli.stats import samples, stats
 from orchestrator.cli.training import resume, run, sweep
-from orchestrator.cli.watch import watch
 
 PANELS = {
     "Train": (init, validate, run, sweep, resume),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.engines.rank_failures import (
     RankFailed,
@@ -21,12 +21,30 @@ from orchestrator.terminal.display import print_line
 
 if TYPE_CHECKING:
     from orchestrator.config.resolve import ResolvedExperiment
-    from orchestrator.engines.engine import Engine
     from orchestrator.engines.session import Assignment
     from orchestrator.loop.report import Report
 
 
 _log = logging.getLogger("hookyard")
+
+
+class Engine(Protocol):
+    """Protocol of engines, which train one run at a time. Used in a run's driver or in a trial's process."""
+
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
+        """Begin an attempt of a run. Ranks in this process may use `resolved`; others resolve the experiment."""
+
+    def next(self) -> Report | None:
+        """Train to the next report; return rank 0's report, or None at the end. Raises RunError on failure."""
+
+    def save(self) -> str:
+        """Write a checkpoint between two reports; return its path."""
+
+    def end_run(self, run_index: int) -> None:
+        """End one of the runs that share a training run, between two reports."""
+
+    def end(self) -> None:
+        """End the run between two reports; return when no process is training it any more."""
 
 
 class Lifecycle:

@@ -1,14 +1,15 @@
 """The engine `train`: each run is a Ray Train job, with Train's fault tolerance."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
+from time import sleep
 from typing import Any
 
 import ray.train
-from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 
 from orchestrator.config.resolve import ResolvedExperiment, resolve
@@ -16,14 +17,14 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.mailbox import ReportOrdinal, ReportQueue
 from orchestrator.engines.preemption import nodes_of
-from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.rank_failures import RankFailed, find_root_failure, format_failure_line
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.engines.train_failures import OnFailure, first_failure
+from orchestrator.errors import HookyardError, RunError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
-from orchestrator.private_api.ray_core import without_extra_actors
+from orchestrator.private_api.ray_core import unwrap, without_extra_actors
 from orchestrator.records.run_folder import RunFolder
 
 _GROUP = ".ray_placement_group"
@@ -34,6 +35,11 @@ SCRATCH = ".ray"
 
 _STARTS = 60
 """Minutes that Ray Train waits for resources; a host may return, or an autoscaler may add one."""
+
+
+_RESTART_DELAY_S = 2.0
+"""Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has died; otherwise its
+resources would stay reserved, and the trial's next attempt would wait for them."""
 
 
 def train_and_report(queue: Any, assignment: Assignment) -> None:
@@ -196,3 +202,48 @@ def _placement_group_of(run: RunFolder) -> PlacementGroup | None:
     if not run.storage.exists(_GROUP):
         return None
     return PlacementGroup(ray.PlacementGroupID.from_hex(run.storage.read(_GROUP).decode()))
+
+
+class OnFailure(UserCallback):
+    """Callback that ends a run after a user error. It reports any other failure to the driver, and Ray Train starts
+    another attempt."""
+
+    def __init__(self, mailbox: str | None, location: str) -> None:
+        self._mailbox, self._location = mailbox, location
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Raise the rank's failure if it is a user error."""
+        failure = find_first_failure(worker_exceptions, RunFolder(self._location))
+        if failure.is_user_error:
+            raise failure
+        self._show(failure)
+        sleep(_RESTART_DELAY_S)
+
+    def _show(self, failure: RankFailed) -> None:
+        if self._mailbox is None:
+            return
+        with suppress(HookyardError, OSError, ValueError):
+            line = format_failure_line(failure, RunFolder(self._location).read_attempts())
+            ray.get_actor(self._mailbox).post.remote(("line", line))
+
+
+def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunError:
+    """Return the error of the rank that failed first, without Ray's wrapping."""
+    failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
+    if failures:
+        return find_first_failure(failures, folder)
+    innermost = list(unwrap(error))[-1]
+    lines = [line.strip() for line in str(innermost).splitlines() if line.strip()]
+    return _find_rank_failure(error) or RunError(lines[-1] if lines else type(innermost).__name__)
+
+
+def find_first_failure(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
+    """Return the failure that caused the others."""
+    return find_root_failure(
+        {rank: _find_rank_failure(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()}
+    )
+
+
+def _find_rank_failure(error: BaseException) -> RankFailed | None:
+    """Return the RankFailed in the chain of causes, if there is one."""
+    return next((link for link in unwrap(error) if isinstance(link, RankFailed)), None)

@@ -29,7 +29,7 @@ from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.stats.read.dataset import read_row_schema
 
 if TYPE_CHECKING:
-    from orchestrator.engines.engine import Engine
+    from orchestrator.engines.lifecycle import Engine
 
 _MISSPELLING = 0.8
 """Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a misspelling."""

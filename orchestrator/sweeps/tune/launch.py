@@ -10,7 +10,6 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from orchestrator.config.sections.sweep import HyperBand, Population, Sweep
-from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.train_engine import remove_placement_group_of
@@ -25,7 +24,7 @@ from orchestrator.sweeps.search.search import DrawnTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trials import begin_trial
 from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL, make_scheduler, seeded
-from orchestrator.sweeps.tune.trainable import Trial
+from orchestrator.sweeps.tune.trainable import ENGINES, Trial
 
 
 def launch(sweep: RunningSweep, max_concurrent: int) -> None:

@@ -5,6 +5,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 # isort: split
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.engines.engine import ENGINES
+from orchestrator.engines.gang import Gang
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import would_fail_again
+from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.run_folder import COMPLETE
 from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL
 
+ENGINES: Mapping[str, type[Gang] | type[TrainJobs]] = {"gang": Gang, "train": TrainJobs}
+"""Engines by name. `bundles` are the resources that Tune reserves for a trial, its own process first."""
 _POINTER = "checkpoint.json"
 _COUNTERS = ("epoch", "step", "samples")
 """Counters that Tune gets besides the sweep's metrics. Tune keeps every result."""

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster.preflight import Finding, Level, Node, check_cluster, check_nodes, check_this_machine
-from orchestrator.cluster.probe import Answers, Facts
+from orchestrator.cluster.preflight import (
+    Answers,
+    Facts,
+    Finding,
+    Level,
+    Node,
+    check_cluster,
+    check_nodes,
+    check_this_machine,
+)
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.errors import UsageError
 from tests.tasks import described

@@ -5,7 +5,7 @@ import ray
 from ray.train import ControllerError
 
 from orchestrator.engines.rank_failures import DIED, RankFailed, format_failure_line
-from orchestrator.engines.train_failures import OnFailure, first_failure
+from orchestrator.engines.train_engine import OnFailure, first_failure
 from orchestrator.records.metadata import Attempt, Host
 
 MISTAKE = RankFailed.from_error(1, TypeError("no"))
@@ -21,7 +21,7 @@ ATTEMPTS = [
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that a controller leaves Ray to end it."""
     waits: list[float] = []
-    monkeypatch.setattr("orchestrator.engines.train_failures.sleep", waits.append)
+    monkeypatch.setattr("orchestrator.engines.train_engine.sleep", waits.append)
     return waits
 
 

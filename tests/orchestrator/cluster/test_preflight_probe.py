@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.probe import collect_facts, probe_node
+from orchestrator.cluster.preflight import collect_facts, probe_node
 from tests.tasks import described
 
 
@@ -32,7 +32,7 @@ def test_project_version_changes_with_the_code(tmp_path: Path, monkeypatch: pyte
             (tmp_path / package).mkdir(exist_ok=True)
             (tmp_path / package / "module.py").write_text(text)
         spec = lambda package: type("Spec", (), {"submodule_search_locations": [str(tmp_path / package)]})  # noqa: E731
-        monkeypatch.setattr("orchestrator.cluster.probe.find_spec", spec)
+        monkeypatch.setattr("orchestrator.cluster.preflight.find_spec", spec)
         seen.add(collect_facts().versions["project"])
     assert len(seen) == 2
 
