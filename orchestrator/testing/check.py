@@ -3,10 +3,9 @@
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hooks.hook import Hook, Setup
 from hooks.interval import Interval
@@ -15,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.world import World
 from orchestrator.task import Task
-from orchestrator.testing.checked_runs import GIVE_FIELDS, CheckedRun, CheckedRuns, Situation
+from orchestrator.testing.checked_runs import GIVE_FIELDS, TRAINING, CheckedRun, CheckedRuns, Situation
 from orchestrator.testing.ranks import RanksFailed, on_two_ranks
 from orchestrator.testing.training import SmallTask
 from orchestrator.testing.watching import CheckFailure, HookCheckFailed, find_difference
@@ -25,8 +24,6 @@ _KEEP_STATE = (
     "return what must survive from state_dict() (from rank_state_dict() if ranks differ), and restore it in"
     " load_state_dict(); draw random numbers with torch, NumPy or random, whose generators a checkpoint holds"
 )
-_Compare = Callable[[Any, Any], str]
-"""Function that returns the first difference of two trees, or an empty text."""
 
 
 def check_hook(
@@ -51,14 +48,13 @@ def check_hook(
     if not (isinstance(cls, type) and issubclass(cls, Hook)):
         raise TypeError(f"check_hook takes a hook's class, such as check_hook(MyHook), got {cls!r}")
     plain = {name: str(value) if isinstance(value, Interval) else value for name, value in (fields or {}).items()}
-    case = Case(cls, task or SmallTask(), frozenset(varies), plain)
     try:
         _check_class(cls)
     except CheckFailure as error:
         raise HookCheckFailed(error.text(cls.__qualname__)) from None
     with torch_threads(1):
         for situation in SITUATIONS:
-            case = dataclasses.replace(case, situation=situation)
+            case = Case(cls, task or SmallTask(), frozenset(varies), plain, situation)
             if failure := _run_checks(case):
                 raise HookCheckFailed(failure.text(cls.__qualname__, str(case), str(situation)))
 
@@ -71,11 +67,28 @@ class Case:
     task: Task
     varies: frozenset[str]
     fields: Mapping[str, Any]
-    situation: Situation = SITUATIONS[0]
+    situation: Situation
 
     def make(self, **changes: Any) -> Hook:
         """Make a hook with these fields, or raise ConfigError."""
         return construct(self.cls, {**self.fields, **changes}, self.cls.__qualname__)[0]
+
+    def find_difference(self, actual: Any, expected: Any) -> str:
+        """Return the first difference of two trees; empty if they are equal."""
+        return find_difference(actual, expected, varies=self.varies)
+
+    def find_run_difference(self, actual: CheckedRun, expected: CheckedRun) -> str:
+        """Return the first difference of two runs, in reports and then in rows; empty if they are equal."""
+        total = len(expected.reports)
+        if len(actual.reports) != total:
+            return f"it makes {len(actual.reports)} reports, not {total}"
+        for number, reports in enumerate(zip(actual.reports, expected.reports, strict=True), 1):
+            if text := self.find_difference(*reports):
+                return f"at report {number} of {total} {text}"
+        for row, other_row in zip(actual.rows, expected.rows, strict=True):
+            if text := self.find_difference(row, other_row):
+                return f"the row of {row['phase']} iteration {row['iteration']}: {text}"
+        return ""
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.fields.items()) or "the defaults"
@@ -123,91 +136,67 @@ def _run_checks(case: Case) -> CheckFailure | None:
 def check_on_rank(world: World, case: Case, folder: str) -> CheckFailure | None:
     """Run the checks of a case on one rank, and return the first failure."""
     runs = CheckedRuns(case.task, case.situation, world, Path(folder))
-    compare = partial(find_difference, varies=case.varies)
     try:
         whole = runs.train(case.make())
         if case.situation.ranks == 1 and case.cls.observes:
-            _check_observes(whole, runs.train(Hook()), compare)
+            _check_observes(case, whole, runs.train(Hook()))
         if case.situation.ranks > 1 and case.situation.strategy == "ddp":
-            _check_ranks(world, whole, compare)
+            _check_ranks(case, world, whole)
         resumed = runs.train(case.make(), lambda number: case.make())
-        how, reference = "stopped and resumed at every report", "as in the uninterrupted run"
-        _expect_equal(CheckFailure("resumed", how, _KEEP_STATE), resumed, whole, reference, compare)
+        if text := case.find_run_difference(resumed, whole):
+            what = f"stopped and resumed at every report, {text}, as in the uninterrupted run"
+            raise CheckFailure("resumed", what, _KEEP_STATE)
         if case.situation == SITUATIONS[0]:
-            _check_mutable(runs, case, compare)
+            _check_mutable(case, runs)
     except CheckFailure as failure:
         return failure.with_traceback(None)
     return None
 
 
-def _check_ranks(world: World, whole: CheckedRun, compare: _Compare) -> None:
+def _check_ranks(case: Case, world: World, whole: CheckedRun) -> None:
     """Compare the parameters of all ranks after training."""
     parameters, *others = world.gather(whole.end["parameters"])
     for rank, other in enumerate(others, 1):
-        if text := compare(other, parameters):
+        if text := case.find_difference(other, parameters):
             what = f"after training on rank {rank} the parameter {text}, as on rank 0"
             raise CheckFailure("two ranks", what, "change weights and gradients on all ranks in the same way")
 
 
-def _check_observes(whole: CheckedRun, without: CheckedRun, compare: _Compare) -> None:
+def _check_observes(case: Case, whole: CheckedRun, without: CheckedRun) -> None:
     """Compare training with and without a hook that declares `observes`, up to where the hook ends it."""
-    to_do = "leave weights, optimizer, random numbers and the rows of training alone, or remove `observes`"
-
-    def fail(what: str, advice: str = to_do) -> NoReturn:
-        raise CheckFailure("observes", f"{what}, as without the hook", advice)
-
-    for number, (snapshot, other) in enumerate(zip(whole.snapshots, without.snapshots, strict=False), 1):
-        step, other_step = snapshot["metrics"].get("step"), other["metrics"].get("step")
-        if step != other_step:
-            advice = "call state.request_stop only in on_phase_end, or remove `observes`"
-            fail(f"report {number} comes after step {step}, not {other_step}", advice)
-        for part in ("random", "parameters", "buffers", "optimizer"):
-            if text := compare(snapshot[part], other[part]):
-                fail(f"at report {number} {part}{text}")
-    if len(whole.snapshots) == len(without.snapshots) and (text := compare(whole.end, without.end)):
-        fail(f"at the end {text}")
+    reports, other_reports = ([report[TRAINING] for report in run.reports] for run in (whole, without))
     rows, other_rows = ([row for row in run.rows if row["phase"] == "train"] for run in (whole, without))
-    for row, other_row in zip(rows, other_rows, strict=False):
-        if text := compare(row, other_row):
-            fail(f"the row of train iteration {row['iteration']}: {text}")
+    pairs = [(f"at report {number}", *pair) for number, pair in enumerate(zip(reports, other_reports, strict=False), 1)]
+    if len(reports) == len(other_reports):
+        pairs.append(("at the end", whole.end, without.end))
+    pairs += [
+        (f"the row of train iteration {row['iteration']}:", row, other)
+        for row, other in zip(rows, other_rows, strict=False)
+    ]
+    for place, actual, expected in pairs:
+        if text := case.find_difference(actual, expected):
+            to_do = (
+                "leave weights, optimizer, random numbers and the rows of training alone, and call state.request_stop"
+                " only in on_phase_end; or remove `observes`"
+            )
+            raise CheckFailure("observes", f"{place} {text}, as without the hook", to_do)
 
 
-def _check_mutable(runs: CheckedRuns, case: Case, compare: _Compare) -> None:
+def _check_mutable(case: Case, runs: CheckedRuns) -> None:
     """Compare a change of mutable fields during a run with a resumed run that has the new values."""
-    hook = case.make()
-    changes = {name: _change_value(getattr(hook, name)) for name in sorted(case.cls.mutable)}
+    hook, names = case.make(), sorted(case.cls.mutable)
     try:
-        changed = case.make(**changes)
+        changed = case.make(**{name: _change_value(getattr(hook, name)) for name in names})
     except ConfigError:  # out of bounds
         return
     if changed == hook:
         return
-    changes = {name: getattr(changed, name) for name in changes}
-    how = f"with {', '.join(f'{name}={value}' for name, value in changes.items())} from report 1 on"
-    failure = CheckFailure("mutable", how, "read the field wherever it is used, or remove it from mutable")
+    changes = {name: getattr(changed, name) for name in names}
     expected = runs.train(case.make(), lambda number: changed if number == 1 else None)
-    reference = "as in a run resumed there with these fields"
-    _expect_equal(failure, runs.train(case.make(), changes=changes), expected, reference, compare)
-
-
-def _expect_equal(
-    failure: CheckFailure, actual: CheckedRun, expected: CheckedRun, reference: str, compare: _Compare
-) -> None:
-    """Raise a failure with the first difference, in reports and then in rows."""
-
-    def fail(what: str) -> NoReturn:
-        raise CheckFailure(failure.check, f"{failure.what}, {what}, {reference}", failure.to_do)
-
-    total = len(expected.snapshots)
-    if len(actual.snapshots) != total:
-        fail(f"it makes {len(actual.snapshots)} reports, not {total}")
-    for number, (snapshot, other) in enumerate(zip(actual.snapshots, expected.snapshots, strict=True), 1):
-        for part, value in snapshot.items():
-            if text := compare(value, other[part]):
-                fail(f"at report {number} of {total} {part}{text}")
-    for row, other_row in zip(actual.rows, expected.rows, strict=True):
-        if text := compare(row, other_row):
-            fail(f"the row of {row['phase']} iteration {row['iteration']}: {text}")
+    if text := case.find_run_difference(runs.train(case.make(), changes=changes), expected):
+        values = ", ".join(f"{name}={value}" for name, value in changes.items())
+        what = f"with {values} from report 1 on, {text}, as in a run resumed there with these fields"
+        raise CheckFailure("mutable", what, "read the field wherever it is used, or remove it from mutable")
 
 
 def _change_value(value: Any) -> Any:

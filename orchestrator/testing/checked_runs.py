@@ -24,6 +24,8 @@ from orchestrator.testing.watching import CheckFailure, copy_tree, find_differen
 
 NAME = "checked"
 """Name of the hook in its loop."""
+TRAINING = "training"
+"""Part of a report: step, random generators, parameters, buffers and optimizer."""
 GIVE_FIELDS = "give fields= and task= with which it can run"
 
 
@@ -55,8 +57,8 @@ class Situation:
 class CheckedRun:
     """The results of a run."""
 
-    snapshots: list[dict[str, Any]] = field(default_factory=list)
-    """At each report: metrics, random generators, parameters, buffers, optimizer, and the hook's state dicts."""
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    """At each report: metrics, `TRAINING`, and the hook's state dicts."""
     end: dict[str, Any] = field(default_factory=dict)
     """Parameters, buffers and optimizer after the run."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -89,9 +91,9 @@ class CheckedRuns:
         reports = loop.run()
         with self._convert_errors():
             while (report := next(reports, None)) is not None:
-                run.snapshots.append(self._take_snapshot(hook, report.metrics, loop))
+                run.reports.append(self._take_snapshot(hook, report.metrics, loop))
                 path = loop.save()
-                number = len(run.snapshots)
+                number = len(run.reports)
                 if number == 1:
                     for name, value in (changes or {}).items():
                         loop.plan.set_field(NAME, name, value)
@@ -142,7 +144,8 @@ class CheckedRuns:
             raise CheckFailure("runs", f"a run with it fails: {describe_error(error)}", to_do) from error
 
     def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
-        snapshot = {"metrics": dict(metrics), "random": random_state(), **_copy_training_state(loop)}
+        training = {"step": loop.state.step, "random": random_state(), **_copy_training_state(loop)}
+        snapshot = {"metrics": dict(metrics), TRAINING: training}
         if NAME in loop.plan.hooks:
             snapshot["state_dict"] = _read_back("state_dict", hook.state_dict())
             snapshot["rank_state_dict"] = _read_back("rank_state_dict", hook.rank_state_dict())

@@ -97,9 +97,8 @@ class DeviceReads(TorchFunctionMode):
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()
         self._report = report
-        self._on_host = WeakIdKeyDictionary()
-        self._inspected = WeakIdKeyDictionary()
-        """Tensors whose device the hook has looked at: it knows the cost of reading them."""
+        self._readable = WeakIdKeyDictionary()
+        """Tensors made on the host, or whose device the hook has looked at: it knows the cost of reading them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -107,17 +106,16 @@ class DeviceReads(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         tensors = [leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
-        on_host = all(tensor in self._on_host for tensor in tensors)
         if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
-            self._inspected[args[0]] = True
-        is_known = on_host or any(tensor in self._inspected for tensor in tensors)
-        if not is_known and (name in READS or (name == "__getitem__" and _has_mask(args[1]))):
+            self._readable[args[0]] = True
+        is_readable = all(tensor in self._readable for tensor in tensors)
+        if not is_readable and (name in READS or (name == "__getitem__" and _has_mask(args[1]))):
             self._report("indexing by a mask" if name == "__getitem__" else name.strip("_"))
         result = func(*args, **kwargs)
-        if on_host and name != "to" and kwargs.get("device") is None and (tensors or name in FACTORIES):
+        if is_readable and name != "to" and kwargs.get("device") is None and (tensors or name in FACTORIES):
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor):
-                    self._on_host[leaf] = True
+                    self._readable[leaf] = True
         return result
 
 
@@ -161,13 +159,11 @@ def watch_calls(hook: Hook, plan: Plan, *, collectives: bool, observes: bool) ->
     for calls in plan.calls.values():
         for call in calls:
             if plan.hooks.get(call.name) is hook:
-                call.run = _wrap_call(hook, call, call.run, collectives=collectives, observes=observes)
+                call.run = _wrap_call(hook, call, collectives=collectives, observes=observes)
 
 
-def _wrap_call(
-    hook: Hook, call: Call, run: Callable[..., None], *, collectives: bool, observes: bool
-) -> Callable[..., None]:
-    is_within_iteration = call.event in WITHIN_ITERATION
+def _wrap_call(hook: Hook, call: Call, *, collectives: bool, observes: bool) -> Callable[..., None]:
+    run, is_within_iteration = call.run, call.event in WITHIN_ITERATION
     may_wait = call.event in type(hook).waits_for_device or call.interval is not None
 
     def watched(state: State, *arguments: Any) -> None:
