@@ -29,9 +29,6 @@ from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
-_ROW_COLUMNS = frozenset(COLUMNS)
-"""Columns that every row has."""
-
 
 class CustomLoop(TrainingLoop):
     """Loop around the task's own `train`. A round is an epoch, and ends with a report.
@@ -48,6 +45,7 @@ class CustomLoop(TrainingLoop):
             **context.run_fields(experiment),
             max_epochs=experiment.epochs,
             max_steps=experiment.steps,
+            loop_columns=frozenset(COLUMNS),
         )
         show_progress(task, state)
         self.parts = CheckpointedParts(context.world)
@@ -208,11 +206,6 @@ class CustomLoop(TrainingLoop):
         """End an iteration with a row, and fire `on_step`."""
         state = self.state
         self._begin_round()
-        reserved = _ROW_COLUMNS.intersection(columns)
-        if reserved:
-            raise TaskError(
-                f"session.record() got the column {', '.join(sorted(reserved))}, which every row already has; rename it"
-            )
         if type(batch_size) is not int or batch_size < 0:
             raise TaskError(
                 f"session.record() got batch_size={batch_size!r}; expected the number of samples, a non-negative int"
@@ -262,36 +255,38 @@ class CheckpointedParts:
         self._world = world
         self._shared: Mapping[str, Part] | None = None
         self._per_rank: Mapping[str, Part] = {}
-        self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
-        """Contents still to restore: the checkpoint's name, shared states, and this rank's states."""
+        self.pending_checkpoint: str | None = None
+        """Name of the checkpoint whose parts are still to restore."""
+        self._saved: tuple[Mapping[str, Any], Mapping[str, Any]] = {}, {}
+        """Its states: shared ones, and this rank's."""
         self.has_ended = False
         """True once the task has returned after steps that it has not reported."""
 
     @property
     def are_named(self) -> bool:
-        """Return whether the task has named the parts."""
+        """True once the task has named the parts."""
         return self._shared is not None
-
-    @property
-    def pending_checkpoint(self) -> str | None:
-        """Return the name of the checkpoint whose parts are still to restore."""
-        return self._stored[0] if self._stored else None
 
     def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Take the parts that the task has built, and restore them; returns whether there was a checkpoint."""
         for name, part in (*shared.items(), *per_rank.items()):
-            _check_part(name, part)
+            methods = (getattr(part, method, None) for method in ("state_dict", "load_state_dict"))
+            if not isinstance(part, MutableMapping) and not all(map(callable, methods)):
+                raise TaskError(
+                    f"session.restore() got a {type(part).__name__} as '{name}'; expected a dict, or an object with"
+                    " state_dict() and load_state_dict()"
+                )
         if "hooks" in shared:
             raise TaskError("session.restore() got a part 'hooks', the name of the hooks' own file; rename the part")
         if self._shared is not None:
             raise TaskError("session.restore() is called twice; name all parts at once, when they are built")
         self._shared, self._per_rank = dict(shared), dict(per_rank)
-        stored, self._stored = self._stored, None
-        if stored is None:
+        checkpoint, self.pending_checkpoint = self.pending_checkpoint, None
+        (saved, saved_per_rank), self._saved = self._saved, ({}, {})
+        if checkpoint is None:
             return False
-        name, saved, saved_per_rank = stored
-        _restore(name, self._shared, saved, "")
-        _restore(name, self._per_rank, saved_per_rank, "per_rank: ")
+        _restore(checkpoint, self._shared, saved, "")
+        _restore(checkpoint, self._per_rank, saved_per_rank, "per_rank: ")
         return True
 
     def shared(self) -> dict[str, Any]:
@@ -310,22 +305,13 @@ class CheckpointedParts:
             raise CheckpointError(
                 f"checkpoint '{name}' holds {', '.join(own)} of {saved_world_size} ranks; set workers.count to that"
             )
-        self._stored = name, {part: state for part, state in loaded.shared.items() if part != "hooks"}, own
+        self.pending_checkpoint = name
+        self._saved = {part: state for part, state in loaded.shared.items() if part != "hooks"}, own
         self.has_ended = loaded.manifest["has_ended"]
 
 
 def _collect_states(parts: Mapping[str, Part]) -> dict[str, Any]:
     return {name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()}
-
-
-def _check_part(name: str, part: Any) -> None:
-    if not isinstance(part, MutableMapping) and not all(
-        callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")
-    ):
-        raise TaskError(
-            f"session.restore() got a {type(part).__name__} as '{name}'; expected a dict, or an object with"
-            " state_dict() and load_state_dict()"
-        )
 
 
 def _restore(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], group: str) -> None:

@@ -3,7 +3,7 @@
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -74,6 +74,8 @@ class SharedTraining(Training):
     from there.
     """
 
+    runs: "list[SharedRun]"  # type: ignore[assignment]  # only such runs join
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options, contents=SharedContents)
         self.phases = 0
@@ -90,7 +92,7 @@ class SharedTraining(Training):
         """Random state at the end of the first turn since the last phase."""
 
     def for_each_run(self, function: Callable[[TrainingLoop], None]) -> None:
-        for run in self._active:
+        for run in self.runs:
             run.call_with_note(function, run)
 
     def begin(self) -> None:
@@ -98,10 +100,10 @@ class SharedTraining(Training):
         if self._has_begun:
             return
         self._has_begun, self.plan = True, self._joint_plan()
-        for run in self._active:
+        for run in self.runs:
             run.call_with_note(run.check_data)
         super().begin()
-        for run in self._active:
+        for run in self.runs:
             run.call_with_note(run.check_phase_names)
         self._turn_start = self._capture_turn_start()
 
@@ -112,7 +114,7 @@ class SharedTraining(Training):
         self.hook_metrics.clear()
         self.state.metrics = {}
         self.plan = self.iterations.plan = self._joint_plan()
-        self.recorder.other_buffers = [run.recorder.recent for run in self._active if run.recorder is not self.recorder]
+        self.recorder.other_buffers = [run.recorder.recent for run in self.runs if run.recorder is not self.recorder]
         super().train_phase()
         self.recorder.other_buffers = ()
         self.phases += 1
@@ -144,17 +146,13 @@ class SharedTraining(Training):
         if run.is_first:
             self._first_plan = plan
 
-    @property
-    def _active(self) -> "list[SharedRun]":
-        return cast(list[SharedRun], self.runs)
-
     def _joint_plan(self) -> Plan:
         return self._first_plan.replace_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
 
     def _joint_calls(self, event: str) -> list[Call]:
         """Merge the calls of all runs; each run's calls keep the order that they have when it trains alone."""
         calls = list(self._first_plan.calls[event])
-        for run in (run for run in self._active if not run.is_first):
+        for run in (run for run in self.runs if not run.is_first):
             position = 0
             for call in run.plan.calls[event]:
                 if run.is_own(call):

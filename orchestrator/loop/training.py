@@ -66,7 +66,12 @@ class Training:
         }
         steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
         self.timeline = Timeline.from_hooks(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
-        self.schedules = self._make_schedules()
+        self.schedules = {
+            name: Schedule.make(optimization.scheduler, type(task), self.timeline, optimization.scheduler_path)
+            if optimization.scheduler
+            else None
+            for name, optimization in experiment.optimizations.items()
+        }
         on_meta = experiment.workers.meta_device and self.world.world_size > 1
         module = apply_settings(build_model(task, on_meta), experiment, self.world)
         model = wrap_model(module, task, experiment, self.world)
@@ -97,15 +102,6 @@ class Training:
         self._batches: Iterator[object] | None = None
         """Remaining training batches of the epoch; None between two epochs."""
         seed_all(experiment.seed + self.world.rank)
-
-    def _make_schedules(self) -> dict[str, Schedule | None]:
-        """Return the schedule of each optimizer over the whole run, or None."""
-        return {
-            name: Schedule.make(optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path)
-            if optimization.scheduler
-            else None
-            for name, optimization in self.experiment.optimizations.items()
-        }
 
     def _make_state(self, module: nn.Module, model: nn.Module, context: RunContext) -> State:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)

@@ -15,9 +15,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from hooks.hook import Hook
 from hooks.state import State
-from orchestrator.config.components import make_hook
+from orchestrator.config.components import make_hooks
 from orchestrator.config.optim.optimization import fill_optimization_defaults
-from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.loop.custom_loop import CustomLoop
@@ -127,12 +126,12 @@ def make_loop(
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
     experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, "")
     experiment = fill_optimization_defaults(experiment, type(task))
-    required = {
-        name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook
-        for name, entry in to_config(task.required_hooks(), "hooks").items()
-    }
     kinds = {type(hook) for hook in hooks.values()}
-    required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
+    required = {
+        name: built.hook
+        for name, built in make_hooks({}, task.required_hooks(), defaults=()).items()
+        if built and name not in hooks and type(built.hook) not in kinds
+    }
     recorder = recorder or KeepingRecorder()
     loop_class: Any = CustomLoop if has_custom_loop(type(task)) else Loop
     return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **context)), recorder

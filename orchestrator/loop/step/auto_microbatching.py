@@ -51,14 +51,14 @@ class MicrobatchRunner(IterationRunner):
 
     def _compute(self, batch: Any, samples: int, start: Any, clear: Callable[[], None]) -> list[Timestamps]:
         """Compute a batch's gradients, in twice as many pieces each time that memory runs out on a rank."""
-        state, failed = self.state, list[Timestamps]()
+        state = self.state
         while True:
             means, row, parts = self.means.snapshot(), dict(state.row), list[Timestamps]()
             reason = self._try_to_compute(batch, samples, start, parts)
             rank, cannot_split = self._agree_on_failure(reason is not None, count_rows(batch) <= self.microbatches)
             if rank is None:
                 state.row["microbatches"] = len(parts)
-                return failed + parts
+                return parts
             self.means.revert(means)
             state.row, state.output, state.loss = row, None, None
             clear()
@@ -69,8 +69,6 @@ class MicrobatchRunner(IterationRunner):
                 torch.cuda.empty_cache()
             self.microbatches *= 2
             self._show(whose)
-            failed.append((start, *(self.clock.mark(),) * 12))
-            start = failed[-1][-1]
 
     def _try_to_compute(self, batch: Any, samples: int, start: Any, parts: list[Timestamps]) -> str | None:
         """Compute all pieces. Return torch's message if memory ran out."""
