@@ -76,10 +76,8 @@ def with_same_random_state(items: Iterable[T]) -> Iterator[T]:
 
 def with_own_generators(items: Iterable[T], seed: int) -> Iterator[T]:
     """Yield items that draw from separate generators, which start from `seed`."""
-    before = random_state()
-    seed_all(seed)
-    own = random_state()
-    restore_random_state(before)
+    with seeded(seed):
+        own = random_state()
     iterator, end = iter(items), object()
     while True:
         before = random_state()

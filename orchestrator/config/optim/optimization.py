@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-from torch.optim import Optimizer
-
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import declared_modes, direction
 from orchestrator.config.optim.optimizer import (
@@ -13,7 +11,6 @@ from orchestrator.config.optim.optimizer import (
     check_optimizer,
     fill_optimizer_defaults,
     has_own_method,
-    without_nulls,
 )
 from orchestrator.config.optim.schedule import (
     RATES,
@@ -37,9 +34,7 @@ def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Expe
     Raises ConfigError.
     """
     if experiment.optimizers:
-        entries = experiment.optimizers.items()
-        optimizers = {name: without_nulls(entry, Optimizer, OPTIMIZERS) for name, entry in entries}
-        return experiment.model_copy(update={"optimizers": optimizers})
+        return experiment
     keys, problems = experiment.model_fields_set, list[Problem]()
     written = experiment.optimizer if "optimizer" in keys else Component()
     optimizer = collect_problems(problems, fill_optimizer_defaults, written, task)

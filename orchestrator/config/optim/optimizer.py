@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 from torch.optim import Optimizer
 
@@ -17,14 +16,13 @@ from hooks.parameter_names import listed, matched
 from orchestrator.config.optim.parameter_groups import Group, group_settings, make_parameter_groups, read_groups
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.parameters import check, list_parameters, make_signature_model
-from orchestrator.config.python.wording import UNKNOWN_KEY, without_refused_nulls
+from orchestrator.config.python.wording import UNKNOWN_KEY
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Component)
 
 FROM_TASK = "task"
 """The `type` of an optimizer or scheduler that the task's own method creates."""
@@ -49,10 +47,9 @@ def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component
     if optimizer.type == FROM_TASK:
         raise ConfigError.at("optimizer.type", f"'{FROM_TASK}' needs a method {task.__name__}.optimizer()")
     if optimizer.type:
-        return without_nulls(optimizer, Optimizer, OPTIMIZERS)
+        return optimizer
     default: Component = Experiment.model_fields["optimizer"].default
-    written = without_nulls(optimizer.model_copy(update={"type": default.type}), Optimizer, OPTIMIZERS)
-    return Component.model_validate({**default.model_dump(), **written.arguments})
+    return Component.model_validate({**default.model_dump(), **optimizer.arguments})
 
 
 def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
@@ -200,21 +197,6 @@ def _split_groups(optimizer: Component, path: str) -> tuple[dict[str, Any], list
 
 def has_own_method(task: type[Task], method: str) -> bool:
     return getattr(task, method) is not getattr(Task, method)
-
-
-def without_nulls(component: C, base: type[T], table: Mapping[str, type[T]]) -> C:
-    """Return the component without nulls that its class rejects: they mean the default; may raise ConfigError."""
-    arguments = component.arguments
-    if None not in arguments.values() or not component.type:
-        return component
-    cls: Any = find_class(component.type, base, table)
-    try:
-        make_signature_model(cls).model_validate(arguments)
-    except ValidationError as error:
-        refused = arguments.keys() - without_refused_nulls(error, arguments).keys()
-        values = {key: value for key, value in component.model_dump().items() if key not in refused}
-        return type(component).model_validate(values)
-    return component
 
 
 def fill_method_defaults(component: Component, task: type[Task], method: str, path: str) -> Component:

@@ -27,7 +27,6 @@ from orchestrator.config.optim.optimizer import (
     find_subclasses,
     has_own_method,
     make_method_model,
-    without_nulls,
 )
 from orchestrator.config.python.imports import find_class, find_source_location
 from orchestrator.config.python.parameters import check, make_signature_model
@@ -295,7 +294,7 @@ def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Mode
     if not has_own_method(task, "scheduler") and scheduler.type == FROM_TASK:
         raise ConfigError.at(f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.scheduler()")
     if scheduler.type not in ("", FROM_TASK) or not has_own_method(task, "scheduler"):
-        return without_nulls(scheduler, LRScheduler, SCHEDULERS)
+        return scheduler
     declared, arguments = make_method_model(task, "scheduler").model_fields, scheduler.arguments
     extra = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in declared}
     lengths = [name for name in LENGTHS if name in declared and arguments.get(name) is None]

@@ -57,12 +57,20 @@ BatchSize = Annotated[int, Ge(1), Lt(2**31)]
 
 
 class Component(Model):
-    """A class named by `type`, with its own arguments beside it."""
+    """A class named by `type`, with its own arguments beside it; a null is dropped, so that the default holds."""
 
     model_config = ConfigDict(extra="allow")
 
     type: str = ""
     """A class of torch.optim (or torch.optim.lr_scheduler), or `module:Class`."""
+
+    @model_validator(mode="after")
+    def _drop_nulls(self) -> Self:
+        arguments = self.model_extra or {}
+        # `{lr:0.1}` is a null too, which is an error later.
+        for key in [key for key, value in arguments.items() if value is None and ":" not in key]:
+            del arguments[key]
+        return self
 
     @property
     def arguments(self) -> dict[str, Any]:
