@@ -9,8 +9,7 @@ from typing import Any
 
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
-from orchestrator.config.checks.conflicts import find_conflicts
-from orchestrator.config.checks.custom_training import list_default_hooks, list_train_defaults
+from orchestrator.config.checks.conflicts import find_conflicts, list_default_hooks, list_train_defaults
 from orchestrator.config.checks.key_paths import suggest_path
 from orchestrator.config.checks.metrics import with_inferred_modes
 from orchestrator.config.components import BuiltHook, make_hooks, make_task

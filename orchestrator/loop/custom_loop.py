@@ -13,7 +13,7 @@ from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
 from hooks.state import State
 from orchestrator.checkpoint.manifest import Stage
-from orchestrator.config.checks.custom_training import list_train_parameters
+from orchestrator.config.checks.conflicts import list_train_parameters
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError

@@ -1,20 +1,30 @@
-"""Conflicts between the sections of an experiment, each of which is valid on its own."""
+"""Conflicts between the parts of an experiment, each of which is valid on its own: sections, hooks and the task."""
 
+import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from hooks import Hook
+from hooks import HOOKS, Hook
 from hooks.hook import Setup
-from orchestrator.config.checks.custom_training import check_train_method
 from orchestrator.config.checks.metrics import check_metrics, find_contradicting_modes
-from orchestrator.config.optim.changes import check_changes
+from orchestrator.config.components import DEFAULT_HOOKS, find_hook_class, make_hook
 from orchestrator.config.optim.optimization import check_optimization
-from orchestrator.config.optim.optimizer import OPTIMIZERS, needs_closure
-from orchestrator.config.python.imports import catch_user_errors
+from orchestrator.config.optim.optimizer import OPTIMIZERS, check_optimizer, needs_closure
+from orchestrator.config.python.imports import catch_user_errors, find_source_location
 from orchestrator.config.python.parameters import check_needs, find_changed_keys
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.workers import Ddp
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.config.sections.experiment import Component, Experiment, Optimization, parse_optimizer_path
+from orchestrator.config.sections.workers import Ddp, Workers
+from orchestrator.config.text.source import with_value
+from orchestrator.errors import Problem, collect_problems, did_you_mean
 from orchestrator.task import Task, has_custom_loop, has_turns
+
+_ALWAYS_READ = frozenset(
+    "name task task_args epochs steps seed max_failures max_preemptions hang workers upload_every environment tags"
+    " notes hooks sweep".split()
+)
+_DECLARABLE = Experiment.model_fields.keys() - _ALWAYS_READ
+_READ_WORKER_KEYS = frozenset(["count", "gpu", "cpus", "memory", "accelerator", "resources", "spares"])
 
 
 def find_conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
@@ -43,15 +53,10 @@ def _check_hooks(experiment: Experiment, task: type[Task], hooks: Mapping[str, H
         hooks=hooks,
     )
     for name, hook in hooks.items():
-        path = f"hooks.{name}"
-        try:
-            with catch_user_errors(path, f"{type(hook).__name__}.unsuitable() failed"):
-                reason = setup.find_reason_against(hook)
-        except ConfigError as error:
-            yield from error.problems
-            continue
+        with catch_user_errors(f"hooks.{name}", f"{type(hook).__name__}.unsuitable() failed"):
+            reason = setup.find_reason_against(hook)
         if reason:
-            yield Problem(path, reason)
+            yield Problem(f"hooks.{name}", reason)
 
 
 def _check_distribution(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
@@ -81,3 +86,105 @@ def _check_distribution(experiment: Experiment, task: type[Task]) -> Iterator[Pr
     yield from (Problem(path, message) for applies, path, message in conflicts if applies)
     if experiment.cudnn_benchmark and experiment.deterministic:
         yield Problem("cudnn_benchmark", "cannot be combined with deterministic: the fastest algorithm may differ")
+
+
+# Values that change during a run
+
+
+def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
+    """Return why a value cannot change during the run; None for mutable fields of hooks and numbers of optimizers."""
+    group, _, rest = path.partition(".")
+    name, _, field = rest.partition(".")
+    if number := parse_optimizer_path(path):
+        names = experiment.optimizations
+        return None if number[0] in names else f"there is no such optimizer; available: {', '.join(names) or 'one'}"
+    if group != "hooks" or not field:
+        return "cannot change during training; only fields of hooks and numbers of the optimizer can"
+    entry = experiment.hooks.get(name)
+    if not isinstance(entry, dict):
+        return f"there is no active hook '{name}'"
+    mutable = sorted(find_hook_class(entry["type"]).mutable)
+    if field in mutable:
+        return None
+    return f"cannot change during training; the mutable fields of '{name}' are: {', '.join(mutable) or 'none'}"
+
+
+def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+    lengths = {"epochs": experiment.epochs, "steps": experiment.steps}
+    for index, change in enumerate(experiment.changes):
+        total = lengths[change.at.unit]
+        if total is not None and change.at.count >= total:
+            limit = f"{total} {change.at.unit}"
+            yield Problem(f"changes.{index}.at", f"must be less than the run's {limit}, got {change.at}")
+        for name, value in change.set.items():
+            message = explain_unchangeable(name, experiment)
+            problems = [Problem(name, message)] if message else _check_values(name, value, experiment, task)
+            path = f"changes.{index}.set.{name}"
+            for problem in problems:
+                yield Problem(path, make_relative_message(name, problem), suggestion=problem.suggestion)
+
+
+def _check_values(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
+    problems: list[Problem] = []
+    if number := parse_optimizer_path(path):
+        name, key = number
+        if type(value) not in (int, float):
+            problems.append(Problem(path, f"must be a number, got {value!r}"))
+        elif changed := collect_problems(problems, with_number, experiment.optimizations[name], key, value):
+            collect_problems(problems, check_optimizer, changed, task)
+    else:
+        _, name, field = path.split(".", 2)
+        collect_problems(problems, make_hook, name, with_value(experiment.hooks[name], field, value))
+    return problems
+
+
+def with_number(optimization: Optimization, key: str, value: float) -> Optimization:
+    """Return the optimizer with one of its numbers changed; raise ConfigError if it has no such key."""
+    return replace(optimization, optimizer=Component(**with_value(optimization.optimizer.model_dump(), key, value)))
+
+
+def make_relative_message(name: str, problem: Problem) -> str:
+    """Return a problem's message for the path `name`, with the rest of the problem's path if it is below or beside."""
+    is_above = not problem.path or name == problem.path or name.startswith(f"{problem.path}.")
+    relative_path = "" if is_above else problem.path.removeprefix(f"{name}.")
+    return f"{relative_path}: {problem.message}" if relative_path else problem.message
+
+
+# Custom training loops
+
+
+def list_train_parameters(task: type[Task]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of `train` after `session`, by name: keys of the experiment."""
+    return dict(list(inspect.signature(task.train).parameters.items())[2:])
+
+
+def list_train_defaults(task: type[Task]) -> dict[str, Any]:
+    declared = list_train_parameters(task).items()
+    return {name: value.default for name, value in declared if name in _DECLARABLE and value.default is not value.empty}
+
+
+def list_default_hooks() -> list[str]:
+    """Return the default hooks that work without the hooked loop."""
+    setup = Setup(custom_loop=True)
+    return [name for name in DEFAULT_HOOKS if not setup.find_reason_against(HOOKS[name]())]
+
+
+def check_train_method(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+    """Yield the problems of `train` itself, and of keys that it does not read."""
+    name, location, declared = task.__name__, find_source_location(task.train), list_train_parameters(task)
+    if not inspect.isgeneratorfunction(inspect.unwrap(task.train)):
+        yield Problem("task", f"{name}.train() has no `yield`, so it reports nothing{location}")
+    for key in declared.keys() - _DECLARABLE:
+        hint = did_you_mean(key, _DECLARABLE) or "make it a field of the task, which task_args sets"
+        message = f"{name}.train() declares {key}, which is not a key of the experiment that it can read{location}"
+        yield Problem("task", message, suggestion=hint)
+    for key, field in Experiment.model_fields.items():
+        if key in _DECLARABLE - declared.keys():
+            default = field.get_default(call_default_factory=True)
+            if any(find_changed_keys(getattr(experiment, key), default, key)):
+                message = f"has no effect: {name}.train(), which trains, does not declare {key}"
+                yield Problem(key, message, suggestion=f"remove it, or write def train(self, session, {key})")
+    for key, field in Workers.model_fields.items():
+        is_changed = any(find_changed_keys(getattr(experiment.workers, key), field.default, key))
+        if key not in _READ_WORKER_KEYS and is_changed:
+            yield Problem(f"workers.{key}", f"has no effect: {name}.train(), which trains, distributes its own model")

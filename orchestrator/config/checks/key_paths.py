@@ -47,10 +47,9 @@ def _list_key_paths() -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def _list_model_paths(model: type[BaseModel], path: str = "", above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
+def _list_model_paths(model: type[BaseModel], path: str = "") -> Iterator[str]:
     for name, field in map_fields_by_key(model).items():
         inner = join(path, name)
         yield inner
         for child in find_models(field.annotation):
-            if child not in above:
-                yield from _list_model_paths(child, inner, (*above, child))
+            yield from _list_model_paths(child, inner)

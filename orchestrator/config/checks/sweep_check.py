@@ -8,7 +8,7 @@ from typing import Any
 
 from hooks.metrics.direction import directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
-from orchestrator.config.checks.custom_training import list_train_parameters
+from orchestrator.config.checks.conflicts import list_train_parameters, make_relative_message
 from orchestrator.config.checks.metrics import with_inferred_modes
 from orchestrator.config.checks.shared_training import find_unshareable_paths
 from orchestrator.config.checks.space import (
@@ -22,7 +22,6 @@ from orchestrator.config.checks.space import (
     list_mutated_paths,
     make_fan_out_points,
 )
-from orchestrator.config.optim.changes import make_relative_message
 from orchestrator.config.resolve import build, find_task
 from orchestrator.config.sections.experiment import Experiment, validate_sections, without_nulls
 from orchestrator.config.sections.sweep import PB2, Asha, Domain, Population, Race, Sweep

@@ -94,18 +94,18 @@ def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, 
     rest = list(errors)[_MAX_PROBLEMS:]
     if rest:
         problems.append(Problem(reduce(join, rest[0], path), f"and {len(rest):,} more problems like this"))
-    return _drop_consequences(problems)
+    meant = find_meant_keys(problems)
+    return [problem for problem in problems if problem.message != "is missing" or problem.path not in meant]
 
 
-def _drop_consequences(problems: list[Problem]) -> list[Problem]:
-    """Drop a missing key that an unknown key beside it probably is."""
-    meant = {
+def find_meant_keys(problems: Iterable[Problem]) -> set[str]:
+    """Return the paths of the known keys that unknown keys probably are."""
+    return {
         join(problem.path.rpartition(".")[0], name)
         for problem in problems
         if problem.message == UNKNOWN_KEY
         for name in re.findall(r"^(?:did you mean '|write )(\w+)", problem.suggestion or "")
     }
-    return [problem for problem in problems if problem.message != "is missing" or problem.path not in meant]
 
 
 def without_refused_nulls(error: ValidationError, values: Any) -> Any:

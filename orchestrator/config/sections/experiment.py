@@ -17,7 +17,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     Tag,
-    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -27,7 +26,13 @@ from hooks.interval import Duration, Interval
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.config.python.objects import convert_task, list_import_folders, to_config
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.wording import convert_errors, locate_error, make_value_error, without_refused_nulls
+from orchestrator.config.python.wording import (
+    convert_errors,
+    find_meant_keys,
+    locate_error,
+    make_value_error,
+    without_refused_nulls,
+)
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
@@ -385,8 +390,6 @@ class Experiment(Model):
 
 
 NO_TASK = "missing:Missing"
-_MEANS_LENGTH = r"(did you mean '|write )(epochs|steps)\b"
-"""Beginning of the advice for an unknown key that is the run's length."""
 _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK}
 
 
@@ -412,11 +415,7 @@ def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple
             valid |= {"epochs": 2**31, "steps": None}
         experiment = _validate(valid)
     length_problem = _length_problem(data.get("epochs"), data.get("steps"))
-    is_reported = any(
-        problem.path in ("", "epochs", "steps") or re.match(_MEANS_LENGTH, problem.suggestion or "")
-        for problem in errors
-    )
-    if length_problem and not is_reported:
+    if length_problem and not {"", "epochs", "steps"} & {*find_meant_keys(errors), *(error.path for error in errors)}:
         errors.append(length_problem)
     problems.extend(errors)
     return valid, experiment
@@ -431,6 +430,6 @@ def check_run_name(experiment: Experiment, name: str | None) -> str:
     if name is None:
         return experiment.name
     try:
-        return TypeAdapter(RunName).validate_python(name, strict=True)
-    except ValidationError as error:
+        return _check_name(name)
+    except (ValueError, TypeError) as error:
         raise UsageError(f"name {shorten(str(name), 43)!r} {_NAME_RULE}") from error

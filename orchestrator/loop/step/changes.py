@@ -11,8 +11,8 @@ from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.checkpoint.manifest import Position
+from orchestrator.config.checks.conflicts import explain_unchangeable, with_number
 from orchestrator.config.components import PLAN_KEYS
-from orchestrator.config.optim.changes import explain_unchangeable, with_number
 from orchestrator.config.optim.optimizer import build_optimizer
 from orchestrator.config.optim.schedule import Timeline
 from orchestrator.config.python.parameters import construct, list_parameters

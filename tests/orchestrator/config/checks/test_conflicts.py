@@ -1,4 +1,4 @@
-"""Keys that a custom training loop does not read are refused at their line."""
+"""Conflicts with a custom training loop: keys that it does not read are refused at their line."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import problems
 
-HERE = "tests.orchestrator.config.checks.test_custom_training"
+HERE = "tests.orchestrator.config.checks.test_conflicts"
 
 
 @dataclass
