@@ -1,6 +1,7 @@
 """Optimizers and their schedulers: defaults from the task, and checks before there is a model."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import declared_modes, direction
@@ -22,6 +23,7 @@ from orchestrator.config.optim.schedule import (
     find_stepping_hook,
     needs_metric,
 )
+from orchestrator.config.python.parameters import make_signature_model
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -93,6 +95,7 @@ def check_optimization(experiment: Experiment, task: type[Task], hooks: Mapping[
         message = _explain_unused_rate(optimization)
         if message and "lr" in optimizer.arguments:
             yield Problem(f"{path}.lr", message, suggestion=f"{path}.lr=null removes it")
+        yield from _check_momentum(optimization)
     # A null scheduler may be one of a sweep's values.
     if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
         yield from _check_stepping(experiment, hooks, task)
@@ -106,6 +109,17 @@ def _explain_unused_rate(optimization: Optimization) -> str | None:
     if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
         return None
     return f"has no effect with {entries[0].type}, whose {RATES[entries[0].type]} sets the learning rate"
+
+
+def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
+    """Yield a problem for each of torch's schedulers that varies a momentum which the optimizer does not have."""
+    kind = optimization.optimizer.type
+    cls: Any = OPTIMIZERS.get(kind)
+    if cls is None or {"momentum", "betas"} & make_signature_model(cls).model_fields.keys():
+        return
+    for path, entry in optimization.schedulers.items():
+        if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
+            yield Problem(f"{path}.cycle_momentum", f"must be false: {kind} has no momentum for {entry.type} to vary")
 
 
 def _is_stepped(hooks: Mapping[str, Hook]) -> bool:

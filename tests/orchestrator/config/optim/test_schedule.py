@@ -11,6 +11,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import make_experiment
+from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
@@ -376,3 +377,25 @@ def test_change_of_the_rate_scales_the_schedule_after_warmup() -> None:
     change = [{"at": "3 steps", "set": {"optimizer.lr": 0.25}}]
     plain, halved = (rates(scheduled({**COSINE, "warmup": "5 steps"}, changes=changes)) for changes in ([], change))
     assert halved == pytest.approx([*plain[:3], *(rate / 2 for rate in plain[3:])])
+
+
+CYCLES = {"CyclicLR": {"base_lr": 0.1, "max_lr": 0.2}, "OneCycleLR": {"max_lr": 0.2, "total_steps": 10}}
+
+
+@pytest.mark.parametrize("cycle_momentum", [True, False])
+@pytest.mark.parametrize("scheduler", CYCLES)
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS.keys() - {"LBFGS", "SparseAdam"}))
+def test_scheduler_that_varies_momentum_is_refused_where_torch_refuses_it(
+    optimizer: str, scheduler: str, cycle_momentum: bool
+) -> None:
+    entry = {"type": scheduler, **CYCLES[scheduler], "cycle_momentum": cycle_momentum}
+    settings = {"optimizer": {"type": optimizer}, "steps": 9, "epochs": None}
+    made = OPTIMIZERS[optimizer]([torch.nn.Parameter(torch.zeros(2, 2))])
+    try:
+        getattr(lr_scheduler, scheduler)(made, **CYCLES[scheduler], cycle_momentum=cycle_momentum)
+    except ValueError:
+        message = rf"scheduler\.cycle_momentum: must be false: {optimizer} has no momentum"
+        with pytest.raises(ConfigError, match=message):
+            scheduled(entry, **settings)
+    else:
+        assert scheduled(entry, **settings).scheduler is not None
