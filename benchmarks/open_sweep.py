@@ -26,7 +26,7 @@ from orchestrator import Sweep, open_sweep
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.recorded_files import COMPACTED

@@ -21,7 +21,7 @@ import pyarrow as pa
 from benchmarks.timing import print_table
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder, create_run
-from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.write.checksums import add_checksum, make_stream
 from orchestrator.stats.write.compaction import compact
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError
-from orchestrator.stats.aggregate.spans import TIMES
+from orchestrator.stats.aggregate.quantities import TIMES
 
 R = TypeVar("R")
 

@@ -8,8 +8,8 @@ from orchestrator.report.binning import compute_max_per_bin, group_neighbors
 from orchestrator.report.figures import SPAN_COLORS, draw_heat_maps, draw_stacks
 from orchestrator.report.markup import Markup, Share, concatenate, element, make_table
 from orchestrator.report.views.learning import Reports, draw_metric, group_metrics
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.aggregate.row_blocks import OWN_WORK, select_known, select_total
-from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import summarize_hooks
 from orchestrator.stats.insight.gradient_syncs import WAIT
 from orchestrator.stats.read.query import TRAINING, Rows

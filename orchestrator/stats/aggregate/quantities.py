@@ -1,9 +1,24 @@
-"""Formatting of numbers with their units. A column's name gives its unit."""
+"""Spans of an iteration, and formatting of numbers with their units. A column's name gives its unit."""
 
 import math
 from numbers import Real
 from typing import Any
 
+SPANS = (
+    "data_wait_s",
+    "to_device_s",
+    "forward_s",
+    "loss_s",
+    "backward_s",
+    "all_reduce_wait_s",
+    "optimizer_s",
+    "hooks_s",
+    "checkpoint_s",
+    "other_s",
+)
+"""Columns of the spans of an iteration, which add up to `step_s`."""
+TIMES = (*SPANS, "step_s", "host_step_s")
+"""All time columns of a row: the spans, their sum, and the host's time."""
 _SUFFIXES = {
     "_per_s": "/s",
     "_s": "s",

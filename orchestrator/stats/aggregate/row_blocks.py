@@ -7,7 +7,7 @@ columns `X high`, `X total`, `X known` (the number of finite values) and, except
 
 from collections.abc import Collection, Sequence
 
-from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.quantities import SPANS
 
 MAX_ROWS_AS_BLOCKS = 2**21
 """Largest number of rows of a run whose blocks are single rows."""

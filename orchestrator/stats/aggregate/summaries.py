@@ -11,8 +11,8 @@ import pandas as pd
 from hooks.hook import WITHIN_ITERATION
 from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.aggregate.row_blocks import quote
-from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.read.query import ROW_POSITION, Rows
 
 

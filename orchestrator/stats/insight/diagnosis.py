@@ -9,7 +9,7 @@ import pandas as pd
 
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, extract_gradient_syncs
 from orchestrator.stats.insight.loss_anomalies import find_loss_anomalies

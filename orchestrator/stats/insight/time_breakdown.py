@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.aggregate.row_blocks import quote, select_total
-from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import suggest_every
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import find_rank_with_max

@@ -18,7 +18,7 @@ from orchestrator.loop import training_loop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import INTERVALS, BackwardTimer, Clock, CudaClock, DeviceSpan, DeviceTimestamp
 from orchestrator.loop.training_loop import RunContext
-from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.ranks import on_ranks

@@ -10,7 +10,7 @@ import pytest
 
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.loop.step import iterations
-from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import WAIT, extract_gradient_syncs
 from orchestrator.stats.insight.stragglers import find_stragglers

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.stats.aggregate import row_blocks
-from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.insight.diagnosis import diagnose, sample_iterations
 from orchestrator.stats.insight.time_breakdown import (
     find_checkpoint_stalls,
