@@ -21,7 +21,7 @@ from orchestrator.report.views.learning import (
 from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.row_blocks import select_high, select_total
+from orchestrator.stats.aggregate.row_blocks import merge_blocks
 from orchestrator.stats.insight import Diagnosis, diagnose_run
 
 MAX_METRIC_TILES = 4
@@ -35,7 +35,7 @@ def make_run_page(run: Run, made: str) -> str:
     """Make the page of a run, which may still be running. `made` is the time of creation."""
     metadata, reports, modes = run.folder.read_metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    columns = {"step_s": select_total("step_s"), **{name: select_high(name) for name in _PEAKS}}
+    columns = {"step_s": merge_blocks("step_s", "total"), **{name: merge_blocks(name, "high") for name in _PEAKS}}
     recorded = {name: how for name, how in columns.items() if name in rows.columns}
     by_rank = rows.aggregate({"rows": "sum(rows)::bigint", **recorded}, ["rank"], table=rows.blocks)
     sections = [

@@ -14,7 +14,7 @@ from orchestrator.report.markup import Markup, concatenate, element, make_table
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import find_best_report
 from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.aggregate.row_blocks import select_high, select_known
+from orchestrator.stats.aggregate.row_blocks import merge_blocks
 from orchestrator.stats.read.query import TRAINING, Rows
 
 MAX_BINS = 240
@@ -82,7 +82,7 @@ def _draw_loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Marku
         bins = compute_envelope(rows, "step", "loss", MAX_BINS, TRAINING)
         count = int(rows.aggregate({"rows": "coalesce(sum(rows), 0)"}, [], TRAINING, rows.blocks)["rows"].iloc[0])
         note = "The band spans the losses of neighboring steps on all ranks, and the line is their mean."
-        finite = int(bins["count"].sum())
+        finite = int(bins["known"].sum())
         if finite < count:
             note += f" Not drawn: {count - finite:,} of {count:,} values, which are not finite."
         if len(bins):
@@ -122,7 +122,7 @@ def _make_best_table(reports: Reports, modes: Mapping[str, str]) -> Markup | Non
 def render_memory(rows: Rows) -> page.Section:
     """Render each column of bytes over training."""
     columns = [name for name in rows.numbers if name.endswith("_bytes")]
-    peaks = rows.aggregate({name: select_high(name) for name in columns}, ["rank"], TRAINING, rows.blocks)
+    peaks = rows.aggregate({name: merge_blocks(name, "high") for name in columns}, ["rank"], TRAINING, rows.blocks)
     peaks = peaks.dropna(axis=1, how="all")
     if not peaks.columns.size:
         nothing = "No memory was recorded: the hook memory_stats is off, or has not run yet."
@@ -147,7 +147,7 @@ def _draw_by_rank(rows: Rows, column: str, ranks: list[int]) -> Markup:
 def render_other_columns(rows: Rows) -> page.Section:
     """Render each numeric column that no other view shows."""
     others = [name for name in rows.numbers if name not in OTHER_VIEWS_COLUMNS and not name.endswith("_bytes")]
-    counts = rows.aggregate({name: select_known(name) for name in others}, [], TRAINING, rows.blocks).iloc[0]
+    counts = rows.aggregate({name: merge_blocks(name, "known") for name in others}, [], TRAINING, rows.blocks).iloc[0]
     names = [name for name in others if counts[name] > 0]
     if not names:
         return page.Section("recorded", "Other columns", "No other column was recorded.")

@@ -9,7 +9,7 @@ from orchestrator.report.figures import SPAN_COLORS, draw_heat_maps, draw_stacks
 from orchestrator.report.markup import Markup, Share, concatenate, element, make_table
 from orchestrator.report.views.learning import Reports, draw_metric, group_metrics
 from orchestrator.stats.aggregate.quantities import SPANS
-from orchestrator.stats.aggregate.row_blocks import OWN_WORK, select_known, select_total
+from orchestrator.stats.aggregate.row_blocks import OWN_WORK, merge_blocks
 from orchestrator.stats.aggregate.summaries import summarize_hooks
 from orchestrator.stats.insight.gradient_syncs import WAIT
 from orchestrator.stats.read.query import TRAINING, Rows
@@ -21,9 +21,8 @@ BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 def render_spans(rows: Rows, reports: Reports) -> page.Section:
     """Render the spans of each rank, heat maps of the iterations, and the reported speed."""
     recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
-    sums = rows.aggregate({name: select_total(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
-    counts = rows.aggregate({name: select_known(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
-    means = (sums / counts).dropna(axis=1, how="all")
+    columns = {name: f"{merge_blocks(name, 'total')} / {merge_blocks(name, 'known')}" for name in recorded}
+    means = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks).dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
     timed = {name: phases for name, phases in group_metrics(reports).items() if name.endswith("_s")}

@@ -28,20 +28,10 @@ def quote(column: str) -> str:
     return '"{}"'.format(column.replace('"', '""'))
 
 
-def select_low(column: str) -> str:
-    return f"min({quote(f'{column} low')})"
-
-
-def select_high(column: str) -> str:
-    return f"max({quote(f'{column} high')})"
-
-
-def select_total(column: str) -> str:
-    return f"sum({quote(f'{column} total')})"
-
-
-def select_known(column: str) -> str:
-    return f"sum({quote(f'{column} known')})::bigint"
+def merge_blocks(column: str, part: str) -> str:
+    """Return the SQL aggregate that merges a measurement's `low`, `high`, `total` or `known` of several blocks."""
+    function = {"low": "min", "high": "max"}.get(part, "sum")
+    return f"{function}({quote(f'{column} {part}')})"
 
 
 def make_blocks_statement(columns: Collection[str], numbers: Sequence[str], rows: int) -> str:

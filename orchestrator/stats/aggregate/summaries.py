@@ -13,7 +13,7 @@ from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.stats.aggregate.row_blocks import quote
-from orchestrator.stats.read.query import ROW_POSITION, Rows
+from orchestrator.stats.read.query import Rows
 
 
 def _select_numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> dict[str, str]:
@@ -59,7 +59,7 @@ def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame
 
 
 _LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "rank": {"node": f"arg_min(node, {ROW_POSITION})"},
+    "rank": {"node": "string_agg(distinct node, ', ' order by node)"},
     "node": {"ranks": "count(distinct rank)"},
     "trial": {"ranks": "count(distinct rank)"},
     "phase": {},

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from orchestrator.stats.aggregate.row_blocks import select_known
+from orchestrator.stats.aggregate.row_blocks import merge_blocks
 from orchestrator.stats.insight.finding import Finding, format_ranks
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.read.query import TRAINING, Rows
@@ -25,9 +25,8 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
     """Yield findings on the training loss, with the ranks that caused them."""
     if "loss" not in rows.columns:
         return
-    by_rank = rows.aggregate(
-        {"last": "max(iteration)", "bad": f"sum(rows) - {select_known('loss')}"}, ["rank"], TRAINING, rows.blocks
-    )
+    columns = {"last": "max(iteration)", "bad": f"sum(rows) - {merge_blocks('loss', 'known')}"}
+    by_rank = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks)
     if not len(by_rank):
         return
     if by_rank["bad"].any():

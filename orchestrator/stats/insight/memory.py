@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.row_blocks import quote, select_high, select_known, select_total
+from orchestrator.stats.aggregate.row_blocks import merge_blocks, quote
 from orchestrator.stats.insight.finding import Finding, format_ranks
 from orchestrator.stats.insight.gradient_syncs import find_rank_with_max
 from orchestrator.stats.insight.robust_statistics import estimate_lower_spread
@@ -51,7 +51,7 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
     begin = first + WARM_UP_SHARE * (last - first)
     stretch = f"floor({N_STRETCHES} * (iteration - {begin}) / ({last} - {begin} + 1))"
     median = f"median({quote(f'{column} total')} / {quote(f'{column} known')})"
-    medians = {"held": median, "readings": select_known(column), "at": "avg(iteration)"}
+    medians = {"held": median, "readings": merge_blocks(column, "known"), "at": "avg(iteration)"}
     read_after = f"{read} and iteration >= {begin}"
     table: Any = rows.aggregate(medians, ["rank", stretch], read_after, rows.blocks).unstack().astype(float)
     used, ranks = table["held"][(table["readings"] >= MIN_READINGS).all(axis=1)], len(table)
@@ -89,8 +89,8 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
 
 
 def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
-    mean = f"{select_total(column)} / nullif({select_known(column)}, 0)"
-    value = select_high(column) if column.startswith("cuda_peak") else mean
+    mean = f"{merge_blocks(column, 'total')} / {merge_blocks(column, 'known')}"
+    value = merge_blocks(column, "high") if column.startswith("cuda_peak") else mean
     used = rows.aggregate({column: value}, ["rank"], TRAINING, rows.blocks)[column].dropna()
     if len(used) < 2:
         return
@@ -120,12 +120,10 @@ def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
 
 
 def _find_full_memory(rows: Rows) -> Iterator[Finding]:
-    columns: dict[str, str] = {
-        name: select_high(name) for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns
-    }
+    columns = [name for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns]
     if not columns:
         return
-    ranks = rows.aggregate(columns, ["rank"], table=rows.blocks)
+    ranks = rows.aggregate({name: merge_blocks(name, "high") for name in columns}, ["rank"], table=rows.blocks)
     used = ranks.get("system_memory_percent", pd.Series(dtype=float)).dropna() / 100
     if len(used) and used.max() > 1 - MIN_FREE_SHARE:
         rank, left = find_rank_with_max(used), max(0.0, float(1 - used.max()))

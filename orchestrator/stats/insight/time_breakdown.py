@@ -7,7 +7,7 @@ import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.quantities import SPANS
-from orchestrator.stats.aggregate.row_blocks import quote, select_total
+from orchestrator.stats.aggregate.row_blocks import merge_blocks, quote
 from orchestrator.stats.aggregate.summaries import suggest_every
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import find_rank_with_max
@@ -26,10 +26,10 @@ def sum_times(rows: Rows) -> pd.DataFrame:
     """
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
-    sums = {"all_s": select_total("step_s")}
+    sums = {"all_s": merge_blocks("step_s", "total")}
     for name in SPANS:
         if name in rows.columns:
-            sums[name] = f"{select_total(name)} filter ({TRAINING})"
+            sums[name] = f"{merge_blocks(name, 'total')} filter ({TRAINING})"
             sums[f"{name} of"] = f'sum("step_s total" * {quote(f"{name} known")} / rows) filter ({TRAINING})'
     return rows.aggregate(sums, ["rank"], table=rows.blocks)
 

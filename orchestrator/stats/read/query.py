@@ -33,11 +33,6 @@ COUNTER_COLUMNS = ("rank", "epoch", "iteration", "step", "samples", "batch_size"
 """Integer columns that are not measurements."""
 NAME_COLUMNS = ("node", "phase", "trial")
 TRAINING = "phase = 'train'"
-ROW_POSITION = (
-    "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end <<"
-    " 61) + (epoch::bigint << 31) + iteration)"
-)
-"""SQL expression that orders rows by kind of phase, epoch and iteration."""
 
 
 class Rows:
