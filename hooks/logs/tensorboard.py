@@ -89,12 +89,10 @@ class TensorBoard(Cleanup, CurveLogger):
 
     @at_interval("every")
     def on_step(self, state: State) -> None:
-        if state.phase != "train":
-            return
-        if self.axis == "epoch":
+        if self.axis != "epoch":
+            super().on_step(state)
+        elif state.phase == "train":
             self._windows.update(current_row(state))
-        else:
-            self._add(self.point(state), state)
 
     @at_interval("histograms")
     def on_gradients(self, state: State) -> None:
@@ -107,15 +105,27 @@ class TensorBoard(Cleanup, CurveLogger):
     def on_update(self, state: State) -> None:
         self._add_histograms("parameters", dict(state.module.named_parameters()), state)
 
-    def on_phase_end(self, state: State) -> None:
+    def make_point(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
         if self.axis != "epoch" or state.epoch_completed:
-            self._add(self.last_point(state), state)
-        elif state.phase == "train":
-            self._windows.update()
-        self._add_metrics(self.metrics(state), state)
+            return super().make_point(state, row)
+        self._windows.update()
+        return {}
 
-    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        self._add_metrics(self.added_metrics(state, metrics), state)
+    def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+        table = {
+            _HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()
+        }
+        self._metrics |= table
+        values = {**points, **metrics, **table}
+        if self._writer is None or not values:
+            return
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        losses = {f"{_FIRST}/{phase}": values[tag] for phase in self._phases if (tag := f"{phase}/loss") in values}
+        curves = [Summary.Value(tag=tag, simple_value=value) for tag, value in {**losses, **values}.items()]
+        self._write(Summary(value=curves), self._axis_value(state))
+        if metrics:
+            self._writer.flush()
 
     def on_end(self, state: State) -> None:
         from torch.utils.tensorboard.summary import hparams
@@ -149,24 +159,6 @@ class TensorBoard(Cleanup, CurveLogger):
                 "TensorBoard has no graph of the model: torch cannot trace it: %s",
                 str(error).strip().split("\n")[0],
             )
-
-    def _add_metrics(self, metrics: Mapping[str, float], state: State) -> None:
-        table = {
-            _HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()
-        }
-        self._metrics |= table
-        self._add({**metrics, **table}, state)
-        if self._writer is not None:
-            self._writer.flush()
-
-    def _add(self, points: Mapping[str, float], state: State) -> None:
-        if self._writer is None or not points:
-            return
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        losses = {f"{_FIRST}/{phase}": points[tag] for phase in self._phases if (tag := f"{phase}/loss") in points}
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in {**losses, **points}.items()]
-        self._write(Summary(value=values), self._axis_value(state))
 
     def _write(self, summary: Any, x: int | None = None) -> None:
         assert self._writer is not None

@@ -2,15 +2,15 @@
 
 import logging
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import Full, Queue
 from time import monotonic, time
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from hooks.interval import Duration, at_interval
+from hooks.interval import Duration
 from hooks.parts.logs.window_statistics import CurveLogger
 from hooks.state import State
 
@@ -68,7 +68,7 @@ class BackgroundSender:
 
 
 @dataclass
-class Tracker(CurveLogger, ABC):
+class Tracker(CurveLogger):
     """Base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
 
     A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the sender's thread and
@@ -104,16 +104,10 @@ class Tracker(CurveLogger, ABC):
         self._sender = BackgroundSender(name)
         self._sender.put(connect)
 
-    @at_interval("every")
-    def on_step(self, state: State) -> None:
-        if state.phase == "train":
-            self._send(state, self.point(state))
-
-    def on_phase_end(self, state: State) -> None:
-        self._send(state, {**self.last_point(state), **self.metrics(state)})
-
-    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        self._send(state, self.added_metrics(state, metrics))
+    def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+        if values := {**points, **metrics}:
+            position = {"step": state.step, "epoch": state.epoch, "iteration": state.iteration}
+            self._put(partial(self.log, values, {**position, "samples": state.world_samples}, time()))
 
     def on_saved(self, state: State, path: str) -> None:
         self._put(partial(self.note, "checkpoint", path))
@@ -123,11 +117,6 @@ class Tracker(CurveLogger, ABC):
 
     def on_exception(self, state: State, error: BaseException) -> None:
         self._close(failed=True)
-
-    def _send(self, state: State, values: Mapping[str, float]) -> None:
-        if values:
-            position = {"step": state.step, "epoch": state.epoch, "iteration": state.iteration}
-            self._put(partial(self.log, values, {**position, "samples": state.world_samples}, time()))
 
     def _put(self, job: Callable[[], object]) -> None:
         if self._sender is not None:

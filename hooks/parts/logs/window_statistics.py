@@ -1,6 +1,7 @@
 """Statistics of recorded columns over windows of iterations, and the curves that trackers draw of them."""
 
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.interval import Interval, Units
+from hooks.interval import Interval, Units, at_interval
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics, read, read_numbers
 from hooks.state import RECENT, Recent, State
 
@@ -249,7 +250,7 @@ class _Values:
 
 
 @dataclass
-class CurveLogger(WindowLogger):
+class CurveLogger(WindowLogger, ABC):
     """Base of hooks that draw curves.
 
     A point of training has the means of `train/loss`, gradient norms and times (`perf/...`) over a window, and the
@@ -262,22 +263,26 @@ class CurveLogger(WindowLogger):
         super().__post_init__()
         self._drawn_info: dict[str, Mapping[str, Tensor]] = {}
 
-    def point(self, state: State) -> dict[str, float]:
-        """Return a point in a training iteration."""
-        return self._values_at(state, current_row(state))
+    @abstractmethod
+    def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+        """Draw points of training, and metrics, at the current position."""
 
-    def last_point(self, state: State) -> dict[str, float]:
-        """Return a last point at the end of training, if it has iterations that are in no point."""
-        return self._values_at(state, {}) if state.phase == "train" and self._windows.has_changed() else {}
+    @at_interval("every")
+    def on_step(self, state: State) -> None:
+        if state.phase == "train":
+            self.draw(state, self.make_point(state, current_row(state)), {})
 
-    def metrics(self, state: State) -> dict[str, float]:
-        return _rename_metrics(phase_metrics(state))
+    def on_phase_end(self, state: State) -> None:
+        is_unfinished = state.phase == "train" and self._windows.has_changed()
+        self.draw(state, self.make_point(state, {}) if is_unfinished else {}, _rename_metrics(phase_metrics(state)))
 
-    def added_metrics(self, state: State, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics that hooks added to a report, such as `train/samples_per_s`."""
-        return _rename_metrics({n: value for n, value in metrics.items() if "/" in n and n not in state.metrics})
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        """Draw the metrics that hooks added to a report, such as `train/samples_per_s`."""
+        added = {name: value for name, value in metrics.items() if "/" in name and name not in state.metrics}
+        self.draw(state, {}, _rename_metrics(added))
 
-    def _values_at(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
+    def make_point(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
+        """Return a point with the iterations since the last one, and the current row if it is not closed yet."""
         values = {**learning_rates(state), **self._windows.summarize(row)}
         return {**{_curve(column): value for column, value in values.items()}, **self._new_info(state)}
 
