@@ -74,7 +74,7 @@ class Units:
         interval = value if isinstance(value, Interval) else self._read(value)
         if interval is None or (interval.count and interval.unit not in self.names):
             written = str(value) if isinstance(value, Interval) else value
-            allowed = f"a number of {self.names[0]}, or a string such as {self._examples()}"
+            allowed = f"a number of {' or '.join(self.names)}, such as {self._examples()}"
             raise ValueError(f"must be {allowed}, got {written!r:.80}")
         if interval.count < self.ge:
             raise ValueError(f"must be at least {Interval(self.ge, self.names[0])}, got {interval}")

@@ -29,7 +29,7 @@ def test_reads_an_interval(text: Any, expected: Interval) -> None:
 
 @pytest.mark.parametrize("text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", "", "5 iterations"])
 def test_refuses_an_invalid_interval(text: Any) -> None:
-    with pytest.raises(ValueError, match="must be a number of epochs, or a string such as '2 epochs' or '100 steps'"):
+    with pytest.raises(ValueError, match="must be a number of epochs or steps, such as '2 epochs' or '100 steps'"):
         Interval.parse(text)
 
 
