@@ -3,13 +3,17 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
+
+from annotated_types import Ge, MinLen
 
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import read_json, validate
+
+Count = Annotated[int, Ge(0)]
 
 
 class Stage(IntEnum):
@@ -29,38 +33,28 @@ class Stage(IntEnum):
 class Position:
     """Counters of completed work, of the run and of the current epoch."""
 
-    epoch: int = 0
+    epoch: Count = 0
     """Completed passes over the training data."""
-    step: int = 0
-    iteration: int = 0
-    samples: int = 0
-    world_samples: int = 0
-    offset: int = 0
+    step: Count = 0
+    iteration: Count = 0
+    samples: Count = 0
+    world_samples: Count = 0
+    offset: Count = 0
     """Samples of the current epoch that all ranks together have consumed."""
-    phase_iteration: int = 0
+    phase_iteration: Count = 0
     """Iterations of the current epoch that each rank has completed."""
-    eval_iterations: Mapping[str, int] = field(default_factory=dict)
+    eval_iterations: Mapping[str, Count] = field(default_factory=dict)
     """Iterations of each val phase since the current epoch began."""
-    val_iterations: int = 0
+    val_iterations: Count = 0
     """Validation iterations since the run began."""
     stage: Stage = Stage.TRAIN
     stepped: bool = True
     """False if the last iteration skipped its optimizer step."""
 
-    def __post_init__(self) -> None:
-        counts = {**vars(self), "eval_iterations": min(self.eval_iterations.values(), default=0)}
-        negative = [name for name, value in counts.items() if value < 0]
-        if negative:
-            raise ValueError(f"`position.{negative[0]}` is less than 0")
-
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """Read a position from a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
-        values = validate(entries, Mapping[str, Any], "position")
-        missing = [field.name for field in fields(cls) if field.name not in values]
-        if missing:
-            raise ValueError(f"its position has no `{missing[0]}`")
-        position: Self = validate(values, cls, "position")
+        """Read a position from a manifest; raises ValueError if an entry is invalid."""
+        position: Self = validate(entries, cls, "position")
         return position
 
 
@@ -80,12 +74,12 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """Entries of every manifest, except its position."""
+    """Entries of every manifest."""
 
     name: str
-    position: Mapping[str, Any]
-    files: Mapping[str, FileEntry]
-    world_size: int
+    position: Position
+    files: Annotated[Mapping[str, FileEntry], MinLen(1)]
+    world_size: Annotated[int, Ge(1)]
     metrics: Mapping[str, Any]
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -115,13 +109,8 @@ def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
 def check_manifest(manifest: Any) -> dict[str, Any]:
     """Validate and return a manifest; raises ValueError."""
     checkpoint: _Manifest = validate(manifest, _Manifest)
-    if not checkpoint.files:
-        raise ValueError("it names no files")
-    if checkpoint.world_size < 1:
-        raise ValueError(f"`world_size` is {checkpoint.world_size}")
     for file in checkpoint.files:
         check_inside(file)
-    Position.read(manifest["position"])
     return dict(manifest)
 
 

@@ -4,11 +4,13 @@ Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from orchestrator.checkpoint.manifest import Position, Stage
+from annotated_types import Ge, Gt, Lt
+
+from orchestrator.checkpoint.manifest import Count, Position, Stage
 from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
 from orchestrator.records.lease import Process
 from orchestrator.storage.stored_data import log_omission, validate
@@ -77,7 +79,7 @@ class RunMetadata:
     status: Status
     """Last recorded status."""
     started: str
-    pid: int | None = None
+    pid: Annotated[int, Gt(0), Lt(2**31)] | None = None
     """Process of the driver, as in `Process`."""
     host: str | None = None
     boot: str | None = None
@@ -142,8 +144,6 @@ class RunMetadata:
                 seconds_at(moment)
         if self.best is not None:
             validate(self.best, _Reached, "best")
-        if self.pid is not None and not 0 < self.pid < 2**31:
-            raise ValueError(f"`pid` is {self.pid}, expected a process id")
 
     @property
     def driver(self) -> Process | None:
@@ -211,12 +211,12 @@ class DataOrder:
 class Attempt:
     """A start of a worker group."""
 
-    number: int
+    number: Count
     checkpoint: str | None = None
     """Checkpoint that it resumed from; None if it started from scratch."""
     position: Position = Position()
     started: str | None = None
-    world_size: int = 1
+    world_size: Annotated[int, Ge(1)] = 1
     hosts: Sequence[Host] = ()
     samples: Sequence[int] = ()
     """Training samples of each rank at the start of the attempt, if ranks differ in them."""
@@ -238,11 +238,9 @@ class Attempt:
     def read(cls, entries: Any) -> Self:
         """Return the attempt in the entries of `attempt.json`; raises ValueError."""
         attempt: Self = validate(entries, cls)
-        if attempt.number < 0 or attempt.world_size < 1:
-            raise ValueError(f"it is attempt {attempt.number} of {attempt.world_size} ranks")
         if attempt.started is not None:
             seconds_at(attempt.started)
-        return replace(attempt, position=Position.read(entries.get("position")))
+        return attempt
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(HookyardError, FileNotFoundError):  # keep the first failure
+        with suppress(HookyardError):  # keep the first failure
             _record(folder)
         raise
     _record(folder)

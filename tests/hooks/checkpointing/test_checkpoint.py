@@ -55,6 +55,13 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str
         *([1, 3, 4], [1, 3, 4], {"accuracy": 4}),
     ),
     "an equal score is no better": ({"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}),
+    "the first of equal losses is kept": (
+        {"keep": 1, "best": "val/loss"},
+        val("loss", 2, 1, 1, 3),
+        [1, 2, 3, 4],
+        [2, 4],
+        {"loss": 2},
+    ),
     "less of a loss is better": ({"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}),
     "a training metric is compared after training": ({"best": "train/loss"}, [None], [1], [1], {"train": 1}),
     "by default the best of those made anyway": (

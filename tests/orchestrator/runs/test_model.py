@@ -47,6 +47,7 @@ def test_accuracy_of_the_loaded_model_is_the_reported_one(tmp_path: Path) -> Non
     assert type(model) is nn.Sequential
     assert measured(model, Digits()) == done.metrics["val/accuracy"].max() == reported(done, "best")
     assert measured(done.load("epoch-0001"), Digits()) == reported(done, "epoch-0001") != reported(done, "last")
+    assert measured(done.load("last"), Digits()) == reported(done, "last")
     again = Digits(width=8).model()
     again.load_state_dict(done.weights("best"))
     assert measured(again.eval(), Digits()) == reported(done, "best")
