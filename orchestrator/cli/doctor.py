@@ -149,14 +149,14 @@ def _print_diagnosis(path: str, diagnosis: Diagnosis) -> None:
 
 
 def _check_nodes(address: str | None, storage: str, as_json: bool) -> None:
-    from orchestrator.cluster.preflight import check_cluster, check_this_machine
+    from orchestrator.cluster.preflight import check
     from orchestrator.engines.ray_environment import Ray, choose_address
 
     if choose_address(address) is None:
-        preflight = check_this_machine(storage)
+        preflight = check(storage)
     else:
         with Ray(address) as ray:
-            preflight = check_cluster(ray, storage)
+            preflight = check(storage, ray)
     if as_json:
         print_json(preflight)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -117,8 +117,10 @@ def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None
     if form == "table":
         return _print_table(table, by)
     table = table if by == "row" else table.reset_index()
+    if output is None and form == "json":
+        return print_json(_with_none(table).to_dict("records"))
     if output is None:
-        return print_json(_to_records(table)) if form == "json" else echo(table.to_csv(index=False), nl=False)
+        return echo(table.to_csv(index=False), nl=False)
     check_output(output)
     try:
         if form == "parquet":
@@ -126,17 +128,15 @@ def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None
         elif form == "csv":
             table.to_csv(output, index=False)
         else:
-            output.write_text(format_json(_to_records(table)))
+            output.write_text(format_json(_with_none(table).to_dict("records")))
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error}") from None
     return None
 
 
-def _to_records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a mapping for each row. pandas' own `to_json` would round numbers to 15 decimals."""
-    names = [str(name) for name in table.columns]
-    columns = [values.astype(object).where(values.notna(), None).tolist() for _, values in table.items()]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+def _with_none(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with None in empty cells. pandas' own `to_json` would round numbers to 15 decimals."""
+    return table.astype(object).where(table.notna(), None)
 
 
 def _print_table(table: pd.DataFrame, by: By | None) -> None:
@@ -144,7 +144,7 @@ def _print_table(table: pd.DataFrame, by: By | None) -> None:
         return echo("no rows match", err=True)
     columns = [str(name) for name in table.columns]
     if by == "row":
-        rows = table.astype(object).where(table.notna(), None).itertuples(index=False, name=None)
+        rows = _with_none(table).itertuples(index=False, name=None)
         return print_table(columns, [[format_cell(*pair) for pair in zip(columns, row, strict=True)] for row in rows])
     lines: list[list[str]] = []
     for key, row in table.iterrows():

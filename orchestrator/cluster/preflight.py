@@ -110,29 +110,23 @@ class Preflight:
             raise UsageError(f"{lines}\nNothing was started. To start anyway: --skip-preflight")
 
 
-def check_this_machine(storage: str) -> Preflight:
-    """Check this machine alone, without Ray."""
-    start = time.monotonic()
-    with _write_driver_file(storage) as folder:
-        answers = probe_node(storage, folder, "here")
-    node = Node("this machine", answers, offered_gpus=answers.facts.gpus)
-    shown = str(Storage(storage))
-    findings = check_nodes(answers.facts, [node], shown, Resources({}), Resources({}))
-    return Preflight(answers.facts, [node], findings, shown, time.monotonic() - start)
-
-
-def check_cluster(ray: Any, storage: str, experiment: Experiment | None = None) -> Preflight:
-    """Check the nodes of the cluster that Ray has joined, and the needs of an experiment if given.
+def check(storage: str, ray: Any = None, experiment: Experiment | None = None) -> Preflight:
+    """Check the nodes of the cluster that `ray` has joined, or this machine alone, and what an experiment needs.
 
     Raises UsageError if this machine itself cannot write the storage.
     """
     start, driver = time.monotonic(), collect_facts()
     required = Resources.required_by(experiment.workers) if experiment else Resources({})
-    # A relative folder is relative to the driver, whatever a worker's current folder is.
+    available = Resources(ray.cluster_resources() if ray else {})
     with _write_driver_file(storage) as folder:
-        nodes = _examine_nodes(ray, Storage(storage).location, folder, experiment, needs_gpus="GPU" in required.amounts)
+        if ray:
+            # A relative folder is relative to the driver, whatever a worker's current folder is.
+            location = Storage(storage).location
+            nodes = _examine_nodes(ray, location, folder, experiment, needs_gpus="GPU" in required.amounts)
+        else:
+            nodes = [Node("this machine", probe_node(storage, folder, "here"), offered_gpus=driver.gpus)]
     shown = str(Storage(storage))
-    findings = check_nodes(driver, nodes, shown, required, Resources(ray.cluster_resources()))
+    findings = check_nodes(driver, nodes, shown, required, available)
     return Preflight(driver, nodes, findings, shown, time.monotonic() - start)
 
 
@@ -146,7 +140,7 @@ def preflight(address: str | None, storage: str, experiment: Experiment, *, skip
         yield
         return
     with Ray(address, environment=read_environment(experiment.environment)) as ray:
-        result = check_cluster(ray, storage, experiment)
+        result = check(storage, ray, experiment)
         result.raise_errors()
         for finding in result.findings:
             print_line(str(finding))
@@ -292,13 +286,8 @@ def check_nodes(
     """Return the findings, errors first. `available` are the resources of all nodes together."""
     findings = [*_check_resources(required, available)]
     for node in nodes:
-        if node.answers is None:
-            advice = "Install the project there as it is here, or take the node out of the cluster"
-            findings.append(Finding("error", node.name, f"did not answer: {node.silence}", advice))
-            continue
-        findings.extend(_check_versions(driver, node, node.answers.facts))
-        findings.extend(_check_answers(node, node.answers, storage, required))
-        findings.extend(_check_disk_space(node, node.answers.facts))
+        problems = _check_node(driver, node, storage, required)
+        findings.extend(Finding(level, node.name, what, advice) for level, what, advice in problems)
     return sorted(findings, key=lambda finding: finding.level == "warning")
 
 
@@ -312,39 +301,37 @@ def _check_resources(required: Resources, available: Resources) -> Iterator[Find
         yield Finding("warning", "cluster", f"the run asks for {', and for '.join(short)}", advice)
 
 
-def _check_versions(driver: Facts, node: Node, facts: Facts) -> Iterator[Finding]:
-    advice = "Install the same everywhere: constraints.txt names every version"
+def _check_node(driver: Facts, node: Node, storage: str, required: Resources) -> Iterator[tuple[Level, str, str]]:
+    """Yield level, text and advice of the findings about a node."""
+    answers = node.answers
+    if answers is None:
+        advice = "Install the project there as it is here, or take the node out of the cluster"
+        yield "error", f"did not answer: {node.silence}", advice
+        return
+    facts, gpus = answers.facts, with_unit(answers.facts.gpus, "GPU")
     for name, here in driver.versions.items():
         there = facts.versions[name]
-        if there == here:
-            continue
-        # Pickles and compiled code do not survive another minor version of Python.
-        is_patch = name == "python" and there.split(".")[:2] == here.split(".")[:2]
-        level: Level = "warning" if is_patch else "error"
-        yield Finding(level, node.name, f"has {name} {there}, the driver {here}", advice)
-
-
-def _check_answers(node: Node, answers: Answers, storage: str, required: Resources) -> Iterator[Finding]:
-    gpus = answers.facts.gpus
+        if there != here:
+            # Pickles and compiled code do not survive another minor version of Python.
+            is_patch = name == "python" and there.split(".")[:2] == here.split(".")[:2]
+            advice = "Install the same everywhere: constraints.txt names every version"
+            yield "warning" if is_patch else "error", f"has {name} {there}, the driver {here}", advice
     if answers.imports:
         advice = "Copy the code there under the same path, install it, or send it with hookyard submit"
-        yield Finding("error", node.name, f"cannot import the experiment: {answers.imports}", advice)
+        yield "error", f"cannot import the experiment: {answers.imports}", advice
     if answers.storage:
         advice = "Use a storage that every node sees, such as s3://bucket/runs or a network folder, and its keys"
-        yield Finding("error", node.name, f"cannot read and write storage {storage}: {answers.storage}", advice)
+        yield "error", f"cannot read and write storage {storage}: {answers.storage}", advice
     if "GPU" in required.amounts and answers.gpus and node.offered_gpus:
         advice = "Install the torch build for its driver, or start Ray there with --num-gpus=0"
-        yield Finding("error", node.name, f"has {with_unit(gpus, 'GPU')} and {answers.gpus}", advice)
-    if gpus > node.offered_gpus:
-        what = f"has {with_unit(gpus, 'GPU')} and Ray offers {node.offered_gpus:g}"
-        yield Finding("warning", node.name, what, "Start Ray there with --num-gpus, unless this is intended")
-
-
-def _check_disk_space(node: Node, facts: Facts) -> Iterator[Finding]:
+        yield "error", f"has {gpus} and {answers.gpus}", advice
+    if facts.gpus > node.offered_gpus:
+        advice = "Start Ray there with --num-gpus, unless this is intended"
+        yield "warning", f"has {gpus} and Ray offers {node.offered_gpus:g}", advice
     if facts.disk_free_bytes < MIN_DISK_BYTES:
         advice = "Ray and uploads need room for temporary files: free some, or set TMPDIR"
-        yield Finding("warning", node.name, f"has {format_bytes(facts.disk_free_bytes)} of disk left", advice)
+        yield "warning", f"has {format_bytes(facts.disk_free_bytes)} of disk left", advice
     shared = facts.shared_memory_free_bytes
     if shared is not None and shared < MIN_SHARED_MEMORY_BYTES:
         advice = "Data loaders and Ray use /dev/shm: give a container more (--shm-size, or a memory volume)"
-        yield Finding("warning", node.name, f"has {format_bytes(shared)} of shared memory left", advice)
+        yield "warning", f"has {format_bytes(shared)} of shared memory left", advice

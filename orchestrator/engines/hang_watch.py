@@ -100,9 +100,9 @@ class HangWatch:
         before = time.monotonic()
         while not self._stop.wait(min(1.0, self._tick_s)):
             now = time.monotonic()
-            if now - before < self._tick_s and not self._has_request():
-                continue
             try:
+                if now - before < self._tick_s and not self._reports.has_request():
+                    continue
                 self._check(min(now - before, 2 * self._tick_s))
             except (HookyardError, OSError) as error:
                 _log.warning("rank %d cannot report its stack: %s", self._world.rank, error)
@@ -123,11 +123,6 @@ class HangWatch:
         self._reports.write(replace(report, stack=stack))
         return self._act(report)
 
-    def _has_request(self) -> bool:
-        with suppress(HookyardError, OSError):
-            return self._reports.has_request()
-        return False
-
     def _withdraw(self) -> None:
         if self._has_reported:
             self._reports.withdraw(self._world.rank)
@@ -147,7 +142,7 @@ class HangWatch:
         state = self._state
         is_first = state is None or state.phase_iteration == 0 or state.iteration == self._start_iteration
         factor = 1 if in_iteration and not is_first else SLOW_FACTOR
-        limit_s = REQUESTED_LIMIT_S if self._has_request() else self._limits.after * factor
+        limit_s = REQUESTED_LIMIT_S if self._reports.has_request() else self._limits.after * factor
         innermost = frames[0].f_code.co_filename if frames and self._world.world_size > 1 else ""
         is_waiting = innermost.startswith(_COLLECTIVES) or (in_iteration and innermost in _SYNC_FILES)
         place = f"{_format_position(state)}{'' if is_waiting else _format_line(frames)}"
@@ -155,7 +150,7 @@ class HangWatch:
 
     def _act(self, report: RankStack) -> None:
         """End this rank if the action is `fail` and it hangs, or is the first to wait for one that cannot be ended."""
-        if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._has_request():
+        if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._reports.has_request():
             return
         if report.waits and self._reports.ranks_over_limit()[0] != report.rank:
             return

@@ -10,7 +10,7 @@ from hooks.state import Display
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.ray_environment import Resources, check_fits, find_local_resources, needs_start
+from orchestrator.engines.ray_environment import Resources, find_local_resources, needs_start
 from orchestrator.engines.session import Assignment, Session, SharedSession, make_session
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.report import Report
@@ -34,7 +34,11 @@ def check_local_resources(workers: Workers, what: str, address: str | None, *, l
     if local:
         find_device(workers)
     elif needs_start(address):
-        check_fits(Resources.required_by(workers), find_local_resources(), what)
+        required, present = Resources.required_by(workers), find_local_resources()
+        if required.find_missing(present):
+            raise UsageError(
+                f"{what} needs {required}, but this machine has {present}; reduce `workers`, or use --address"
+            )
         find_device(workers)
 
 

@@ -67,7 +67,7 @@ class Lifecycle:
         show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.folder = RunFolder(assignment.location)
-        self._engine, self._assignment, self._resolved = engine, assignment, resolved
+        self.engine, self._assignment, self._resolved = engine, assignment, resolved
         self._restarts, self._preemptions = restarts, preemptions
         self._is_preempted, self._show_line = is_preempted, show_line
         self._is_running = False
@@ -86,9 +86,9 @@ class Lifecycle:
                 if not self._is_running:
                     # Only for the first attempt: task and hooks have state, so later attempts create their own.
                     resolved, self._resolved = self._resolved, None
-                    self._engine.begin(self._assignment, resolved)
+                    self.engine.begin(self._assignment, resolved)
                     self._is_running = True
-                report = self._engine.next()
+                report = self.engine.next()
                 if report is None or not self._preemptions or not self._is_preempted(report):
                     return report
                 self._preemptions -= 1
@@ -101,13 +101,6 @@ class Lifecycle:
                 self._is_running = False
                 self._show_line(format_failure_line(failure, self.folder.read_attempts()))
 
-    def save(self) -> str:
-        return self._engine.save()
-
-    def end_run(self, run_index: int) -> None:
-        """End one of the runs that share a training run, at its last report."""
-        self._engine.end_run(run_index)
-
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
         """End the run at its current position, and record its status."""
         self.shut_down()
@@ -118,7 +111,7 @@ class Lifecycle:
     def shut_down(self) -> None:
         """Stop training, but do not end the run, which may be resumed."""
         if self._is_running:
-            self._engine.end()
+            self.engine.end()
         self._is_running = False
 
 

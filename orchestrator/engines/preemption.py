@@ -32,13 +32,10 @@ class PreemptionWatch:
             draining = draining_nodes()
             leaving = draining and draining & self._nodes()
             if leaving - self._leaving:
-                self._show_line(f"{_describe(leaving)} will be taken away; the ranks save and continue elsewhere")
+                names = f"node{'s' if len(leaving) > 1 else ''} {', '.join(sorted(node[:8] for node in leaving))}"
+                self._show_line(f"{names} will be taken away; the ranks save and continue elsewhere")
             self._leaving = leaving
         return bool(self._leaving)
-
-
-def _describe(nodes: set[str]) -> str:
-    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(sorted(node[:8] for node in nodes))}"
 
 
 def nodes_of(group: PlacementGroup) -> set[str]:

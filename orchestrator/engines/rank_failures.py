@@ -60,10 +60,10 @@ def is_user_error(error: BaseException) -> bool:
     cause = error.__cause__ if isinstance(error, HookError) else error
     if isinstance(cause, USER_ERRORS):
         return True
-    frames = _frames(error)
+    frames = _frames(_root_cause(error))
     if not isinstance(cause, RuntimeError | MemoryError):
-        return any(map(_is_user_code, frames))
-    return bool(frames) and _is_user_code(frames[-1]) and raised_in_python(_root_cause(error).__traceback__)
+        return any(is_user_file(frame.filename) for frame in frames)
+    return bool(frames) and is_user_file(frames[-1].filename) and raised_in_python(_root_cause(error).__traceback__)
 
 
 def may_be_secondary(error: BaseException) -> bool:
@@ -109,20 +109,17 @@ def escape_surrogates(text: str) -> str:
 
 def _format_location(error: BaseException) -> str:
     """Return the innermost line of user code as ` (file:line, in function)`, or an empty string."""
-    frames = [frame for frame in _frames(error) if _is_user_code(frame)]
-    if frames:
-        return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})"
+    frames = _frames(_root_cause(error))
+    own = [frame for frame in frames if is_user_file(frame.filename)]
+    if own:
+        return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})"
     # If all modules are torch's, no frame is user code.
-    inherited = [frame.name for frame in _frames(error) if frame.filename == _TASK]
+    inherited = [frame.name for frame in frames if frame.filename == _TASK]
     return f" (in {inherited[-1]}() of the task)" if inherited else ""
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    return list(traceback.extract_tb(_root_cause(error).__traceback__))
-
-
-def _is_user_code(frame: traceback.FrameSummary) -> bool:
-    return is_user_file(frame.filename)
+    return list(traceback.extract_tb(error.__traceback__))
 
 
 def is_user_file(file: str) -> bool:
@@ -145,14 +142,14 @@ def _root_cause(error: BaseException) -> BaseException:
 def find_root_cause_in_user_code(error: BaseException) -> BaseException:
     """Return the innermost error of a chain that passed through user code, or the root cause if none did."""
     chain = list(_chain(error))
-    candidates = [link for link in chain if any(map(_is_user_code, traceback.extract_tb(link.__traceback__)))]
+    candidates = [link for link in chain if any(is_user_file(frame.filename) for frame in _frames(link))]
     return (candidates or chain)[-1]
 
 
 def count_frames_below_user_code(error: BaseException) -> int:
     """Return the number of frames between user code and the line that raised; 0 if no frame is user code."""
-    frames = list(traceback.extract_tb(error.__traceback__))
-    return next((depth for depth, frame in enumerate(reversed(frames)) if _is_user_code(frame)), 0)
+    frames = enumerate(reversed(_frames(error)))
+    return next((depth for depth, frame in frames if is_user_file(frame.filename)), 0)
 
 
 def _format_gpu_error(error: BaseException) -> str:

@@ -119,8 +119,8 @@ def find_local_resources() -> Resources:
     )
     kinds = {
         f"accelerator_type:{kind[1]}": 1.0
-        for folder in installed
-        if gpus and (kind := _GPU_KIND.search(_read_text(folder / "information")))
+        for file in Path("/proc/driver/nvidia/gpus").glob("*/information")
+        if gpus and (kind := _GPU_KIND.search(file.read_text()))
     }
     amounts = {"CPU": os.cpu_count() or 1, "GPU": gpus, "memory": psutil.virtual_memory().total}
     return Resources({**amounts, **kinds})
@@ -128,19 +128,6 @@ def find_local_resources() -> Resources:
 
 _GPU_KIND = re.compile(r"Model:\s+\w+\s+([A-Z0-9]+)")
 """Kind of a GPU in the text of NVIDIA's driver, as Ray finds it: `H100` in `NVIDIA H100 80GB HBM3`."""
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
-
-
-def check_fits(required: Resources, present: Resources, what: str) -> None:
-    """Raise UsageError if this machine has fewer resources than a run requires."""
-    if required.find_missing(present):
-        raise UsageError(f"{what} needs {required}, but this machine has {present}; reduce `workers`, or use --address")
 
 
 class Ray:

@@ -226,7 +226,7 @@ class TrialGroup:
         """Stop a trial at its latest report; the other trials of the group continue."""
         assert trial.last is not None
         if not trial.outcome:
-            self._lifecycle.end_run(trial.last.run_index)
+            self._lifecycle.engine.end_run(trial.last.run_index)
         if not trial.outcome or trial.last.interrupted:
             trial.outcome = "stopped", [reason]
 
@@ -238,7 +238,7 @@ class TrialGroup:
 
     def save(self) -> str:
         """Write a checkpoint between two reports; return its path."""
-        return self._lifecycle.save()
+        return self._lifecycle.engine.save()
 
     def shut_down(self) -> None:
         """Stop training. Trials that have not ended may be resumed."""

@@ -13,9 +13,8 @@ from orchestrator.cluster.preflight import (
     Finding,
     Level,
     Node,
-    check_cluster,
+    check,
     check_nodes,
-    check_this_machine,
 )
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.errors import UsageError
@@ -86,7 +85,7 @@ def fail_without_text(answers: Answers) -> Answers:
 
 
 def test_healthy_nodes_pass_and_nothing_is_left_in_the_storage(tmp_path: Path) -> None:
-    result = check_cluster(StandIn(a=None, b=None), str(tmp_path / "runs"), described(workers={"count": 2}))
+    result = check(str(tmp_path / "runs"), StandIn(a=None, b=None), described(workers={"count": 2}))
     assert result.findings == []
     assert [node.name for node in result.nodes] == ["host-a (127.0.0.1)", "host-b (127.0.0.1)"]
     assert list(tmp_path.iterdir()) == []
@@ -97,7 +96,7 @@ def test_nodes_that_fail_or_do_not_answer_are_named(tmp_path: Path) -> None:
     ray = StandIn(
         a=None, b=fail, c=LATE, d=lambda answers: replace(answers, storage="another folder"), e=fail_without_text
     )
-    result = check_cluster(ray, str(tmp_path))
+    result = check(str(tmp_path), ray)
     assert [(error.node, error.what) for error in result.errors] == [
         ("host-b (127.0.0.1)", "did not answer: ModuleNotFoundError: No module named 'orchestrator'"),
         ("host-c (127.0.0.1)", "did not answer: no answer within 120 s"),
@@ -110,18 +109,18 @@ def test_nodes_that_fail_or_do_not_answer_are_named(tmp_path: Path) -> None:
 
 
 def test_run_larger_than_the_cluster_gets_a_warning(tmp_path: Path) -> None:
-    result = check_cluster(StandIn(a=None), str(tmp_path), described(workers={"count": 3}))
+    result = check(str(tmp_path), StandIn(a=None), described(workers={"count": 3}))
     assert [finding.what for finding in result.findings] == ["the run asks for 3 CPUs and has 2 CPUs"]
     result.raise_errors()
 
 
 def test_this_machine_is_checked_without_ray(tmp_path: Path) -> None:
-    result = check_this_machine(str(tmp_path / "runs"))
+    result = check(str(tmp_path / "runs"))
     assert result.errors == []
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written from here"):
-        check_this_machine(str(tmp_path / "file/runs"))
+        check(str(tmp_path / "file/runs"))
 
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "ray": "2.60.0", "project": "0.1.0+abc"}

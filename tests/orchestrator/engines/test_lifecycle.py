@@ -120,7 +120,7 @@ def test_run_begins_with_the_first_report_and_ends_only_if_begun(live: Callable[
     lifecycle.shut_down()
     assert engine.asked == []
     lifecycle.next()
-    assert lifecycle.save() == "checkpoints/step-00000003"
+    assert lifecycle.engine.save() == "checkpoints/step-00000003"
     lifecycle.shut_down()
     lifecycle.shut_down()
     assert engine.asked == ["begin", "next", "save", "end"]
