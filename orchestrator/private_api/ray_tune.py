@@ -75,9 +75,7 @@ class Halving(ASHAScheduler):
     """ASHA that can replay earlier results."""
 
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """Add a trial's results to their rungs."""
-        if trial.trial_id not in self._trial_info:
-            self._trial_info[trial.trial_id] = self._brackets[0]
+        """Add a trial's results to the rungs of its bracket."""
         for result in results:
             ASHAScheduler.on_trial_result(self, None, trial, result)  # not that of a subclass, which changes results
 

@@ -41,6 +41,8 @@ class TrialView:
     """State of a running trial."""
     configuration: int | None = None
     """Number of its configuration."""
+    attempt_share: float = 1.0
+    """Share of an ended trial's training that its last attempt did."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ class LiveSweep:
                     record, record.last.get(metric), name=name, status=record.status, best=record.best.get(metric)
                 )
                 for name, record in known.items()
-                if record.status in SETTLED
+                # A trial that was resumed since then is read from its folder, which knows how far its attempts came.
+                if record.status in COMPLETE and not record.started < starts[-1] <= (record.ended or "")
             }
         groups = {"running": 0, "failed": 2, "lost": 2}
         trials = [self._make_trial_view(name, metric, mode) for name in self._list_started_trials()]
@@ -173,6 +176,7 @@ class LiveSweep:
             best=best[metric] if best else None,
             last=next((report[metric] for report in reversed(reports) if metric in report), None),
             run=run.read_view() if metadata.status == "running" else None,
+            attempt_share=1.0 if metadata.status == "running" else _compute_attempt_share(run.folder, reports),
         )
         if view.status in SETTLED or (view.status == "failed" and metadata.is_user_error):
             self._settled[name] = view
@@ -196,12 +200,21 @@ def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> 
 def _get_share(trial: TrialView, since: str = "") -> float:
     """Return the completed share of a trial; 0 for one that only a resume continues.
 
-    Of a running trial that began before the time `since`, return the share of its current attempt.
+    Of a trial that began before the time `since`, return the share of its last attempt.
     """
     if trial.status == "running" and trial.run is not None:
         progress = trial.run.progress
         return (progress.attempt_share if trial.started < since else progress.share) or 0.0
-    return float(trial.status not in RESUMABLE)
+    if trial.status in RESUMABLE:
+        return 0.0
+    return trial.attempt_share if trial.started < since else 1.0
+
+
+def _compute_attempt_share(trial: RunFolder, reports: Sequence[Mapping[str, Any]]) -> float:
+    attempts = trial.read_attempts()
+    if not attempts or not reports:
+        return 1.0
+    return 1 - attempts[-1].position.iteration / max(1, int(reports[-1]["iteration"]))
 
 
 def _compute_cost(trial: TrialView, mode: str) -> float:

@@ -14,6 +14,7 @@ from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.records.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
+from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.read.query import check_columns
 from orchestrator.stats.read.recorded_files import warn_lost_rows
@@ -241,7 +242,7 @@ class Sweep(Result):
         """Return the Pareto front of columns of `trials`, by default of the sweep's metrics.
 
         `modes` maps columns to `max` or `min`. It is needed only if neither the sweep nor the name implies the
-        mode. Raises UsageError for an unknown column or mode.
+        mode. Raises UsageError for an unknown column or mode, or a column of text.
         """
         trials, objectives = self.trials, dict(self.objectives)
         modes_by_column = {}
@@ -251,6 +252,8 @@ class Sweep(Result):
                 raise UsageError(f"the mode of {name} is unknown; set modes={{'{name}': 'max'}} or 'min'")
             modes_by_column[name] = mode
         check_columns([*modes_by_column], [*trials.columns])
+        if text := [name for name in modes_by_column if not trials[name].dropna().map(is_number).all()]:
+            raise UsageError(f"{text[0]} has values that are not numbers; a Pareto front compares numbers")
         return find_pareto_front(trials, modes_by_column)
 
     def importance(self, metric: str | None = None) -> pd.Series:

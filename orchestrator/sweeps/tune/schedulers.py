@@ -132,13 +132,18 @@ class _SweepScheduler(FIFOScheduler):
             self._replay(_TrialStandIn(number), self._previous.pop(number))
         would_fail = []
         for stand_in in self._list_trials(trial):
-            super().on_trial_add(tune_controller, stand_in)
+            self._add(tune_controller, stand_in)
             number = stand_in.config[TRIAL]["number"]
             would_fail.append(number not in self._previous and self._would_fail_again(number))
             if number in self._previous:
                 self._replay(stand_in, self._previous.pop(number))
         if all(would_fail):
             tune_controller.stop_trial(trial)
+
+    def _add(self, tune_controller: Any, trial: Any) -> None:
+        # ASHA draws the trial's bracket, which must be the same after a resume.
+        with seeded(self._settings.seed + trial.config[TRIAL]["number"]):
+            super().on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide after a report. In a shared training run, only the trial that reported can stop."""
@@ -198,6 +203,8 @@ class _SweepScheduler(FIFOScheduler):
         results = [{**report, TRAINING_ITERATION: count} for count, report in enumerate(previous.compared_reports, 1)]
         if results and not previous.has_ended:
             self._last[trial.trial_id] = results.pop()
+        if previous.has_ended:
+            self._add(trial, trial)
         self.replay_results(trial, [self._aggregate(trial, result) for result in results])
 
 
@@ -244,12 +251,10 @@ class SequentialScheduler:
         self._scheduler: Any = make_scheduler(settings, previous)
         self._scheduler.set_search_properties(*settings.objectives[0])
         self._trials: dict[int, _TrialStandIn] = {}
-        self._seed = settings.seed
 
     def add(self, number: int) -> None:
         trial = self._trials[number] = _TrialStandIn(number)
-        with seeded(self._seed + number):
-            self._scheduler.on_trial_add(trial, trial)
+        self._scheduler.on_trial_add(trial, trial)
 
     def should_stop(self, number: int, report: Mapping[str, Any], count: int) -> bool:
         """Return whether a trial stops at this report, its `count`-th with the sweep's metric."""

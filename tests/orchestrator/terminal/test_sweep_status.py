@@ -106,6 +106,11 @@ def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
     rows_of(resumed, training(1, 200, samples=0).query("iteration > 100"), attempt=1)
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert (view.share, view.eta_s) == (0.5 / 2, pytest.approx(50 * 1.5 / 0.25))
+    resumed.append_metrics({"attempt": 1, "epoch": 1, "step": 400, "iteration": 400, "val/accuracy": 0.6})
+    resumed.end("finished")
+    write_index(sweep)
+    view = LiveSweep(sweep, lambda: NOW).read_view()
+    assert (view.share, view.eta_s) == (1 / 2, pytest.approx(50 * 1 / 0.75)), "300 of 400 iterations in 50 s"
 
 
 def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
@@ -147,14 +152,18 @@ def test_ended_trials_keep_no_reports_in_memory(tmp_path: Path) -> None:
     assert abs(held[1] - held[0]) < 5000
 
 
+def write_index(sweep: RunFolder) -> None:
+    index = TrialIndex(sweep, [("val/accuracy", "max")])
+    index.write(index.records().values())
+
+
 def test_indexed_sweep_does_not_open_ended_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = written_sweep(tmp_path)
     trial(sweep, 0, 0.5, math.nan, status="finished")
     trial(sweep, 1, 0.2, status="failed", error="broken")
     trial(sweep, 2, 0.7)
     expected = LiveSweep(sweep).read_view()
-    index = TrialIndex(sweep, [("val/accuracy", "max")])
-    index.write(index.records().values())
+    write_index(sweep)
     opened: list[str] = []
     metadata = RunFolder.read_metadata
     monkeypatch.setattr(RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder))

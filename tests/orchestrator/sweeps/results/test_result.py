@@ -253,6 +253,11 @@ def test_the_front_is_of_the_sweep_s_metrics_and_of_any_column(tmp_path: Path) -
         made.pareto("val/accuracy", "reports")
     with pytest.raises(UsageError, match="there is no column 'val/acuracy'; did you mean 'val/accuracy'"):
         made.pareto("val/acuracy", modes={"val/acuracy": "max"})
+    with pytest.raises(UsageError, match="status has values that are not numbers"):
+        made.pareto("val/accuracy", "status", modes={"status": "max"})
+    assert crafted(tmp_path / "new", "max", a=[]).pareto().empty
+    with pytest.raises(UsageError, match="there is no column 'val/accuracy'"):
+        crafted(tmp_path / "empty", "max").pareto()
 
 
 def test_importance_needs_ten_trials(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Member:
 
     def __init__(self, number: int, values: dict[str, Any]) -> None:
         self.trial_id, self.config, self.status = f"id-{number}", make_tune_config(number, values), Trial.RUNNING
-        self.checkpoint, self.experiment_tag, self.evaluated_params = object(), "", {}
+        self.checkpoint, self.experiment_tag, self.evaluated_params, self.is_saving = object(), "", {}, False
         self.temporary_state = SimpleNamespace(saving_to=None)
         self.run_metadata = SimpleNamespace(
             checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
@@ -166,6 +166,66 @@ def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_pat
     assert saving.status == Trial.TERMINATED
 
 
+def test_hyperband_cuts_each_bracket_to_its_better_half(tmp_path: Path) -> None:
+    """With R = 4 and eta = 2, three brackets of 3, 3 and 4 trials are first cut at 4, 2 and 1 reports (Li et al. 2018).
+
+    A larger number scores better. Tune rounds half of three up, to two.
+    """
+    settings = sweep(trials=10, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2})
+    controller, scheduler, ends = Controller(), scheduler_of(settings, tmp_path), [0] * 10
+    controller.members = [Member(number, {}) for number in range(10)]
+    for trial in controller.members:
+        scheduler.on_trial_add(controller, trial)
+        trial.status = Trial.PENDING
+
+    def end(trial: Member) -> None:
+        trial.status = Trial.TERMINATED
+        scheduler.on_trial_remove(controller, trial)
+
+    controller.stop_trial = end
+    while trial := scheduler.choose_trial_to_run(controller):
+        trial.status, decision = Trial.RUNNING, TrialScheduler.CONTINUE
+        while decision == TrialScheduler.CONTINUE:
+            number = controller.members.index(trial)
+            ends[number] += 1
+            decision = scheduler.on_trial_result(
+                controller, trial, {"val/score": number, TRAINING_ITERATION: ends[number]}
+            )
+        trial.status = Trial.PAUSED
+        if decision == TrialScheduler.STOP:
+            end(trial)
+    assert ends == [4, 4, 4, 2, 4, 4, 1, 1, 2, 4]
+
+
+def test_pbt_copies_the_best_and_multiplies_its_value(tmp_path: Path) -> None:
+    """Of four trials the worst, 0.2 with score 1, continues from the best, 0.5 with score 4, at 0.8 or 1.2 times 0.5.
+
+    With synch, that happens after the second and the fourth report.
+    """
+    scheduler = {"type": "pbt", "perturbation_interval": 2, "resample_probability": 0}
+    settings = sweep(trials=4, scheduler=scheduler, space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}})
+    controller, scheduler = Controller(), scheduler_of(settings, tmp_path)
+    controller.members = [Member(n, {"hooks.ema.decay": value}) for n, value in enumerate([0.4, 0.2, 0.5, 0.3])]
+    for trial in controller.members:
+        scheduler.on_trial_add(controller, trial)
+    for epoch in range(1, 5):
+        for score, trial in zip([3, 1, 4, 2], controller.members, strict=True):
+            result = {"val/score": score, TRAINING_ITERATION: epoch, "epoch": epoch - 1, "step": 10 * epoch}
+            scheduler.on_trial_result(controller, trial, result)
+            trial.status = Trial.RUNNING
+    exploits = History(RunFolder(tmp_path)).read()
+    assert [(one.trial, one.source, one.report, one.score) for one in exploits] == [
+        ("trial-0001", "trial-0002", report, 1) for report in (2, 4)
+    ]
+    assert {round(one.after["hooks.ema.decay"], 9) for one in exploits} <= {0.4, 0.6}
+    assert [trial.config[TRIAL]["values"]["hooks.ema.decay"] for trial in controller.members] == [
+        0.4,
+        exploits[-1].after["hooks.ema.decay"],
+        0.5,
+        0.3,
+    ]
+
+
 class NoneWaits:
     """A controller around trials that never wait."""
 
@@ -228,8 +288,8 @@ def test_a_diverged_trial_stops_and_the_others_continue(scheduler: str, repeats:
 
 @pytest.mark.parametrize("repeated", range(3))
 @pytest.mark.parametrize("repeats", [1, 4])
-@pytest.mark.parametrize("scheduler", ["asha", "median"])
-def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: str, repeats: int, repeated: int) -> None:
+@pytest.mark.parametrize("scheduler", ["asha", {"type": "asha", "brackets": 3}, "median"])
+def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: Any, repeats: int, repeated: int) -> None:
     draw = random.Random(repeated)
     curves = [[draw.random() + draw.random() * report for report in range(12)] for _ in range(20)]
 
