@@ -21,7 +21,7 @@ from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.records.lease import Lease, Process
-from orchestrator.records.metadata import RunMetadata
+from orchestrator.records.metadata import RunMetadata, seconds_at
 from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import (
     COMPLETE,
@@ -32,20 +32,16 @@ from orchestrator.records.run_folder import (
     errors_before_start,
     now,
 )
-from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder
+from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_number
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.analysis import list_configurations
 from orchestrator.sweeps.results.population import History
-from orchestrator.sweeps.results.previous_trials import (
-    compute_seconds_used,
-    list_remaining_trials,
-    load_previous_trials,
-)
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.terminal.display import TerminalDisplay, print_line
 from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.hang_reporter import HangReporter
@@ -153,6 +149,30 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
             **asdict(Process.this()),
         )
     return _run_trials(folder, experiment, previous, address, lease)
+
+
+def load_previous_trials(sweep: RunFolder, settings: SweepSettings, *, rerun_failed: bool) -> dict[int, TrialRecord]:
+    """Return the trials of earlier attempts by number. With `rerun_failed`, failed trials count as interrupted.
+
+    Raises DamagedFile.
+    """
+    previous = {}
+    for name, record in TrialIndex(sweep, settings.objectives).records().items():
+        if isinstance(record, DamagedFile):
+            raise record
+        reruns = rerun_failed and record.status == "failed"
+        previous[trial_number(name)] = replace(record, status="interrupted") if reruns else record
+    return previous
+
+
+def compute_seconds_used(metadata: RunMetadata, previous: Mapping[int, TrialRecord]) -> float:
+    """Return the time of a sweep's earlier attempts in seconds: from the start of each to its last report."""
+    starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
+    reports = [seconds_at(moment) for trial in previous.values() for moment in trial.reported]
+    attempts = zip(starts, [*starts[1:], float("inf")], strict=True)
+    return sum(
+        max((moment for moment in reports if start <= moment < end), default=start) - start for start, end in attempts
+    )
 
 
 def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:

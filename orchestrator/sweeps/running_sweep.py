@@ -11,9 +11,8 @@ from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder, trial_name
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
-from orchestrator.sweeps.results.previous_trials import list_remaining_trials
 from orchestrator.sweeps.search.race import Race
-from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials, Search
+from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials, Search, list_remaining_trials
 from orchestrator.sweeps.stopping_rules import StoppingRules
 
 

@@ -1,1 +1,1 @@
-"""Results of a sweep: tables of trials, their analysis and comparison, and earlier attempts."""
+"""Results of a sweep: tables of trials, their analysis and comparison, and exploits of a population."""

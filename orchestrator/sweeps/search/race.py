@@ -21,8 +21,13 @@ from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import compute_tail_probability
 from orchestrator.stats.aggregate.trial_index import TrialRecord
-from orchestrator.sweeps.results.previous_trials import list_remaining_trials
-from orchestrator.sweeps.search.search import Search, TrialConfig, draw_trials, make_trial_config
+from orchestrator.sweeps.search.search import (
+    Search,
+    TrialConfig,
+    draw_trials,
+    list_remaining_trials,
+    make_trial_config,
+)
 
 _MIN_DEGREES_OF_FREEDOM = 4
 """Minimum degrees of freedom to use pairs, and to regard seeds with equal results as equal."""

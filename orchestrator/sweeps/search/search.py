@@ -25,7 +25,6 @@ from orchestrator.config.checks.space import (
 from orchestrator.config.sections.sweep import PBT, Domain, Sweep
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.stats.aggregate.trial_index import TrialRecord
-from orchestrator.sweeps.results.previous_trials import list_remaining_trials
 
 if TYPE_CHECKING:
     import optuna
@@ -38,6 +37,12 @@ def make_trial_config(
     number: int, values: Mapping[str, Any], followers: Sequence[Mapping[str, Any]] = ()
 ) -> TrialConfig:
     return {"number": number, "values": dict(values), "followers": [*followers]}
+
+
+def list_remaining_trials(settings: Sweep, previous: Mapping[int, TrialRecord]) -> list[int]:
+    """Return the numbers of the trials that have not ended."""
+    numbers = sorted({*range(count_trials(settings)), *previous})
+    return [number for number in numbers if number not in previous or not previous[number].has_ended]
 
 
 class Search:

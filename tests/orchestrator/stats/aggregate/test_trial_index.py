@@ -18,7 +18,7 @@ from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex, TrialRec
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
-from orchestrator.sweeps.results.previous_trials import load_previous_trials
+from orchestrator.sweeps.driver import load_previous_trials
 from orchestrator.sweeps.results.result import Sweep
 
 OBJECTIVES = [("val/loss", "min"), ("val/accuracy", "max")]
@@ -106,7 +106,7 @@ def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: py
     assert {*opened} == {"sweep", *interrupted}
     assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 2)
     assert table.loc["trial-0007", "val/loss"] == 1.0
-    first = load_previous_trials(sweep, Settings())[6]
+    first = load_previous_trials(sweep, Settings(), rerun_failed=False)[6]
     assert (first.has_ended, first.status, first.values["optimizer.lr"]) == (True, "failed", 0.6)
     assert first.reported == ["2026-01-01T00:00:03Z"]
     assert first.compared_reports == tuple(

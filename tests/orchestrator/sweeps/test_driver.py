@@ -7,11 +7,8 @@ from typing import Any
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
-from orchestrator.sweeps.results.previous_trials import (
-    compute_seconds_used,
-    list_remaining_trials,
-    load_previous_trials,
-)
+from orchestrator.sweeps.driver import compute_seconds_used, load_previous_trials
+from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
@@ -59,7 +56,7 @@ def test_the_remaining_trials_are_interrupted_failed_or_new(tmp_path: Path) -> N
     for number, status in enumerate(("finished", "stopped", "failed", "running", "interrupted")):
         begun(sweep, number, status, {"optimizer.lr": number})
     six = settings(space={"optimizer.lr": {"grid": [10, 11, 12, 13, 14, 15]}})
-    previous = load_previous_trials(sweep, six)
+    previous = load_previous_trials(sweep, six, rerun_failed=False)
     assert list(Draws(six, 0, previous)) == [
         (3, {"optimizer.lr": 3}),
         (4, {"optimizer.lr": 4}),
@@ -78,7 +75,8 @@ def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(t
     trial = begun(sweep, 0, "running", {})
     for attempt, moment in ((0, "00:00:40"), (0, "00:01:00"), (1, "10:00:30")):
         trial.append_metrics({"attempt": attempt, "time": f"2026-01-01T{moment}Z"})
-    assert compute_seconds_used(sweep.read_metadata(), load_previous_trials(sweep, settings())) == 60 + 30
+    previous = load_previous_trials(sweep, settings(), rerun_failed=False)
+    assert compute_seconds_used(sweep.read_metadata(), previous) == 60 + 30
 
 
 def test_a_trial_interrupted_before_an_exploit_still_continues_the_other_s_checkpoint(tmp_path: Path) -> None:
