@@ -20,7 +20,7 @@ from orchestrator.report.views.comparison import (
     select_trials,
 )
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.stats.read.valid_rows import list_columns
+from orchestrator.stats.read.query import TRAINING
 from orchestrator.sweeps.results.analysis import CONFIG, select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 
@@ -66,10 +66,9 @@ def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     """Return the mean spans of the training iterations of some trials."""
     means = {}
     for name in names:
-        run = sweep.trial(name)
-        recorded = list_columns(run.folder.storage, run.folder.read_attempts())
-        known = [span for span in SPAN_COLORS if span in recorded]
-        means[name] = run.load_stats(known, "phase = 'train'").mean() if known else pd.Series(dtype=float)
+        rows = sweep.trial(name).rows()
+        spans = {span: f"avg({span})" for span in SPAN_COLORS if span in rows.columns}
+        means[name] = rows.aggregate(spans, where=TRAINING).iloc[0]
     return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import psutil
@@ -21,7 +21,6 @@ from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.stats.read.columns import COUNTER_TYPES, concat_rows, conform_to, merge_schemas
 from orchestrator.stats.read.recorded_files import (
     ADVICE,
-    COMPACTED,
     RecordedFile,
     RecordedFiles,
     list_recorded_files,
@@ -107,7 +106,7 @@ def make_source(storage: Storage, files: RecordedFiles, schemas: "Schemas", more
     schema = schemas.merged
     if not schema.names:
         return Source(ds.dataset(pa.table({})))
-    changed = {path for path, own in schemas.parquet.items() if _changes_values(storage, path, own, schema)}
+    changed = {path for path, own in schemas.parquet.items() if not _can_cast(own, schema)}
     tables = chain((read_parquet(storage, path) for path in changed), _read_open_parts(storage, files), more)
     tails, folder = _make_datasets(tables, schema)
     unchanged = [segment for segment in files.segments if segment.path not in changed]
@@ -118,21 +117,10 @@ def make_source(storage: Storage, files: RecordedFiles, schemas: "Schemas", more
     return Source(data)
 
 
-def _changes_values(storage: Storage, path: str, own: pa.Schema, merged: pa.Schema) -> bool:
-    """Return whether a Parquet file has values that a dataset does not cast: to text, or integers beyond 2^53."""
-    pairs = [(name, own.field(name).type, merged.field(name).type) for name in own.names]
-    changed = [(name, new) for name, old, new in pairs if old != new and not pa.types.is_null(old)]
-    if not all(pa.types.is_integer(new) or pa.types.is_floating(new) for _, new in changed):
-        return True
-    floats = [name for name, new in changed if pa.types.is_floating(new)]
-    if not floats:
-        return False
-    with open_parquet(storage, path) as file:
-        metadata = pq.read_metadata(file)
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    statistics = [column.statistics for column in columns if column.path_in_schema in floats]
-    return not all(each and each.has_min_max and -(2**53) <= each.min <= each.max <= 2**53 for each in statistics)
+def _can_cast(own: pa.Schema, merged: pa.Schema) -> bool:
+    """Return whether a dataset casts a file's columns. It refuses text, and floats of integers beyond 2^53."""
+    pairs = [(field.type, merged.field(field.name).type) for field in own]
+    return all(old == new or pa.types.is_null(old) or pa.types.is_integer(new) for old, new in pairs)
 
 
 def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:
@@ -218,10 +206,8 @@ def read_parquet(storage: Storage, path: str) -> pa.Table:
     with open_parquet(storage, path, prefetch=True) as file:
         rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
     rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
-    if path in COMPACTED.values():
-        return rows
     segment = parse_recorded_path(path)
-    for name, value in (("attempt", segment.attempt), ("rank", segment.rank)):
+    for name, value in (("attempt", segment.attempt), ("rank", segment.rank)) if segment else ():
         rows = rows.append_column(name, pa.repeat(pa.scalar(value, PARTITIONS.field(name).type), len(rows)))
     return rows
 
@@ -235,7 +221,8 @@ def read_parts(storage: Storage, parts: Sequence[RecordedFile]) -> pa.Table:
     try:
         for part in parts:
             batches = read_stream(storage.read(part.path), str(storage / part.path)).batches
-            tables += [_join(batches)] if batches else []
+            # Small batches take much more memory than their values.
+            tables += [pa.Table.from_batches(batches).combine_chunks()] if batches else []
     except FileNotFoundError:
         now = _find_current_files(storage, parts[0])
         if not (now.segments or now.parts):
@@ -247,21 +234,6 @@ def read_parts(storage: Storage, parts: Sequence[RecordedFile]) -> pa.Table:
 
 def _find_current_files(storage: Storage, part: RecordedFile) -> RecordedFiles:
     """Return the files that hold a part that no longer exists, and what its rank recorded after it."""
-    table = part.path.rpartition("/")[2].partition("-")[0]
-    now = list_recorded_files(storage, table, part.folder)
+    now = list_recorded_files(storage, part.table, part.folder)
     segments, parts = ([file for file in files if file.number >= part.number] for files in (now.segments, now.parts))
     return RecordedFiles(None, segments, parts, [])
-
-
-def _join(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Concatenate small batches; this frees the memory overhead of each batch."""
-    table = pa.Table.from_batches(batches)
-    return pa.table([_combine_chunks(column) for column in table.columns], schema=table.schema)
-
-
-def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
-    # NumPy joins many small pieces several times faster than Arrow does, but has no nulls.
-    is_plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    return (
-        pa.array(column.to_numpy()) if is_plain and not column.null_count else cast(pa.Array, column.combine_chunks())
-    )

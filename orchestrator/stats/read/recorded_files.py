@@ -20,10 +20,7 @@ COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Files of the tables of a finished, short run."""
 ADVICE = "Put back a copy of it; otherwise what its ranks recorded is lost. Reports and checkpoints do not depend on it"
 """Advice for a damaged file."""
-_PATH = re.compile(
-    r"stats/attempt=(?P<attempt>[0-9]+)/rank=(?P<rank>[0-9]+)/"
-    r"(?P<table>rows|costs)-(?P<number>[0-9]+)\.(arrow|parquet)"
-)
+_PATH = re.compile(r"stats/attempt=([0-9]+)/rank=([0-9]+)/(?:rows|costs)-([0-9]+)\.(?:arrow|parquet)")
 
 
 class RecordedFile(NamedTuple):
@@ -38,6 +35,10 @@ class RecordedFile(NamedTuple):
     @property
     def folder(self) -> str:
         return self.path.rpartition("/")[0]
+
+    @property
+    def table(self) -> str:
+        return self.path.rpartition("/")[2].partition("-")[0]
 
     @property
     def is_segment(self) -> bool:
@@ -70,7 +71,8 @@ def list_recorded_files(storage: Storage, table: str, folder: str = "stats") -> 
     all attempts up to its newest.
     """
     joined = COMPACTED[table] if storage.exists(COMPACTED[table]) else None
-    files = sorted(_list_files(storage, table, folder))
+    recorded = (parse_recorded_path(f"{folder}/{name}") for name in storage.tree(folder))
+    files = sorted(file for file in recorded if file and file.table == table)
     newest_joined = _find_newest_attempt(storage, joined) if joined and files else -1
     newest_segments = {file.folder: file.number for file in files if file.is_segment}
     remaining = [file for file in files if file.attempt > newest_joined]
@@ -87,21 +89,13 @@ def warn_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
         log_omission(storage / COMPACTED["rows"], "it is missing, and with it the rows")
 
 
-def _list_files(storage: Storage, table: str, folder: str) -> Iterator[RecordedFile]:
-    for name in storage.tree(folder):
-        match = _PATH.fullmatch(f"{folder}/{name}")
-        if match and match["table"] == table:
-            yield _parse(match)
-
-
-def parse_recorded_path(path: str) -> RecordedFile:
+def parse_recorded_path(path: str) -> RecordedFile | None:
+    """Return a file of one rank by its path; None for another file."""
     match = _PATH.fullmatch(path)
-    assert match is not None
-    return _parse(match)
-
-
-def _parse(match: re.Match[str]) -> RecordedFile:
-    return RecordedFile(int(match["attempt"]), int(match["rank"]), int(match["number"]), match[0])
+    if match is None:
+        return None
+    attempt, rank, number = map(int, match.groups())
+    return RecordedFile(attempt, rank, number, path)
 
 
 def _find_newest_attempt(storage: Storage, joined: str) -> int:
