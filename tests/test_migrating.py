@@ -19,7 +19,7 @@ from orchestrator.config.python.wording import EXPERIMENT, find_options_elsewher
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
-from orchestrator.loop.step.precision import Precision
+from orchestrator.loop.model.torch_settings import Precision
 from tests.hooks.checkpointing.simulated_run import SimulatedRun, simulate
 from tests.tasks import described
 

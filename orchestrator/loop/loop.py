@@ -143,13 +143,11 @@ class HookedRun(TrainingLoop):
                     else:
                         state.forward(state.module, self.training.data.first_sample(phase))
             state.module.train()
-            if meters and not data.by_index:
+            if meters:
                 counts = self.world.gather(state.phase_iteration - before)
                 if 0 in counts:  # computing the meters would hang or fail
                     rank = counts.index(0)
-                    raise TaskError(
-                        f"meters need a {phase} sample on each rank, but the stream has none for rank {rank}"
-                    )
+                    raise TaskError(f"meters need a {phase} sample on each rank, but rank {rank} has none")
             values = self._evaluator.reduce_metrics(f"{phase}/{label}" if label else phase, self.world, meters)
             if not values:
                 raise TaskError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")

@@ -17,7 +17,7 @@ from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.strategy import build_model, forward_pass, initialize_shards, wrap_model
-from orchestrator.loop.model.torch_settings import apply_settings, settings_without_effect
+from orchestrator.loop.model.torch_settings import Precision, apply_settings, settings_without_effect
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
@@ -25,7 +25,6 @@ from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.stopping import StopCoordinator

@@ -47,9 +47,6 @@ class Indexed(PhaseData):
         default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
         own = find_sampler_order(task, dataset, phase, experiment.seed, world)
         order, length = own or (default, len(dataset))
-        if not self._is_training and length < world.world_size and task.meters():
-            message = f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
-            raise ConfigError.at("task", f"{message} ranks")
         self.size = length
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._is_training)
         self.loader = self._make_loader(self.sampler)

@@ -1,8 +1,9 @@
-"""Settings of an experiment for the model, before it is wrapped, and for torch during training."""
+"""Settings of an experiment for the model, before it is wrapped, and for torch during training; precision."""
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +17,9 @@ from orchestrator.config.sections.experiment import Compile, Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
+
+_T = TypeVar("_T")
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def apply_settings(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
@@ -101,3 +105,53 @@ def torch_settings(experiment: Experiment) -> Iterator[None]:
             before.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
             torch.set_float32_matmul_precision(experiment.float32_matmul_precision)
         yield
+
+
+class Precision:
+    """fp32, bf16, or fp16 with a GradScaler that gets the arguments `scaler`. Used in workers."""
+
+    def __init__(self, name: str, device: torch.device, scaler: Mapping[str, Any] | None = None) -> None:
+        self._dtype = _AUTOCAST.get(name)
+        self._device_type = device.type
+        self.scaler = torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
+
+    def with_autocast(self, function: Callable[..., _T]) -> Callable[..., _T]:
+        """Return the function under torch's autocast; in fp32 return it unchanged, because the context costs time."""
+        if self._dtype is None:
+            return function
+        under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)
+        return under_autocast
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return torch's autocast; in fp32 a context that does nothing."""
+        return nullcontext() if self._dtype is None else torch.autocast(self._device_type, dtype=self._dtype)
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the scaled loss, on which to call `backward`."""
+        return self.scaler.scale(loss) if self.scaler else loss
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Step the optimizer with the scaler; returns False if a gradient overflowed.
+
+        This synchronizes once, as the scaler itself does. A fused optimizer decides on the device whether to skip the
+        step; a lower scale then shows that it did.
+        """
+        assert self.scaler is not None
+        if optimizer.defaults.get("fused"):
+            before = self.scaler.get_scale()
+            self.scaler.step(optimizer)
+            self.scaler.update()
+            return self.scaler.get_scale() >= before
+        steps: list[bool] = []
+        hook = optimizer.register_step_post_hook(lambda *_: steps.append(True))
+        try:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        finally:
+            hook.remove()
+        return bool(steps)
+
+    def skip(self) -> None:
+        """Skip this step, but update the scaler, which counts steps."""
+        if self.scaler:
+            self.scaler.update()

@@ -34,13 +34,13 @@ class Background:
     Source: torch.distributed.checkpoint.async_save.
     """
 
-    def __init__(self, device: torch.device, store: CheckpointStore) -> None:
+    def __init__(self, world: World, store: CheckpointStore) -> None:
         from torch.distributed.checkpoint.staging import (
             DefaultStager,
             StagingOptions,
         )  # slow to import: half a second
 
-        self._device, on_gpu = device, device.type == "cuda"
+        self.world, self.store, on_gpu = world, store, world.device.type == "cuda"
         options = StagingOptions(
             use_pinned_memory=on_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=on_gpu
         )
@@ -66,8 +66,8 @@ class Background:
             ) from error
         if torch.__version__ < "2.13":
             self._stager = self._new_stager()  # an older stager closes itself after a copy
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the stager synchronizes only the current device
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize(self.world.device)  # the stager synchronizes only the current device
         # The stager gets only the tensors, because it changes parameters, and containers other than dicts.
         return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
 
@@ -92,23 +92,18 @@ class BackgroundWrite:
     """
 
     def __init__(
-        self,
-        thread: ThreadPoolExecutor,
-        world: World,
-        store: CheckpointStore,
-        name: str,
-        files: Mapping[str, Any],
-        commit: Callable[[Entries], None],
+        self, background: Background, name: str, files: Mapping[str, Any], commit: Callable[[Entries], None]
     ) -> None:
-        self._world, self._store, self._name, self._files, self._commit = world, store, name, files, commit
-        self._folder = store.storage / store.get_staging_folder(name)
+        self.name, self._files, self._commit = name, files, commit
+        self._world, self._store, thread = background.world, background.store, background.thread
+        self._folder = self._store.storage / self._store.get_staging_folder(name)
         self._given_up = Event()
         self.seconds = 0.0
         """Seconds that the write has taken."""
         self._entries: Entries = {}
         """Files that this rank has written."""
         self._written = thread.submit(self._write)
-        self._published = thread.submit(self._publish) if world.is_master else self._written
+        self._published = thread.submit(self._publish) if self._world.is_master else self._written
 
     @property
     def is_writing(self) -> bool:
@@ -136,7 +131,7 @@ class BackgroundWrite:
 
     def _write(self) -> bool:
         start = perf_counter()
-        self._entries = self._store.write_files(self._name, self._files)
+        self._entries = self._store.write_files(self.name, self._files)
         self._files = {}
         if not self._world.is_master:
             self._folder.write(_entries_file(self._world.rank), json.dumps(self._entries))

@@ -126,9 +126,9 @@ class CheckpointSaver:
         self.after_training: dict[str, Any] | None = None
         """Random state at the end of the last training phase, with which each evaluation begins."""
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
-        self._background = Background(world.device, store) if store and in_background else None
-        self._unpublished: tuple[str, BackgroundWrite] | None = None
-        """Name and background write of the checkpoint that is not yet committed."""
+        self._background = Background(world, store) if store and in_background else None
+        self._unpublished: BackgroundWrite | None = None
+        """Write of the checkpoint that is not yet committed."""
         self._paused_s = 0.0
         self.training_files: TrainingFiles | None = None
         """Files of the training that another run of the same training has already stored."""
@@ -161,7 +161,7 @@ class CheckpointSaver:
         commit = partial(store.commit, name, position=self._cursor.position(), details=details)
         self.last_step = state.step
         if self._background:
-            self._unpublished = name, BackgroundWrite(self._background.thread, world, store, name, files, commit)
+            self._unpublished = BackgroundWrite(self._background, name, files, commit)
             self._paused_s = perf_counter() - start
             return
         shared = self.training_files if world.is_master and not sharded else None
@@ -183,18 +183,18 @@ class CheckpointSaver:
 
     def finish(self) -> None:
         """Wait until the checkpoint being written is committed; collective. Raises a rank's error on every rank."""
-        if self.store is None or self._unpublished is None:
+        write, self._unpublished = self._unpublished, None
+        if write is None:
             return
-        (name, write), self._unpublished = self._unpublished, None
         start = perf_counter()
         try:
-            self._gather_entries(name, {}, write.wait())
+            self._gather_entries(write.name, {}, write.wait())
         except CheckpointError:
             write.end(peer_timeout_s=0)
             raise
         write.end(peer_timeout_s=None)
         self._world.barrier()
-        self._announce(name, start - self._paused_s, write.seconds)
+        self._announce(write.name, start - self._paused_s, write.seconds)
 
     def _gather_entries(self, name: str, entries: Entries, failure: BaseException | None) -> Entries:
         """Return the manifest entries of all ranks' files; collective. Raises a rank's `failure` on every rank."""
@@ -209,9 +209,9 @@ class CheckpointSaver:
 
     def finish_if_written(self) -> bool:
         """Finish if no rank is still writing, and return whether so. Collective while a checkpoint is being written."""
-        if self._unpublished is None:
+        write = self._unpublished
+        if write is None:
             return False
-        _, write = self._unpublished
         is_writing, has_failed = self._world.maximum([float(write.is_writing), float(write.has_failed)])
         if is_writing and not has_failed:
             return False
@@ -220,14 +220,14 @@ class CheckpointSaver:
 
     def finish_without_peers(self) -> None:
         """Finish although other ranks may be dead; gives up a checkpoint that they have not written in time."""
-        start, unpublished = perf_counter(), self._unpublished
-        if unpublished and self.abandon():
-            self._announce(unpublished[0], start - self._paused_s, unpublished[1].seconds)
+        start, write = perf_counter(), self._unpublished
+        if write and self.abandon():
+            self._announce(write.name, start - self._paused_s, write.seconds)
 
     def abandon(self) -> bool:
         """Finish after a failure, on this rank alone and without hooks; return whether the checkpoint is committed."""
-        unpublished, self._unpublished = self._unpublished, None
-        return unpublished is not None and unpublished[1].end()
+        write, self._unpublished = self._unpublished, None
+        return write is not None and write.end()
 
     def close(self) -> None:
         """Wait until old checkpoints are deleted; raises the error of a failed deletion."""

@@ -18,9 +18,9 @@ from hooks.state import State
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
+from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.span_clock import BackwardTimer, Clock, Column
 from orchestrator.loop.step.metrics import Means, reduce_phase
-from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import check_loss_terms, check_metrics, unexpected
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.world import World

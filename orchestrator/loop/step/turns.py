@@ -10,8 +10,8 @@ from hooks.parameter_names import listed
 from hooks.parts import collectives
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError, did_you_mean
+from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
-from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import check_type, describe
 
 EXPECTED = "turns, each an optimizer's name and its loss"

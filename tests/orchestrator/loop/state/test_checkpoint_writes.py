@@ -218,8 +218,9 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
         store.commit(name, entries, Position(step=step), {"world_size": 2, "metrics": {}})
 
     def write(rank: int, files: Any) -> bool:
-        world: Any = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
-        return BackgroundWrite(thread, world, store, name, files, commit).end(peer_timeout_s=0)
+        world = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
+        background: Any = SimpleNamespace(thread=thread, world=world, store=store)
+        return BackgroundWrite(background, name, files, commit).end(peer_timeout_s=0)
 
     return write(1, {"rank-0001.pt": weights(step)}) and write(
         0, {"model.pt": weights(step), "rank-0000.pt": weights(step)}
