@@ -41,8 +41,7 @@ class CustomLoop(TrainingLoop):
         plan = make_plan(hooks, context.world, clock)
         seed_all(experiment.seed)
         state = State(
-            **context.process_fields(),
-            **context.run_fields(experiment),
+            **context.state_fields(experiment),
             max_epochs=experiment.epochs,
             max_steps=experiment.steps,
             loop_columns=frozenset(COLUMNS),
@@ -264,7 +263,6 @@ class CheckpointedParts:
 
     @property
     def are_named(self) -> bool:
-        """True once the task has named the parts."""
         return self._shared is not None
 
     def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:

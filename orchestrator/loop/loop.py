@@ -16,7 +16,6 @@ from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, TaskError
-from orchestrator.loop.data.phases import DataOf, data_from_task
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.model.torch_settings import torch_settings
@@ -211,18 +210,9 @@ class EvaluationLoop(Loop):
     """
 
     def __init__(
-        self,
-        task: Task,
-        experiment: Experiment,
-        hooks: Mapping[str, Hook],
-        context: RunContext | None = None,
-        *,
-        kind: str,
-        rewinds: bool = True,
-        data_of: DataOf = data_from_task,
-        origin: InitialWeights | None = None,
+        self, *arguments: Any, kind: str, rewinds: bool = True, origin: InitialWeights | None = None, **options: Any
     ) -> None:
-        super().__init__(task, experiment, hooks, context, data_of=data_of, resumes=True, contents=EvaluationContents)
+        super().__init__(*arguments, resumes=True, contents=EvaluationContents, **options)
         self._kind, self._rewinds, self._origin = kind, rewinds, origin
 
     def _begin(self) -> None:

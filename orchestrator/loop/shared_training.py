@@ -200,7 +200,7 @@ class SharedRun(HookedRun):
         self._own_hooks = {name: hook for name, hook in hooks.items() if hook.observes}
         plan = self._make_plan(training, hooks, context)
         own = {
-            **context.run_fields(experiment),
+            **context.state_fields(experiment),
             "info": ChainMap({}, training.state.info),
             "metrics": {},
             "evaluations": {"": Weights()},

@@ -36,8 +36,7 @@ from orchestrator.task import Task, has_turns, hide_progress, show_progress
 class Training:
     """The model, optimizers, schedules and data of a task, and its training phases. One in each worker process.
 
-    Its `runs` save, evaluate and report; a plain loop has one. `hooks` and `context` belong to the first run. This
-    class fires the events of the start and of training phases, `IterationRunner` those within an iteration. With
+    Its `runs` save, evaluate and report; a plain loop has one. `hooks` and `context` belong to the first run. With
     `resumes`, a checkpoint will be restored, so the initial weights are not read. `origin` is where they were found
     when the run was created.
     """
@@ -116,8 +115,7 @@ class Training:
             raise ConfigError(problems)
         first = next(iter(optimizers))
         return State(
-            **context.process_fields(),
-            **context.run_fields(self.experiment),
+            **context.state_fields(self.experiment),
             model=model,
             module=module,
             optimizer=optimizers[first],
@@ -166,7 +164,9 @@ class Training:
                 self._save_if_requested()
             if state.iteration >= self.stopping.next_check:
                 self.for_each_run(lambda run: run.finish_if_written())
-                if self._must_stop():
+                if self.stopping.is_stop_requested():
+                    self.stopping.agree()
+                if self.stopping.reasons:
                     if self.stopping.interrupted:
                         self.for_each_run(lambda run: run.start_save())
                         return
@@ -204,13 +204,6 @@ class Training:
         if not self.data.phase_names("val") or every.unit != "steps" or every.count == 0:
             return last
         return min(last, (state.step // every.count + 1) * every.count)
-
-    def _must_stop(self) -> bool:
-        """Return whether training must stop in the middle of a phase, as all ranks agree."""
-        if not self.stopping.is_stop_requested():
-            return False
-        self.stopping.agree()
-        return bool(self.stopping.reasons)
 
     def _stop_at_end_of_data(self) -> None:
         """End training, because a rank has no batch left; discard the gradients of an incomplete step."""

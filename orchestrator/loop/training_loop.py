@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -47,11 +47,9 @@ class RunContext:
     stop_requested: Callable[[], bool] = lambda: False
     """Function that returns whether this rank is interrupted."""
 
-    def process_fields(self) -> dict[str, Any]:
-        return {field.name: getattr(self.world, field.name) for field in fields(self.world)}
-
-    def run_fields(self, experiment: Experiment) -> dict[str, Any]:
+    def state_fields(self, experiment: Experiment) -> dict[str, Any]:
         return {
+            **asdict(self.world),
             "artifacts": self.artifacts,
             "display": self.display,
             "config": self.config or experiment.model_dump(mode="json"),

@@ -20,6 +20,7 @@ from hooks.state import State
 from orchestrator.checkpoint import placeholders
 from orchestrator.randomness import random_state
 from orchestrator.stats.aggregate.quantities import get_unit
+from orchestrator.stats.write.recorder import make_columns
 
 
 def copy_tree(tree: Any) -> Any:
@@ -181,18 +182,13 @@ def _wrap_call(hook: Hook, call: Call, *, collectives: bool, observes: bool) -> 
             raise CheckFailure("observes", f"{call.event} changes what training and other hooks share: {change}", to_do)
         if is_within_iteration:
             new = {name: value for name, value in state.row.items() if columns.get(name) is not value}
-            _check_columns(call.event, new)
+            try:
+                make_columns([new], ())
+            except ValueError as error:
+                to_do = "reduce it to a number, or record one column per value"
+                raise CheckFailure("columns", f"{call.event} records what is no column: {error}", to_do) from None
 
     return watched
-
-
-def _check_columns(event: str, columns: Mapping[str, Any]) -> None:
-    for name, value in columns.items():
-        is_number = hasattr(value, "item") and not (isinstance(value, Tensor) and value.numel() != 1)
-        if value is not None and not is_number and not isinstance(value, (int, float, str)):
-            kind = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            what = f"{event} records '{name}', a {kind}; a column holds numbers, text or one-element tensors"
-            raise CheckFailure("columns", what, "reduce it to a number, or record one column per value")
 
 
 def _fail_read(event: str, function: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """Iterable datasets, and loaders that keep their own position. Runs in workers."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -270,8 +271,16 @@ class Stream(PhaseData):
     # Evaluation, and batches outside the training order
 
     def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
-        batches = _LookAhead(self._start_pass())
-        return batches, batches.items()
+        batches = self._start_pass()
+        ahead = deque(islice(batches, 1))  # tells whether there is another batch
+
+        def take() -> Iterator[Any]:
+            while ahead:
+                batch = ahead.popleft()
+                ahead.extend(islice(batches, 1))
+                yield batch
+
+        return take(), iter(lambda: len(ahead), 0)
 
     def close(self) -> None:
         self._batches = self.loader = None
@@ -291,22 +300,6 @@ class Stream(PhaseData):
             share = Share(loader, rank, world_size, seed)
             loader = self._make_loader(share, torch.Generator(), batch_size=batch_size)
         return with_own_generators(loader, seed)
-
-
-class _LookAhead(Iterator[Any]):
-    """Iterator that fetches one batch ahead, to know whether there is another."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches, self._next = batches, next(batches, _END)
-
-    def __next__(self) -> Any:
-        batch, self._next = self._next, next(self._batches, _END)
-        return batch
-
-    def items(self) -> Iterator[object]:
-        """Yield one item per batch, for as long as there are batches."""
-        while self._next is not _END:
-            yield self._next
 
 
 def is_loader(data: Any) -> bool:

@@ -164,7 +164,9 @@ class HookedContents:
         optimizer, scheduler, scaler = state.optimizers[name], state.schedulers[name], state.scalers[name]
         if rescheduled is not None:
             self._changes.replay(name, rescheduled, default=schedule.get("last_epoch", 0) if schedule else 0)
-            optimizer_state = with_settings_of(optimizer, optimizer_state)
+            groups = zip(optimizer_state["param_groups"], optimizer.param_groups, strict=True)
+            settings = [{**group, **now, "params": group["params"]} for group, now in groups]
+            optimizer_state = {**optimizer_state, "param_groups": settings}
         load_state(optimizer, sharded_optimizer(optimizer_state, optimizer))
         if scheduler is not None and schedule is not None and rescheduled is None:
             scheduler.load_state_dict(schedule)
@@ -204,10 +206,3 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         for name, value in saved["state"].get(number, {}).items():
             if isinstance(value, Tensor) and value.dtype != state[name].dtype:
                 state[name] = value.to(state[name].device)
-
-
-def with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved state with this optimizer's current settings, such as the learning rates."""
-    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    groups = [{**group, **now} for group, now in zip(saved["param_groups"], settings, strict=True)]
-    return {**saved, "param_groups": groups}

@@ -79,7 +79,7 @@ class Recorder:
             return
         if self._cost_rows:
             rows, self._cost_rows = self._cost_rows, []
-            self._files.write("costs", _make_columns(rows, {}), len(rows))
+            self._files.write("costs", make_columns(rows, {}), len(rows))
         self._files.sync()
 
     def flush_within(self, timeout_s: float) -> None:
@@ -125,12 +125,12 @@ class Recorder:
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
             columns = labels | numbers
             if batch.added:
-                columns |= _make_columns([batch.added.get(index, {}) for index in range(batch.count)], numbers)
+                columns |= make_columns([batch.added.get(index, {}) for index in range(batch.count)], numbers)
             assert self._files is not None
             self._files.write("rows", columns, batch.count)
 
 
-def _make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
+def make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
     """Return the columns of some dicts, except those in `known`."""
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in known]
     return {name: _make_array(name, [row.get(name) for row in rows]) for name in names}

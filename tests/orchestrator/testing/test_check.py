@@ -225,7 +225,7 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (ClipsOnOne, "two ranks", "after training on rank 1 the parameter ['0.weight'] is"),
     (Cached, "mutable", "with scale=0.8 from report 1 on, at report 2 of 4 ['metrics']"),
     (Unseeded, "resumed", "stopped and resumed at every report, at report 1 of 4 ['metrics']"),
-    (TooMany, "columns", "on_gradients records 'gradient', a tensor of shape (8, 5)"),
+    (TooMany, "columns", "on_gradients records what is no column: column 'gradient' got a tensor of shape (8, 5)"),
     (Loss, "runs", "the loop records the column `loss`; use another name, such as `own_loss`"),
     (Demanding, "runs", "Demanding.path: is missing"),
     (Bare, "class", "put @dataclass above the class"),
