@@ -3,8 +3,6 @@
 This is the public API. A name is imported at its first use, so `import orchestrator` imports neither ray nor torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,25 +28,26 @@ if TYPE_CHECKING:
     from orchestrator.task import Task as Task
     from orchestrator.training_session import TrainingSession as TrainingSession
 
-_MODULES = {
-    "orchestrator.config.load": ("load_experiment",),
-    "orchestrator.config.sections.experiment": ("Experiment",),
-    "orchestrator.errors": (
-        "CheckpointError",
-        "ConfigError",
-        "HookyardError",
-        "RunError",
-        "StorageError",
-        "UsageError",
-    ),
-    "orchestrator.runs.driver": ("resume", "run"),
-    "orchestrator.runs.result": ("Run", "open_run"),
-    "orchestrator.sweeps.driver": ("resume_sweep", "sweep"),
-    "orchestrator.sweeps.results.result": ("Sweep", "open_sweep"),
-    "orchestrator.task": ("Task",),
-    "orchestrator.training_session": ("TrainingSession",),
+_MODULE_OF = {
+    "CheckpointError": "orchestrator.errors",
+    "ConfigError": "orchestrator.errors",
+    "Experiment": "orchestrator.config.sections.experiment",
+    "HookyardError": "orchestrator.errors",
+    "Run": "orchestrator.runs.result",
+    "RunError": "orchestrator.errors",
+    "StorageError": "orchestrator.errors",
+    "Sweep": "orchestrator.sweeps.results.result",
+    "Task": "orchestrator.task",
+    "TrainingSession": "orchestrator.training_session",
+    "UsageError": "orchestrator.errors",
+    "load_experiment": "orchestrator.config.load",
+    "open_run": "orchestrator.runs.result",
+    "open_sweep": "orchestrator.sweeps.results.result",
+    "resume": "orchestrator.runs.driver",
+    "resume_sweep": "orchestrator.sweeps.driver",
+    "run": "orchestrator.runs.driver",
+    "sweep": "orchestrator.sweeps.driver",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
 

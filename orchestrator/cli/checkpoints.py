@@ -68,18 +68,13 @@ def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
 def average(
     run: options.OneRun,
     std: Annotated[
-        float,
-        typer.Option(metavar="STD", help="Standard deviation of the window, as a fraction of training: 0.07"),
+        float, typer.Option(metavar="STD", help="Standard deviation of the window, as a fraction of training: 0.07")
     ],
     at: Annotated[
         int | None, typer.Option(metavar="STEP", min=1, help="Step of the snapshot; the newest by default.")
     ] = None,
     output: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File to write; as safetensors if its name ends in .safetensors.",
-        ),
+        str | None, typer.Option(metavar="FILE", help="File to write; as safetensors if its name ends in .safetensors.")
     ] = None,
     hook: Annotated[str | None, typer.Option(metavar="NAME", help="The ema hook, if the run has several.")] = None,
     as_json: options.AsJson = False,

@@ -70,14 +70,13 @@ def _check_files(run: str, as_json: bool) -> None:
     if as_json:
         print_json({"path": str(folder), "intact": not bad_files, "files": checked})
     else:
-        _print_files(escape_line(str(folder)), escape_data(checked))
+        _print_files(escape_line(str(folder)), escape_data(checked), escape_data(bad_files))
     if bad_files:
         raise typer.Exit(FAILED)
 
 
-def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
+def _print_files(path: str, checked: Sequence[CheckedFile], bad_files: Sequence[CheckedFile]) -> None:
     """Print a line for each bad file, and the number of files by status."""
-    bad_files = [file for file in checked if file.is_damaged_or_missing]
     if bad_files:
         print_table(("file", "status", "details"), [(file.file, file.status, file.what) for file in bad_files])
     for advice in dict.fromkeys(file.advice for file in bad_files):

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 Dashboard = Annotated[
     str | None,
     typer.Option(
-        metavar="URL",
-        help="The cluster's dashboard, such as http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default.",
+        metavar="URL", help="The cluster's dashboard, such as http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default."
     ),
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as `submit` printed it.")]

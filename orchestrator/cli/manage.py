@@ -33,10 +33,7 @@ def ls(
     storage: StorageFlag = "runs",
     status: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="STATUS",
-            help="Only this status: running, finished, stopped, interrupted, failed, lost.",
-        ),
+        typer.Option(metavar="STATUS", help="Only this status: running, finished, stopped, interrupted, failed, lost."),
     ] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only runs with all these tags.")] = None,
     as_json: AsJson = False,

@@ -37,8 +37,7 @@ Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run;
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="ADDRESS",
-        help="A Ray cluster to join; RAY_ADDRESS by default, otherwise Ray starts on this machine.",
+        metavar="ADDRESS", help="A Ray cluster to join; RAY_ADDRESS by default, otherwise Ray starts on this machine."
     ),
 ]
 Engine = Annotated[

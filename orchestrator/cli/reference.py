@@ -201,12 +201,7 @@ def _print_hook(entry: dict[str, Any]) -> None:
         typer.echo(f"{key + ':':10}{value}")
     typer.echo("")
     rows = [
-        (
-            parameter["name"],
-            parameter["type"],
-            "(required)" if parameter["required"] else parameter["default"],
-            parameter["doc"],
-        )
-        for parameter in entry["parameters"]
+        (field["name"], field["type"], "(required)" if field["required"] else field["default"], field["doc"])
+        for field in entry["parameters"]
     ]
     print_table(("parameter", "type", "default", "description"), rows) if rows else typer.echo("no parameters")

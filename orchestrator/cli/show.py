@@ -305,8 +305,7 @@ PAGE = "report.html"
 def report(
     run: RunOrSweep,
     output: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="File or URL to write; report.html in the run by default."),
+        str | None, typer.Option(metavar="FILE", help="File or URL to write; report.html in the run by default.")
     ] = None,
 ) -> None:
     """Write an HTML report of a run or sweep, one file that needs no network."""

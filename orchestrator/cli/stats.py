@@ -37,8 +37,7 @@ def stats(
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[str | None, typer.Option(metavar="EXPR", help="Only these rows: rank = 0 and epoch >= 3")] = None,
     query: Annotated[
-        str | None,
-        typer.Option(metavar="SQL", help="Run SQL: select rank, avg(step_s) from rows group by rank"),
+        str | None, typer.Option(metavar="SQL", help="Run SQL: select rank, avg(step_s) from rows group by rank")
     ] = None,
     form: Form = "table",
     output: Output = None,
@@ -76,8 +75,7 @@ def stats(
 def samples(
     run: OneRun,
     where: Annotated[
-        str,
-        typer.Option(metavar="EXPR", help="Rows to show; only of train unless it names a phase: loss > 5"),
+        str, typer.Option(metavar="EXPR", help="Rows to show; only of train unless it names a phase: loss > 5")
     ],
     rank: Annotated[int | None, typer.Option(metavar="R", min=0, help="Only this rank.")] = None,
     form: Form = "table",

@@ -89,7 +89,7 @@ class Jobs:
         if find_spec("aiohttp") is None:
             raise UsageError("jobs need Ray's dashboard client, which is missing: pip install 'hookyard[cluster]'")
         set_environment(self.address)
-        with self._explain_connection_errors():
+        with self._explain_errors():
             from ray.job_submission import JobSubmissionClient
 
             self._client: Any = JobSubmissionClient(self.address)
@@ -97,8 +97,8 @@ class Jobs:
         logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
 
     @contextmanager
-    def _explain_connection_errors(self) -> Iterator[None]:
-        """Turn connection errors into one UsageError."""
+    def _explain_errors(self, job: str | None = None) -> Iterator[None]:
+        """Turn errors of the connection, or about a job, into a UsageError or a RunError."""
         import requests
         from ray.exceptions import AuthenticationError
 
@@ -114,6 +114,20 @@ class Jobs:
                 f"no cluster answers at {self.address}: {get_first_sentence(error)}; check its dashboard and the"
                 " network"
             ) from error
+        except RuntimeError as error:
+            text = str(error)
+            if job and "does not exist" in text:
+                raise UsageError(f"the cluster at {self.address} has no job '{job}'") from error
+            if "status code 413" in text:
+                raise UsageError(
+                    "the folder is larger than the 100 MiB that can be sent; exclude files in .gitignore or .rayignore"
+                ) from error
+            if "No available agent" in text:
+                raise RunError(
+                    f"the cluster at {self.address} has no agent for jobs; if it has just started, try again, else read"
+                    " the head's dashboard_agent.log"
+                ) from error
+            raise RunError(f"the cluster at {self.address} answers: {text}") from error
 
     def submit(self, job: Job, folder: Path) -> str:
         """Send the folder, start the job in it, and return the job's name."""
@@ -127,35 +141,23 @@ class Jobs:
             },
             "metadata": {"hookyard": job.name},
         }
-        try:
-            with self._explain_connection_errors():
-                return str(self._client.submit_job(**request))
-        except RuntimeError as error:
-            if "status code 413" in str(error):
-                raise UsageError(
-                    f"{folder} is larger than the 100 MiB that can be sent; exclude files in .gitignore or .rayignore"
-                ) from error
-            if "No available agent" in str(error):
-                raise RunError(
-                    f"the cluster at {self.address} has no agent for jobs; if it has just started, try again, else read"
-                    " the head's dashboard_agent.log"
-                ) from error
-            raise RunError(f"the cluster at {self.address} rejects the job: {error}") from error
+        with self._explain_errors():
+            return str(self._client.submit_job(**request))
 
     def status(self, job: str) -> Status:
         """Return the status of a job; raises UsageError for an unknown one."""
-        with self._explain_errors_of(job):
+        with self._explain_errors(job):
             info = self._client.get_job_info(job)
             return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
 
     def log(self, job: str) -> str:
-        with self._explain_errors_of(job):
+        with self._explain_errors(job):
             log: str = self._client.get_job_logs(job)
             return log
 
     def stop(self, job: str) -> None:
         """Ask a job to save a checkpoint and end."""
-        with self._explain_errors_of(job):
+        with self._explain_errors(job):
             self._client.stop_job(job)
 
     def follow(self, job: str, show: Callable[[str], None]) -> Status:
@@ -174,17 +176,6 @@ class Jobs:
                 f" --address {self.address}"
             )
         return status
-
-    @contextmanager
-    def _explain_errors_of(self, job: str) -> Iterator[None]:
-        """Turn errors about a job into a UsageError if there is no such job, and connection errors as above."""
-        try:
-            with self._explain_connection_errors():
-                yield
-        except RuntimeError as error:
-            if "does not exist" not in str(error):
-                raise RunError(f"the cluster at {self.address} answers: {error}") from error
-            raise UsageError(f"the cluster at {self.address} has no job '{job}'") from error
 
 
 def _find_dashboard_url(address: str | None) -> str:

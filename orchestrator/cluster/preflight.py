@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import hooks
 from hooks.errors import describe_error
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import ExperimentSource
@@ -31,6 +31,8 @@ from orchestrator.stats.aggregate.quantities import format_bytes
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import print_line
 
+_PACKAGES = (Path(hooks.__file__).parent, Path(__file__).parents[1])
+"""Folders of the project's code."""
 ANSWER_TIMEOUT_S = 120.0
 """Time limit for the answer of a node, which starts a process and imports the experiment."""
 MIN_DISK_BYTES = 5 * 2**30
@@ -212,17 +214,19 @@ def probe_node(
     location: str, folder: str, node: str, source: ExperimentSource | None = None, needs_gpus: bool = False
 ) -> Answers:
     """Check this machine: the storage at a location, and what an experiment needs."""
-    facts, gpus = collect_facts(), None
+    facts, imports, gpus = collect_facts(), None, None
     if needs_gpus and facts.gpus:
         import torch
 
         gpus = None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
-    return Answers(
-        facts,
-        storage=_check_storage(location, folder, node),
-        imports=_check_imports(source) if source else None,
-        gpus=gpus,
-    )
+    if source:
+        from orchestrator.config.resolve import resolve
+
+        try:
+            resolve(source)
+        except HookyardError as error:
+            imports = str(error)
+    return Answers(facts, _check_storage(location, folder, node), imports, gpus)
 
 
 def collect_facts() -> Facts:
@@ -254,26 +258,11 @@ def _check_storage(location: str, folder: str, node: str) -> str | None:
     return None
 
 
-def _check_imports(source: ExperimentSource) -> str | None:
-    """Import and build the experiment's task and hooks."""
-    from orchestrator.config.resolve import resolve
-
-    try:
-        resolve(source)
-    except HookyardError as error:
-        return str(error)
-    return None
-
-
 def _read_project_version() -> str:
     code = hashlib.sha256()
-    for package in ("hooks", "orchestrator"):
-        spec = find_spec(package)
-        assert spec is not None
-        assert spec.submodule_search_locations is not None
-        root = Path(next(iter(spec.submodule_search_locations)))
-        for file in sorted(root.rglob("*.py")):
-            code.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
+    for package in _PACKAGES:
+        for file in sorted(package.rglob("*.py")):
+            code.update(file.relative_to(package).as_posix().encode() + file.read_bytes())
     return f"{installed_version('hookyard')}+{code.hexdigest()[:8]}"
 
 

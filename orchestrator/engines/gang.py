@@ -27,14 +27,8 @@ from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 
-_CAUSE_TIMEOUT_S = 5
-"""After a rank fails, seconds to wait for the rank that caused it to report its own failure."""
-
 _ANSWER_TIMEOUT_S = 5
-"""Seconds for the other ranks to answer after a failure; the gang also replaces ranks that do not answer."""
-
-_SPARE_TIMEOUT_S = 5
-"""Seconds for a spare process to answer."""
+"""Seconds to wait after a rank fails: for the rank that caused it, for the other ranks, and for a spare process."""
 
 _PLACEMENT_TIMEOUT_S = 3600
 """Seconds to wait for resources; a host may return, or an autoscaler may add one."""
@@ -198,7 +192,7 @@ class Gang:
         while self._spares:
             spare = self._spares.pop(0)
             try:
-                ray.get(spare.actor.assign_rank.remote(rank), timeout=_SPARE_TIMEOUT_S)
+                ray.get(spare.actor.assign_rank.remote(rank), timeout=_ANSWER_TIMEOUT_S)
             except RayError:
                 ray.kill(spare.actor)
             else:
@@ -246,7 +240,7 @@ class Gang:
                 failures[0].may_be_secondary |= self._own_rank.lost_peer
         while calls and all(failure.may_be_secondary for failure in failures.values()):
             # Stop waiting once the cause is known: the other ranks may wait for that rank forever in a collective.
-            done, _ = ray.wait(list(calls), timeout=_CAUSE_TIMEOUT_S if failures else None)
+            done, _ = ray.wait(list(calls), timeout=_ANSWER_TIMEOUT_S if failures else None)
             if not done:
                 break
             rank = calls.pop(done[0])

@@ -112,17 +112,13 @@ def find_local_resources() -> Resources:
 
     installed = list(Path("/proc/driver/nvidia/gpus").glob("*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = (
-        len(installed)
-        if visible is None
-        else len([device for device in visible.split(",") if device not in ("", "-1")])
-    )
+    devices = installed if visible is None else [name for name in visible.split(",") if name not in ("", "-1")]
     kinds = {
         f"accelerator_type:{kind[1]}": 1.0
         for file in Path("/proc/driver/nvidia/gpus").glob("*/information")
-        if gpus and (kind := _GPU_KIND.search(file.read_text()))
+        if devices and (kind := _GPU_KIND.search(file.read_text()))
     }
-    amounts = {"CPU": os.cpu_count() or 1, "GPU": gpus, "memory": psutil.virtual_memory().total}
+    amounts = {"CPU": os.cpu_count() or 1, "GPU": len(devices), "memory": psutil.virtual_memory().total}
     return Resources({**amounts, **kinds})
 
 

@@ -309,7 +309,9 @@ def _begin_attempt(
         position = store.read_position(checkpoint) if checkpoint else None
         attempt = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
         if display is not None and attempt.number:
-            display.line(_format_attempt(attempt, [host.node for host in hosts]))
+            start = f"Resumed from {checkpoint}" if checkpoint else "Started from scratch: there is no checkpoint"
+            nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
+            display.line(f"{start}; {len(hosts)} rank{'s' if len(hosts) > 1 else ''} on {nodes}")
         return attempt
 
     hosts = world.gather(
@@ -323,14 +325,6 @@ def _begin_attempt(
         )
     attempt: Attempt = world.broadcast(begin)
     return attempt
-
-
-def _format_attempt(attempt: Attempt, nodes: list[str]) -> str:
-    start = (
-        f"Resumed from {attempt.checkpoint}" if attempt.checkpoint else "Started from scratch: there is no checkpoint"
-    )
-    ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
-    return f"{start}; {ranks} on {', '.join(dict.fromkeys(nodes))}"
 
 
 class SharedSession:

@@ -125,7 +125,7 @@ def test_ray_sends_the_code_without_ignored_files_runs_and_environments(tmp_path
             RunError,
             r"has no agent for jobs.*dashboard_agent\.log",
         ),
-        ("runtime_env is broken", RunError, "rejects the job: runtime_env is broken"),
+        ("runtime_env is broken", RunError, "answers: runtime_env is broken"),
         ("Request failed with status code 413: Too Large", UsageError, "larger than the 100 MiB.* .gitignore"),
     ],
 )

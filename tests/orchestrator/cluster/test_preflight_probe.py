@@ -31,8 +31,8 @@ def test_project_version_changes_with_the_code(tmp_path: Path, monkeypatch: pyte
         for package in ("hooks", "orchestrator"):
             (tmp_path / package).mkdir(exist_ok=True)
             (tmp_path / package / "module.py").write_text(text)
-        spec = lambda package: type("Spec", (), {"submodule_search_locations": [str(tmp_path / package)]})  # noqa: E731
-        monkeypatch.setattr("orchestrator.cluster.preflight.find_spec", spec)
+        packages = (tmp_path / "hooks", tmp_path / "orchestrator")
+        monkeypatch.setattr("orchestrator.cluster.preflight._PACKAGES", packages)
         seen.add(collect_facts().versions["project"])
     assert len(seen) == 2
 
