@@ -65,15 +65,13 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
     """
     classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
     files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
-    sources = ["".join(getlines(file)) for file in files if file]
-    for cls in classes:
-        for name, value in vars(cls).items():
-            method = getattr(value, "__func__", value)
-            near = get_close_matches(name, _TASK_METHODS, n=1, cutoff=0.75)
-            if name.startswith("_") or name in _TASK_METHODS or not inspect.isfunction(method) or not near:
-                continue
-            if sum(len(re.findall(rf"\b{name}\b", source)) for source in sources) > 1:
-                continue
+    source = "".join(line for file in files if file for line in getlines(file))
+    for name in dict.fromkeys(name for cls in classes for name in vars(cls)):
+        method = getattr(task, name)
+        if name.startswith("_") or name in _TASK_METHODS or not inspect.isroutine(method):
+            continue
+        near = get_close_matches(name, _TASK_METHODS, n=1, cutoff=0.75)
+        if near and len(re.findall(rf"\b{name}\b", source)) <= 1:
             message = f"{task.__name__}.{name}() is never called{find_source_location(method)}"
             hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
             yield Problem("task", message, suggestion=hint)

@@ -73,8 +73,8 @@ def check_optimizations(
             schedule = collect_problems(
                 problems, Schedule.make, optimization.scheduler, task, timeline, optimization.scheduler_path
             )
-            if schedule:
-                collect_problems(problems, schedule.check, task)
+            for phase in schedule.phases if schedule else ():
+                collect_problems(problems, phase.check, task)
 
 
 def check_optimization(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:

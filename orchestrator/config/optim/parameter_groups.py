@@ -98,20 +98,16 @@ def make_parameter_groups(
     # A parameter with two names gets the settings of both.
     settings: dict[nn.Parameter, Settings] = {parameter: {} for parameter in named.values()}
     kinds: dict[nn.Parameter, tuple[tuple[int, float], ...]] = dict.fromkeys(settings, ())
-    problems = []
     for index, group in enumerate(groups):
         try:
             names = matched(group.match, named) if group else _find_norms_and_biases(named)
             scales = group.compute_scales(names) if group else [1.0] * len(names)
         except ValueError as error:
-            problems.append(Problem(join(path, f"groups.{index}.match"), str(error)))
-            continue
+            raise ConfigError.at(join(path, f"groups.{index}.match"), str(error)) from None
         for parameter, scale in {named[name]: scale for name, scale in zip(names, scales, strict=True)}.items():
             rate = {"lr": scale * _get_rate(cls, arguments, path)} if group and group.has_scale else {}
             settings[parameter] |= group_settings(group) | rate
             kinds[parameter] += ((index, scale),)
-    if problems:
-        raise ConfigError(problems)
     merged: dict[tuple[tuple[int, float], ...], dict[str, Any]] = {}
     for parameter in sorted(settings, key=lambda each: kinds[each]):
         merged.setdefault(kinds[parameter], {"params": [], **settings[parameter]})["params"].append(parameter)

@@ -32,7 +32,7 @@ from orchestrator.config.python.imports import find_class, find_source_location
 from orchestrator.config.python.parameters import check, make_signature_model
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.experiment import Component, LRSchedulers, Optimization
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
 
 _UNWRITABLE = {
@@ -151,14 +151,6 @@ class Schedule:
         """Return plain data for a checkpoint: whatever decides the rates."""
         every, monitor = self.timeline.every, self.timeline.monitor
         return {"phases": [asdict(phase) for phase in self.phases], "every": every and str(every), "monitor": monitor}
-
-    def check(self, task: type[Task]) -> None:
-        """Check the schedulers before there is an optimizer, or raise ConfigError."""
-        problems: list[Problem] = []
-        for phase in self.phases:
-            collect_problems(problems, phase.check, task)
-        if problems:
-            raise ConfigError(problems)
 
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
         """Build the scheduler, or return None if the task's method does; may raise ConfigError."""

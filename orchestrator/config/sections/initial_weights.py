@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from hooks.parameter_names import Patterns, compiled, list_patterns, matched
 from orchestrator.config.python.wording import make_value_error
 from orchestrator.config.sections.base import Model
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError
 from orchestrator.storage.remote import secrets_in
 
 
@@ -57,10 +57,9 @@ class Init(Model):
         The first rename that matches a name applies. Raises ConfigError for a pattern that matches nothing, and for two
         tensors with one new name.
         """
-        names, problems = list(names), list[Problem]()
-        new_names: dict[str, str] = {}
+        names, new_names = list(names), dict[str, str]()
         for old, new in self.rename.items():
-            problems.extend(_check_matches("init.rename", [old], names))
+            _require_matches("init.rename", old, names)
             pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
             for match in filter(None, map(pattern.fullmatch, names)):
                 pairs = zip(new.split("*"), (*match.groups(), ""), strict=True)
@@ -69,12 +68,9 @@ class Init(Model):
         for name in names:
             new = new_names.get(name, name)
             if new in old_names:
-                problems.append(Problem("init.rename", f"gives {old_names[new]} and {name} the same name, {new}"))
-                break
+                raise ConfigError.at("init.rename", f"gives {old_names[new]} and {name} the same name, {new}")
             old_names[new] = name
-        problems.extend(_check_matches("init.only", list_patterns(self.only or ()), old_names))
-        if problems:
-            raise ConfigError(problems)
+        _require_matches("init.only", self.only or (), old_names)
         return {new: old_names[new] for new in self.select(old_names)}
 
     def select(self, names: Collection[str]) -> list[str]:
@@ -84,19 +80,15 @@ class Init(Model):
 
     def check_excluded(self, names: Collection[str]) -> None:
         """Raise ConfigError for a pattern of `except` that matches none of these names."""
-        if problems := _check_matches("init.except", self.excluded, names):
-            raise ConfigError(problems)
+        _require_matches("init.except", self.excluded, names)
 
 
 def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
     return {name for pattern in patterns for name in names if compiled(pattern).fullmatch(name)}
 
 
-def _check_matches(path: str, patterns: Iterable[str], names: Collection[str]) -> list[Problem]:
-    problems = []
-    for pattern in patterns:
-        try:
-            matched([pattern], names)
-        except ValueError as error:
-            problems.append(Problem(path, str(error)))
-    return problems
+def _require_matches(path: str, patterns: Patterns | tuple[()], names: Collection[str]) -> None:
+    try:
+        matched(patterns, names)
+    except ValueError as error:
+        raise ConfigError.at(path, str(error)) from None
