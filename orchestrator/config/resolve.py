@@ -3,7 +3,7 @@
 Runs once in every process that needs an experiment: the driver, a worker, a trial's process.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from orchestrator.config.optim.optimization import (
     fill_optimization_defaults,
     with_stepping_interval,
 )
-from orchestrator.config.python.imports import call_and_check_type, define_main_classes, find_class
+from orchestrator.config.python.imports import call_for_mapping, define_main_classes, find_class
 from orchestrator.config.sections.experiment import NO_TASK, Experiment, validate_sections, without_nulls
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -70,7 +70,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         hooks_to_check = {"param_scheduler": ParamScheduler()} if built is None else hooks
         check_optimizations(experiment, task_class, hooks_to_check, problems)
     if problems or task is None or built is None:
-        raise ConfigError([suggest_path(problem, task_class) for problem in _without_repeats(problems)])
+        raise ConfigError([suggest_path(problem, task_class) for problem in dict.fromkeys(problems)])
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
@@ -88,19 +88,9 @@ def _build_parts(
     task, task_args = built_task or (None, {})
     required: Mapping[str, Any] | None = {}
     if task:
-        expected = "a mapping of names to hooks"
-        required = collect_problems(problems, call_and_check_type, Mapping, task.required_hooks, "task", expected)
+        required = collect_problems(problems, call_for_mapping, task.required_hooks, "a mapping of names to hooks")
     defaults = list_default_hooks() if task_class and has_custom_loop(task_class) else None
     return task, task_args, collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
-
-
-def _without_repeats(problems: Iterable[Problem]) -> list[Problem]:
-    """Drop repeated problems; report a module that cannot be imported only where it is first named."""
-    first: dict[tuple[str, str], Problem] = {}
-    for problem in problems:
-        place = "" if problem.message.startswith(("module '", "no module '")) else problem.path
-        first.setdefault((place, problem.message), problem)
-    return [*first.values()]
 
 
 def find_task(name: Any) -> type[Task] | None:

@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 from hooks.metrics.names import PHASES
 from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.components import NAME, NAME_RULE
-from orchestrator.config.python.imports import call_and_check_type, catch_user_errors
+from orchestrator.config.python.imports import call_for_mapping, catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, has_custom_loop
@@ -36,7 +36,7 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
     problems: list[Problem] = []
     if has_custom_loop(type(task)):
         return problems
-    datasets = collect_problems(problems, call_and_check_type, Mapping, task.data, "task", PHASES_OF_DATA)
+    datasets = collect_problems(problems, call_for_mapping, task.data, PHASES_OF_DATA)
     if datasets is None:
         return problems
     collect_problems(problems, check_phases, task, datasets)

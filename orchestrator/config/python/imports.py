@@ -120,16 +120,14 @@ def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
         raise ConfigError.at(path, f"{message}{_find_raising_line(error)}") from error
 
 
-def call_and_check_type(kind: type[T], method: Callable[[], Any], path: str, expected: str) -> T:
-    """Call a method of user code that must return a `kind`; raise ConfigError at `path` otherwise."""
-    with catch_user_errors(path, f"{method.__qualname__}() failed"):
+def call_for_mapping(method: Callable[[], Any], expected: str) -> Mapping[Any, Any]:
+    """Call a method of the task that must return a mapping; may raise ConfigError."""
+    with catch_user_errors("task", f"{method.__qualname__}() failed"):
         value = method()
-    if isinstance(value, kind):
+    if isinstance(value, Mapping):
         return value
-    message = (
-        f"{method.__qualname__}() must return {expected}, got a {type(value).__name__}{find_source_location(method)}"
-    )
-    raise ConfigError.at(path, message)
+    message = f"{method.__qualname__}() must return {expected}, got a {type(value).__name__}"
+    raise ConfigError.at("task", f"{message}{find_source_location(method)}")
 
 
 def find_source_location(method: Callable[..., Any]) -> str:
