@@ -19,8 +19,13 @@ def call_before_next_step(controller: Any, trial: Trial, method: str, *arguments
     controller._tune_controller._schedule_trial_task(trial, method, args=arguments)
 
 
+class PermanentFailure(Exception):
+    """Failure of a trial that a retry would repeat."""
+
+
 class Controller(TuneController):
-    """Tune's controller, but it drops ended trials from memory and survives the death of a reused process.
+    """Tune's controller, but it drops ended trials from memory, does not retry a trial after a PermanentFailure, and
+    survives the death of a reused process.
 
     The folders hold the ended trials; a resume reads them there.
 
@@ -47,6 +52,11 @@ class Controller(TuneController):
     ) -> Any:
         on_error = self._reset_failed if method_name == "reset" else on_error
         return super()._schedule_trial_task(trial, method_name, on_error=on_error, **how)
+
+    def _trial_task_failure(self, trial: Trial, exception: Exception) -> None:
+        if isinstance(exception, PermanentFailure):
+            trial.max_failures = 0
+        super()._trial_task_failure(trial, exception)
 
     def _reset_failed(self, trial: Trial, exception: Exception) -> None:
         self._resetting_trials.discard(trial)

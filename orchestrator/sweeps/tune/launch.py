@@ -61,14 +61,8 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
 
 
 def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
-    settings, search, location = sweep.settings, sweep.search, sweep.folder.location
-    scheduler = make_scheduler(
-        settings,
-        sweep.previous,
-        sweep.rules.reasons,
-        lambda number: _would_fail_again(trial_folder(location, number)),
-        History(sweep.folder),
-    )
+    settings, search = sweep.settings, sweep.search
+    scheduler = make_scheduler(settings, sweep.previous, sweep.rules.reasons, History(sweep.folder))
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     is_drawn = isinstance(search, DrawnTrials)
@@ -99,14 +93,6 @@ def _run_config(sweep: RunningSweep) -> tune.RunConfig:
         # Silent at this verbosity; Tune's reporter for notebooks would clear the cell's output.
         progress_reporter=tune.CLIReporter(),
     )
-
-
-def _would_fail_again(trial: RunFolder) -> bool:
-    """Return whether a trial failed with an error that a retry would hit again."""
-    if not trial.exists():
-        return False
-    metadata = trial.read_metadata()
-    return metadata.status == "failed" and metadata.is_user_error
 
 
 class _Unsaved:
@@ -194,17 +180,17 @@ class _TrialEvents(_Unsaved, tune.Callback):
         for number, values, folder in self._trials(trial):
             if not folder.exists():
                 continue  # it never began
-            if _would_fail_again(folder):
-                self._failed(number, values, folder)
-                continue
             end_trial(folder, *self._sweep.rules.ending(folder.name))
-            interrupted = folder.read_metadata().status == "interrupted"
-            self._sweep.record_end(number, values, self._last.pop(number, None), interrupted=interrupted)
+            status = folder.read_metadata().status
+            if status == "failed":
+                self._failed(number, values, folder)
+            else:
+                last = self._last.pop(number, None)
+                self._sweep.record_end(number, values, last, interrupted=status == "interrupted")
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, _, folder in self._trials(trial):
-            if not _would_fail_again(folder):
-                self._sweep.show_recovery(number, _read_error(folder))
+            self._sweep.show_recovery(number, _read_error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):

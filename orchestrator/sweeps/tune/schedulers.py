@@ -47,15 +47,13 @@ def make_scheduler(
     settings: Sweep,
     previous: Mapping[int, TrialRecord],
     reasons: Mapping[str, str] | None = None,
-    would_fail_again: Callable[[int], bool] = lambda number: False,
     history: History | None = None,
 ) -> TrialScheduler:
     """Make Tune's scheduler for a sweep. Its time unit is the number of reports.
 
-    `reasons` has the trials that the stopping rules stop. `would_fail_again` returns True if a retry of the trial with
-    a number would fail the same way. A population records its exploits in `history`.
+    `reasons` has the trials that the stopping rules stop. A population records its exploits in `history`.
     """
-    arguments = (settings, previous, reasons or {}, would_fail_again)
+    arguments = (settings, previous, reasons or {})
     # The names of the options are Tune's own.
     options = settings.scheduler.model_dump(exclude=_OWN_PARAMETERS, exclude_none=True)
     base: Any
@@ -100,8 +98,8 @@ class _TrialStandIn:
 class _SweepScheduler(FIFOScheduler):
     """Base class of a sweep's schedulers.
 
-    It replays earlier reports, does not restart a trial that would fail again, and applies the rule to each trial that
-    shares a training run. For repeats the rule gets the aggregate of the trials with as many reports.
+    It replays earlier reports, and applies the rule to each trial that shares a training run. For repeats the rule gets
+    the aggregate of the trials with as many reports.
     """
 
     @classmethod
@@ -110,16 +108,10 @@ class _SweepScheduler(FIFOScheduler):
         return type(base.__name__, (cls, base), {})
 
     def __init__(
-        self,
-        settings: Sweep,
-        previous: Mapping[int, TrialRecord],
-        reasons: Mapping[str, str],
-        would_fail_again: Callable[[int], bool],
-        **options: Any,
+        self, settings: Sweep, previous: Mapping[int, TrialRecord], reasons: Mapping[str, str], **options: Any
     ) -> None:
         super().__init__(**options)
-        self._settings, self._previous = settings, dict(previous)
-        self._reasons, self._would_fail_again = reasons, would_fail_again
+        self._settings, self._previous, self._reasons = settings, dict(previous), reasons
         self._sharing: dict[int, _TrialStandIn] = {}
         self._last: dict[str, dict[str, Any]] = {}
         """Last report of each resumed trial before the resume. Most trials repeat it."""
@@ -130,15 +122,10 @@ class _SweepScheduler(FIFOScheduler):
         """Add a trial that is new or restarts after a failure."""
         for number in [number for number, previous in self._previous.items() if previous.has_ended]:
             self._replay(_TrialStandIn(number), self._previous.pop(number))
-        would_fail = []
         for stand_in in self._list_trials(trial):
             self._add(tune_controller, stand_in)
-            number = stand_in.config[TRIAL]["number"]
-            would_fail.append(number not in self._previous and self._would_fail_again(number))
-            if number in self._previous:
-                self._replay(stand_in, self._previous.pop(number))
-        if all(would_fail):
-            tune_controller.stop_trial(trial)
+            if previous := self._previous.pop(stand_in.config[TRIAL]["number"], None):
+                self._replay(stand_in, previous)
 
     def _add(self, tune_controller: Any, trial: Any) -> None:
         # ASHA draws the trial's bracket, which must be the same after a resume.

@@ -20,7 +20,8 @@ from orchestrator.engines.gang import Gang
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import would_fail_again
 from orchestrator.engines.train_engine import TrainJobs
-from orchestrator.errors import ConfigError, MetricMissing, RunError
+from orchestrator.errors import ConfigError, MetricMissing
+from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.records.run_folder import COMPLETE
 from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
@@ -90,13 +91,13 @@ class Trial(tune.Trainable):
                 trial = ActiveTrial.begin(
                     self._location, member["number"], self._source, self._settings, member["values"]
                 )
-            except ConfigError:
+            except ConfigError as error:
                 if not self._shares_training:
-                    raise
+                    raise PermanentFailure(str(error)) from error
                 continue  # the others train without it
             self._trials.append(trial)
         if not self._trials:
-            raise RunError("none of the trials that share this training run could start")
+            raise PermanentFailure("none of the trials that share this training run could start")
         folder = self._trials[0].folder
         is_own = self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/")
         checkpoint = find_checkpoint_to_exploit(folder, None if is_own else self._checkpoint)
@@ -131,18 +132,21 @@ class Trial(tune.Trainable):
         """Record a failure.
 
         If one of several trials failed with an error of its own, the others resume from their newest common checkpoint.
-        Otherwise all failed, and raising the error has Tune start them again.
+        Otherwise all failed. Raising the error has Tune start them again, unless the failure is permanent.
         """
         others = [trial for trial in self._trials if not trial.outcome and trial is not failed]
         has_result = self._shares_training and bool(others or self._metrics)
-        alone = has_result and would_fail_again(error) and not isinstance(error, MetricMissing)
+        is_permanent = would_fail_again(error)
+        alone = has_result and is_permanent and not isinstance(error, MetricMissing)
         try:
             with ExitStack() as stack:
                 for trial in (failed,) if alone else (failed, *others):
                     stack.enter_context(recording_failure(trial.folder))
                 self._leave_trial()
                 raise error
-        except Exception:
+        except Exception as failure:
+            if is_permanent and not alone:
+                raise PermanentFailure(str(failure)) from failure
             if not alone:
                 raise
         self._failed.append(failed.number)

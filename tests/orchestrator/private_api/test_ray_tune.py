@@ -14,7 +14,7 @@ from ray.tune import PlacementGroupFactory, Trainable, tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
-from orchestrator.private_api.ray_tune import Controller, forgetting_trials
+from orchestrator.private_api.ray_tune import Controller, PermanentFailure, forgetting_trials
 
 DEATH = RayActorError()
 MISTAKE = RayTaskError("reset", "Traceback ...", ValueError("wrong"))
@@ -77,6 +77,14 @@ def test_a_trial_waits_again_after_a_failure_and_ends_after_too_many(tmp_path: P
     assert controller._trial_to_actor[trial] in controller._actor_manager.pending_actors
     controller, trial = taking_the_next_trial(tmp_path, Controller, max_failures=0)
     answer_task(controller, error)
+    assert trial.status == Trial.ERROR
+
+
+def test_a_permanent_failure_is_not_retried(tmp_path: Path) -> None:
+    controller, trial = taking_the_next_trial(tmp_path, Controller)
+    answer_task(controller, True)
+    failure = RayTaskError("step", "Traceback ...", PermanentFailure("wrong"))
+    controller._trial_task_failure(trial, failure.as_instanceof_cause())
     assert trial.status == Trial.ERROR
 
 

@@ -1,7 +1,6 @@
 """After an interruption, rules and schedulers decide as in an uninterrupted sweep."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from orchestrator.config.sections.sweep import Sweep
@@ -10,23 +9,12 @@ from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_
 from orchestrator.sweeps.driver import compute_seconds_used, load_previous_trials
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.tune.schedulers import make_scheduler
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
-from tests.orchestrator.sweeps.tune.test_schedulers import Member
 
 
 def settings(**more: Any) -> Sweep:
     space = {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}
     return Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "grid", "space": space, **more})
-
-
-def test_a_trial_that_would_fail_again_does_not_restart() -> None:
-    stopped: list[Any] = []
-    controller = SimpleNamespace(stop_trial=stopped.append)
-    scheduler: Any = make_scheduler(settings(), {}, would_fail_again=lambda number: number == 1)
-    for number in (0, 1):
-        scheduler.on_trial_add(controller, Member(number, {}))
-    assert [trial.trial_id for trial in stopped] == ["id-1"]
 
 
 def test_rules_count_earlier_reports() -> None:
