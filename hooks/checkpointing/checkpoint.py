@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, MinLen
@@ -95,20 +95,16 @@ class Checkpoint(Hook):
         self._pending: list[str] = []
         self._in_progress: _InProgress | None = None
         self._saved: tuple[int, str] | None = None
-        self._restored: str | None = None
         self._should_keep_restored = False
         """True if the restored checkpoint is one to keep: this hook requested it, or the run starts from it."""
         self._run: str | None = None
         """Name of the run that the fields above describe."""
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        self._restored = checkpoint.get("name")
+        self._reset_if_from_another_run(state)
+        self._reconcile(state, checkpoint["name"])
 
     def on_start(self, state: State) -> None:
-        if self._restored is not None:
-            self._reset_if_from_another_run(state)
-            self._reconcile(state, self._restored)
-            self._restored = None
         self._run = state.name
 
     def on_step(self, state: State) -> None:
@@ -162,26 +158,22 @@ class Checkpoint(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the names of saved checkpoints. For the checkpoint being written, return the metrics it is best for,
         because its name is not known yet."""
-        bests = {
-            best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()
-        }
         return {
-            "names": list(self._names),
-            "bests": bests,
-            "pending": list(self._pending),
+            "names": self._names,
+            "bests": [asdict(best) for best in self._bests.values()],
+            "pending": self._pending,
             "requested": self._requested,
             "run": self._run,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
-        for metric, best in state["bests"].items():
-            mode = best["mode"]
+        for best in (_Best(**saved) for saved in state["bests"]):
             if self._should_choose_metric and not self._bests:
-                self._monitor([metric], {metric: mode})
+                self._monitor([best.metric], {best.metric: best.mode})
             # A score is useless if its direction has changed.
-            if metric in self._bests and self._bests[metric].mode == mode:
-                self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
+            if best.metric in self._bests and self._bests[best.metric].mode == best.mode:
+                self._bests[best.metric] = best
         self._pending = [metric for metric in state["pending"] if metric in self._bests]
         self._should_keep_restored = state["requested"]
         self._run = state.get("run")

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ from hooks.state import State
 logger = logging.getLogger("hookyard")
 
 Format = Literal["pt2", "trace", "script"]
-_TORCHSCRIPT = ("trace", "script")
 
 
 @dataclass
@@ -68,7 +67,7 @@ class Export(Hook):
         return setup.explain(fsdp="it runs the model on the master alone", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
-        if self.format in _TORCHSCRIPT:
+        if self.format != "pt2":
             logger.warning("export: torch deprecates TorchScript; use format: pt2")
         _context(state, self.weights)
 
@@ -97,10 +96,12 @@ class Export(Hook):
         partial.mkdir(parents=True)
         try:
             with evaluating(state):
-                call = _call(state).on_cpu() if self.format in _TORCHSCRIPT else _call(state)
-                model = "raw_model" if self.weights == "raw" else "model"
-                path = partial / f"{model}.{_SUFFIXES[self.format]}"
-                reload = _WRITERS[self.format](call, path, self.dynamic_batch)
+                call, path = _call(state), partial / ("raw_model.pt" if self.weights == "raw" else "model.pt")
+                if self.format == "pt2":
+                    reload = _write_pt2(call, path.with_suffix(".pt2"), self.dynamic_batch)
+                else:
+                    call = call.on_cpu()
+                    reload = _write_torchscript(call, path, self.format)
                 self._compare(call.run(call.module), reload(), folder / name)
             shutil.rmtree(folder / name, ignore_errors=True)
             os.replace(partial, folder / name)
@@ -187,12 +188,9 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     return averages[weights](state)
 
 
-# Writers: each writes a file, and returns a function that reads it back and runs it.
-
-
 def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """Write for the CPU, so that any machine can load it; compare on the model's device, as devices round
-    differently."""
+    """Write for the CPU, so that any machine can load it; return a function that reads the file and runs it on the
+    model's device, as devices round differently."""
     from torch.export.passes import move_to_device_pass
 
     shapes = torch.export.ShapesCollection()
@@ -207,29 +205,15 @@ def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any
     return lambda: call.run(move_to_device_pass(torch.export.load(path), device).module())
 
 
-def _write_trace(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """Trace, not strictly, so that outputs may be dicts and lists."""
-    named = dict(inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments)
-    example = {"example_kwarg_inputs": named} if call.named else {"example_inputs": call.arguments}
+def _write_torchscript(call: _Call, path: Path, format: Format) -> Callable[[], Any]:
+    """Write for the CPU, where the model is; return a function that reads the file and runs it."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        traced = torch.jit.trace(call.module, **example, strict=False)
-        return _saved(traced, call, path)
-
-
-def _write_script(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        return _saved(torch.jit.script(call.module), call, path)
-
-
-def _saved(scripted: Any, call: _Call, path: Path) -> Callable[[], Any]:
-    torch.jit.save(scripted, path)
-    loaded = torch.jit.load(path)
+        if format == "script":
+            program = torch.jit.script(call.module)
+        else:
+            named = dict(inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments)
+            example = {"example_kwarg_inputs": named} if call.named else {"example_inputs": call.arguments}
+            program = torch.jit.trace(call.module, **example, strict=False)  # so that outputs may be dicts and lists
+        torch.jit.save(program, path)
+        loaded = torch.jit.load(path)
     return lambda: call.run(loaded)
-
-
-_SUFFIXES: Mapping[Format, str] = {"pt2": "pt2", "trace": "pt", "script": "pt"}
-_WRITERS: Mapping[Format, Callable[[_Call, Path, bool], Callable[[], Any]]] = {
-    "pt2": _write_pt2,
-    "trace": _write_trace,
-    "script": _write_script,
-}

@@ -2,9 +2,8 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -168,7 +167,9 @@ class Windows:
         self._epoch, self._changed = state["epoch"], {*state["changed"]}
         for phase, of_phase in state["windows"].items():
             for name, kept in of_phase.items():
-                self._values_of(phase, name, name).load_state_dict(kept)
+                values, saved = self._values_of(phase, name, name), _Values(**kept)
+                if (saved.method, saved.window) == (values.method, values.window):
+                    self._values[phase][name] = saved
 
     def _read_closed_rows(self) -> dict[str, list[Any]]:
         """Return the values of the rows since the last update that were not read early."""
@@ -208,45 +209,36 @@ class _Values:
     method: Method
     window: Window
     count: int = 0
-    _kept: deque[float] | None = None
-    _running: float = 0.0
+    running: float = 0.0
+    kept: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.method != "current" and (isinstance(self.window, int) or self.method == "median"):
-            self._kept = deque(maxlen=self.window if isinstance(self.window, int) else None)
+        self._keeps_values = self.method != "current" and (isinstance(self.window, int) or self.method == "median")
 
     def clear(self) -> None:
-        self.count, self._running = 0, 0.0
-        if self._kept is not None:
-            self._kept.clear()
+        self.count, self.running, self.kept = 0, 0.0, []
 
     def extend(self, values: Sequence[float]) -> None:
-        if self._kept is not None:
-            self._kept.extend(values)
+        if self._keeps_values:
+            self.kept.extend(values)
+            if isinstance(self.window, int):
+                del self.kept[: -self.window]
         elif self.method == "mean":
-            self._running += sum(values)
+            self.running += sum(values)
         elif self.method == "current":
-            self._running = values[-1]
+            self.running = values[-1]
         else:
-            before = (self._running,) if self.count else ()
-            self._running = float(_METHODS[self.method]((*before, *values)))
+            before = (self.running,) if self.count else ()
+            self.running = float(_METHODS[self.method]((*before, *values)))
         self.count += len(values)
 
     def value(self) -> float:
-        if self._kept is not None:
-            return float(_METHODS[self.method](self._kept))
-        return self._running / self.count if self.method == "mean" else self._running
+        if self._keeps_values:
+            return float(_METHODS[self.method](self.kept))
+        return self.running / self.count if self.method == "mean" else self.running
 
     def state_dict(self) -> dict[str, Any]:
-        kept = list(self._kept or ())
-        return {"method": self.method, "size": self.window, "count": self.count, "running": self._running, "kept": kept}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if (self.method, self.window) != (state["method"], state["size"]):
-            return
-        self.count, self._running = state["count"], state["running"]
-        if self._kept is not None:
-            self._kept.extend(state["kept"])
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
 @dataclass
