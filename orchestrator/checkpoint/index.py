@@ -89,27 +89,47 @@ def _owned(index: Mapping[str, Any]) -> set[str]:
     return {name for names in index["owners"].values() for name in names}
 
 
+def read_checkpoints(storage: Storage) -> tuple[dict[str, dict[str, Any]], dict[str, CheckpointError]]:
+    """Return the manifests of the stored checkpoints, oldest first, and the errors of those with damaged manifests."""
+    names = [name for name in storage.names() if not name.startswith(".")]
+    read = dict(zip(names, storage.map(partial(_read_manifest_or_error, storage), names), strict=True))
+    manifests = {name: manifest for name, manifest in read.items() if isinstance(manifest, dict)}
+    errors = {name: error for name, error in read.items() if isinstance(error, CheckpointError)}
+    positions = {name: Position.read(manifest["position"]) for name, manifest in manifests.items()}
+    by_age = sorted(positions, key=lambda name: (positions[name].step, positions[name].stage))
+    return {name: manifests[name] for name in by_age}, errors
+
+
 def list_checkpoints(storage: Storage, *, warn: bool = True) -> list[str]:
     """Return the stored checkpoints, oldest first; damaged ones are skipped with a warning."""
-    names = [name for name in storage.names() if not name.startswith(".")]
-    positions = dict(zip(names, storage.map(lambda name: read_position(storage, name, warn=warn), names), strict=True))
-    stored = {name: position for name, position in positions.items() if position}
-    if stored and warn:
-        warn_lost_index(storage)
-    return sorted(stored, key=lambda name: (stored[name].step, stored[name].stage))
+    manifests, errors = read_checkpoints(storage)
+    if warn:
+        for error in errors.values():
+            _log.warning("%s", error)
+        if manifests:
+            warn_lost_index(storage)
+    return [*manifests]
 
 
-def read_position(storage: Storage, name: str, *, warn: bool = True) -> Position | None:
+def read_position(storage: Storage, name: str) -> Position | None:
     """Return the position of a checkpoint; None if it is missing, or with a warning if it is damaged."""
+    manifest = _read_manifest_or_error(storage, name)
+    if isinstance(manifest, CheckpointError):
+        _log.warning("%s", manifest)
+        return None
+    return Position.read(manifest["position"]) if manifest else None
+
+
+def _read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:
+    """Return a checkpoint's manifest, or its error if it is damaged; None if there is no checkpoint."""
     try:
-        return Position.read(read_manifest(storage, name)["position"])
+        return read_manifest(storage, name)
+    except DamagedFile as error:
+        return CheckpointError(str(error))
     except FileNotFoundError:
         # On an object store, a missing manifest may mean an unfinished save: it is written last.
-        if warn and storage.local and storage.exists(f"{name}/model.pt"):
-            _log.warning("the checkpoint %s is damaged: its %s is missing", storage / name, MANIFEST)
-    except (DamagedFile, CheckpointError) as error:
-        if warn:
-            _log.warning("%s", error)
+        if storage.local and storage.exists(f"{name}/model.pt"):
+            return CheckpointError(f"the checkpoint {storage / name} is damaged: its {MANIFEST} is missing")
     return None
 
 

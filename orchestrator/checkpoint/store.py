@@ -24,7 +24,7 @@ import torch
 
 from hooks.state import find_evaluation_label
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.index import INDEX, Index, list_checkpoints
+from orchestrator.checkpoint.index import INDEX, Index, list_checkpoints, read_checkpoints
 from orchestrator.checkpoint.manifest import (
     MANIFEST,
     Entries,
@@ -169,7 +169,8 @@ class CheckpointStore:
 
     def clear(self) -> None:
         """Delete all checkpoints. Must not run during a save."""
-        for name in self._folders():
+        manifests, errors = read_checkpoints(self.storage)
+        for name in (*manifests, *errors):
             self.storage.delete(name)
         self.storage.delete(INDEX)
 
@@ -182,15 +183,6 @@ class CheckpointStore:
     def list_names(self) -> list[str]:
         """Return the stored checkpoints with an intact manifest, oldest first."""
         return list_checkpoints(self.storage, warn=False)
-
-    def _folders(self) -> list[str]:
-        """Return the folders of checkpoints, damaged ones included.
-
-        On an object store, a folder without a manifest may belong to an interrupted save.
-        """
-        markers = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
-        paths = (path.partition("/") for path in self.storage.tree())
-        return sorted({name for name, _, file in paths if file in markers and not name.startswith(".")})
 
     def find_latest(
         self,
@@ -205,13 +197,11 @@ class CheckpointStore:
         reads a share of the files. If `check_hashes` is false, only file sizes are compared. Raises CheckpointError if
         all checkpoints are damaged.
         """
-        reasons: list[str] = []
-        for name, manifest_or_error in group.broadcast(self._candidates) if group else self._candidates():
-            if isinstance(manifest_or_error, CheckpointError):
-                reason: str | None = str(manifest_or_error)
-            else:
-                files = manifest_or_error["files"]
-                reason = find_damage(self.storage, name, files, group, check_hashes=check_hashes)
+        read = partial(read_checkpoints, self.storage)
+        manifests, errors = group.broadcast(read) if group else read()
+        reasons = [str(error) for error in errors.values()]
+        for name in reversed(manifests):
+            reason = find_damage(self.storage, name, manifests[name]["files"], group, check_hashes=check_hashes)
             if not reason:
                 for skip_reason in reasons:
                     on_skip(skip_reason)
@@ -220,19 +210,6 @@ class CheckpointStore:
         if reasons:
             raise CheckpointError("\n".join([f"none of the checkpoints in {self.storage} is intact:", *reasons]))
         return None
-
-    def _candidates(self) -> list[tuple[str, dict[str, Any] | CheckpointError]]:
-        """Return each checkpoint with its manifest, or its error: damaged manifests first, then newest to oldest."""
-
-        def read(name: str) -> dict[str, Any] | CheckpointError:
-            try:
-                return self.read_manifest(name)
-            except CheckpointError as error:
-                return error
-
-        names = self.list_names()
-        order = [*(name for name in self._folders() if name not in names), *reversed(names)]
-        return [*zip(order, self.storage.map(read, order), strict=True)]
 
     def resolve(self, label: str) -> str:
         """Return a checkpoint's name, given that name or a label such as `best`; raises CheckpointError.

@@ -12,14 +12,7 @@ from typing import Any
 from orchestrator.storage import without_credentials
 
 _PACKAGES = ("hookyard", "torch", "ray", "pandas", "pyarrow", "numpy", "pydantic", "tensorboard")
-_ENVIRONMENT = (
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "RAY_ADDRESS",
-    "NCCL_DEBUG",
-    "PYTHONHASHSEED",
-)
+_ENVIRONMENT = "CUDA_VISIBLE_DEVICES OMP_NUM_THREADS MKL_NUM_THREADS RAY_ADDRESS NCCL_DEBUG PYTHONHASHSEED".split()
 _DIFF_LIMIT = 200_000
 _FILES_LIMIT = 1000
 

@@ -72,11 +72,7 @@ class Average:
 
 
 def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str | None = None) -> Average:
-    """Return the average for a std up to the newest snapshot, or up to the snapshot at step `at`.
-
-    `hook` is needed if several hooks keep snapshots. Raises UsageError if the snapshots do not approximate the std
-    well, or there are none, or a checkpoint is damaged.
-    """
+    """Return the average of `Run.average`; raises UsageError."""
     if not 0 < std <= LARGEST_STD:
         raise UsageError(f"--std must be greater than 0 and at most {LARGEST_STD} (nearly the plain mean), got {std:g}")
     store = open_checkpoints(folder)

@@ -16,8 +16,6 @@ from orchestrator.config.text.source import ParentCheckpoint
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.storage import Storage
-from orchestrator.storage.remote import is_url, split_options
 
 
 def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> CheckpointStore:
@@ -47,11 +45,7 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
-    """Return a run's experiment with overrides, for a new run that continues from `best`, `last` or a named checkpoint.
-
-    Raises UsageError if the checkpoint is missing, damaged, or has another optimizer, or if nothing is left to train;
-    ConfigError for an invalid override.
-    """
+    """Return the experiment of `Run.continue_from`; raises its errors, and UsageError for another optimizer."""
     store = open_checkpoints(folder)
     try:
         name = store.resolve(label)
@@ -129,16 +123,10 @@ def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
     store = open_checkpoints(folder)
     if parent is None or folder.read_attempts() or parent.checkpoint in store.list_names():
         return
-    source = CheckpointStore(open_parent_run(folder.storage, parent).find_checkpoint_folder())
+    source = CheckpointStore(RunFolder(folder.storage.at(parent.run)).find_checkpoint_folder())
     if source.compute_fingerprint(parent.checkpoint) != parent.sha256:
         raise CheckpointError(f"{source.get_path(parent.checkpoint)} has changed since this run was created from it")
     store.copy_from(source, parent.checkpoint)
-
-
-def open_parent_run(storage: Storage, parent: ParentCheckpoint) -> RunFolder:
-    """Open the run of a parent checkpoint, with the credentials of this storage if both are remote."""
-    is_remote = is_url(parent.run) and storage.local is None
-    return RunFolder(storage.at(split_options(parent.run)[0]) if is_remote else Storage(parent.run))
 
 
 def _keep_sweep_metrics(folder: RunFolder) -> dict[str, Any]:

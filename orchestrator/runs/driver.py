@@ -22,7 +22,7 @@ from orchestrator.records.run_folder import (
     now,
 )
 from orchestrator.runs.best import make_usage_hint
-from orchestrator.runs.continuation import check_same_optimizers, check_same_ranks, open_checkpoints, open_parent_run
+from orchestrator.runs.continuation import check_same_optimizers, check_same_ranks, open_checkpoints
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
@@ -54,7 +54,7 @@ def run(
     check_can_run(experiment, engine, address)
     parent = experiment.source.continued_from
     if parent:
-        check_same_ranks(open_parent_run(Storage(storage), parent), parent.checkpoint, experiment, engine)
+        check_same_ranks(RunFolder(Storage(storage).at(parent.run)), parent.checkpoint, experiment, engine)
     metadata = {
         **collect_launch_metadata(experiment, engine),
         "tags": experiment.tags,

@@ -28,26 +28,10 @@ from orchestrator.task import has_custom_loop
 Phase = Literal["val", "test"]
 
 _USED_KEYS = (
-    "task_args",
-    "init",
-    "seed",
-    "precision",
-    "channels_last",
-    "compile",
-    "sync_batchnorm",
-    "deterministic",
-    "cudnn_benchmark",
-    "float32_matmul_precision",
-    "loader.eval_batch_size",
-    "loader.num_workers",
-    "loader.pin_memory",
-    "workers",
-    "hang",
-    "max_failures",
-    "max_preemptions",
-    "environment",
-    "upload_every",
-)
+    "task_args init seed precision channels_last compile sync_batchnorm deterministic cudnn_benchmark"
+    " float32_matmul_precision loader.eval_batch_size loader.num_workers loader.pin_memory workers hang max_failures"
+    " max_preemptions environment upload_every"
+).split()
 """Keys of an experiment that an evaluation uses, besides its hooks."""
 _RESET_VALUES: Mapping[str, Any] = {
     "init": None,
@@ -75,11 +59,7 @@ class Evaluation:
     def prepare(
         cls, run: RunFolder, label: str, phase: Phase, overrides: Iterable[str] = (), workers: int | None = None
     ) -> "Evaluation":
-        """Prepare the evaluation of `best`, `last` or a named checkpoint, with overrides of the run's experiment.
-
-        Raises UsageError if the checkpoint is missing or damaged, the run had no such data, or its task cannot be
-        imported; ConfigError for an override that is wrong or has no effect.
-        """
+        """Prepare what `Run.evaluate` runs; raises its errors."""
         overrides = list(overrides)
         has_rank_override = any(override.startswith(("workers=", "workers.count=")) for override in overrides)
         if workers is not None and has_rank_override:

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_model(folder: RunFolder, label: str) -> nn.Module:
-    """Return the task's model on the CPU, in evaluation mode, with the evaluated weights of a checkpoint.
-
-    Uses the run's seed, and leaves the caller's random state alone. Raises CheckpointError if the checkpoint is
-    missing or damaged, or the model has changed; UsageError if the task cannot be imported, or has no model.
-    """
+    """Return the model of `Run.load`, made with the run's seed; leaves the caller's random state alone."""
     store = open_checkpoints(folder)
     weights = store.load_weights(label)
     config = folder.read_experiment()

@@ -37,12 +37,12 @@ def split_options(location: str) -> tuple[str, str]:
 
 
 def with_access_of(location: str, path: str) -> str:
-    """Return a path with the credentials and options of a location on the same store."""
-    if not is_url(path):
+    """Return a path with the credentials and options of a location on the same store; a local one has none."""
+    if not (is_url(path) and is_url(location)):
         return path
     store, options = split_options(location)
     credentials = _CREDENTIALS.search(store)
-    return path.replace("://", f"://{credentials[0] if credentials else ''}", 1) + options
+    return split_options(path)[0].replace("://", f"://{credentials[0] if credentials else ''}", 1) + options
 
 
 def without_credentials(text: str) -> str:

@@ -52,7 +52,7 @@ def test_the_last_is_the_newest_whose_files_are_there(store: CheckpointStore, ca
     store.storage.write("c/manifest.json", "{")
     assert store.resolve("last") == "a"
     assert "skipped: checkpoint" in caplog.text
-    assert "the manifest of 'c'" in caplog.text
+    assert "c/manifest.json is damaged" in caplog.text
 
 
 def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
