@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.stats.read import growing_files
 from orchestrator.stats.read.growing_files import WINDOW, AttemptTail, LineTail, RankTail
+from orchestrator.stats.read.recorded_files import parse_recorded_path
 from orchestrator.stats.write import rank_files
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
@@ -39,7 +40,8 @@ def told(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(tail: RankTail, storage: Storage) -> None:
-    tail.update(storage.tree(FOLDER))
+    files = {parse_recorded_path(f"{FOLDER}/{name}"): state for name, state in storage.tree(FOLDER).items()}
+    tail.update({file: state for file, state in files.items() if file is not None})
 
 
 def seen(tail: RankTail) -> list[int]:
@@ -47,7 +49,7 @@ def seen(tail: RankTail) -> list[int]:
 
 
 def test_each_look_reads_only_new_rows(storage: Storage) -> None:
-    rank, tail = recorder(storage), RankTail(storage, FOLDER)
+    rank, tail = recorder(storage), RankTail(storage)
     look(tail, storage)
     assert (tail.newest, tail.trained, tail.written, seen(tail)) == ({}, 0, None, [])
     append(rank, 1, 2)
@@ -71,7 +73,7 @@ def test_partial_batch_is_read_once_it_is_whole(tmp_path: Path) -> None:
     (file,) = (tmp_path / FOLDER).glob("rows-*.arrow")
     whole = file.read_bytes()
     stages: set[tuple[int, ...]] = set()
-    tail = RankTail(storage, FOLDER)
+    tail = RankTail(storage)
     for end in range(0, len(whole) + 1, 16):
         file.write_bytes(whole[:end])
         look(tail, storage)
@@ -83,7 +85,7 @@ def test_partial_batch_is_read_once_it_is_whole(tmp_path: Path) -> None:
 
 def test_old_rows_and_their_peaks_are_dropped(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    rank, tail = recorder(storage), RankTail(storage, FOLDER)
+    rank, tail = recorder(storage), RankTail(storage)
     append(rank, 1, rss_bytes=900)
     for first in range(2, 2 * WINDOW, 50):
         append(rank, *range(first, first + 50), rss_bytes=100)
@@ -101,7 +103,7 @@ def test_rows_rewritten_as_segments_are_followed(storage: Storage, monkeypatch: 
     monkeypatch.setattr(rank_files, "PART_ROWS", 60)
     monkeypatch.setattr(growing_files, "WINDOW", 20)
     monkeypatch.setattr(rank_files, "Thread", Immediately)
-    rank, tail = recorder(storage), RankTail(storage, FOLDER)
+    rank, tail = recorder(storage), RankTail(storage)
     for first in range(1, 600, 7):
         append(rank, *range(first, first + 7), rss_bytes=1000 - first)
         if first % 5 == 0:
@@ -109,7 +111,7 @@ def test_rows_rewritten_as_segments_are_followed(storage: Storage, monkeypatch: 
         if first % 3 == 0:
             continue
         look(tail, storage)
-        for one in (tail, RankTail(storage, FOLDER)):
+        for one in (tail, RankTail(storage)):
             look(one, storage)
             iterations = list(range(max(1, first - 13), first + 7))
             assert (seen(one), one.trained, one.newest["iteration"]) == (iterations, first + 6, first + 6)
