@@ -1,8 +1,7 @@
 """A diagnosis: all findings on a run, the most serious first."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -114,8 +113,7 @@ def diagnose(
     return Diagnosis(tuple(findings), compute_key_figures(sample, seconds, syncs))
 
 
-@dataclass(frozen=True)
-class IterationSample:
+class IterationSample(NamedTuple):
     """Training rows of every rank."""
 
     rows: pd.DataFrame
@@ -123,16 +121,6 @@ class IterationSample:
     iterations: int
     """Number of iterations of the run."""
     ranks: int
-
-    @cached_property
-    def share(self) -> float:
-        """Share of the run's iterations that the sample has."""
-        return int(self.rows["iteration"].nunique()) / max(1, self.iterations)
-
-    @cached_property
-    def step_s(self) -> float | None:
-        """Median time of an iteration; None if nothing was timed."""
-        return float(self.rows["step_s"].median()) if "step_s" in self.rows else None
 
 
 def sample_iterations(rows: Rows) -> IterationSample:
@@ -193,14 +181,15 @@ def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | N
 def compute_key_figures(sample: IterationSample, seconds: pd.DataFrame, syncs: GradientSyncs | None) -> dict[str, Any]:
     """Return the key figures. Shares are relative to the training iterations in which a span was measured."""
     figures: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
-    if sample.step_s is None or not sample.step_s > 0:
+    step_s = float(sample.rows["step_s"].median()) if "step_s" in sample.rows else 0.0
+    if not step_s > 0:
         return figures
-    figures["step_s"] = sample.step_s
+    figures["step_s"] = step_s
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if figures["ranks"] > 1 else [])):
         if name in seconds and seconds[f"{name} of"].sum() > 0:
             figures[f"{name.removesuffix('_s')}_share"] = float(seconds[name].sum() / seconds[f"{name} of"].sum())
-    if sample.share < 1:
-        figures["compared_share"] = sample.share
+    if (compared := int(sample.rows["iteration"].nunique())) < sample.iterations:
+        figures["compared_share"] = compared / sample.iterations
     if syncs is not None and len(syncs.ranks) > 1 and len(syncs.iterations) >= MIN_SYNCS:
         work = np.median(syncs.work, axis=0)
         figures["ranks_apart_share"] = float((work.max() - work.min()) / syncs.step_s)

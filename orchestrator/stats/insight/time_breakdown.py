@@ -68,14 +68,12 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
     if "all_s" not in seconds or not len(costs):
         return
     costs = costs[costs["event"] != "write"]  # in the background
-    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"].fillna(0.0)))
+    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"])).dropna(subset=["share"])
     groups: Any = costs.groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:
-        worst: Any = (
-            rows.sort_values("share").dropna(subset=["share"]).iloc[-1] if rows["share"].notna().any() else None
-        )
+        worst: Any = rows.loc[rows["share"].idxmax()]
         is_saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
-        if worst is None or worst["share"] < (SAVING_SHARE if is_saving else HOOK_SHARE):
+        if worst["share"] < (SAVING_SHARE if is_saving else HOOK_SHARE):
             continue
         every = suggest_every(str(event), worst.get("every"), float(worst["share"]))
         if is_saving:
