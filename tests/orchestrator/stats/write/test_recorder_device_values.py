@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write import device_values
-from orchestrator.stats.write.device_values import DeviceValues
-from orchestrator.stats.write.recorder import Recorder
+from orchestrator.stats.write import recorder as recorders
+from orchestrator.stats.write.recorder import DeviceValues, Recorder
 from orchestrator.storage import Storage
 
 
@@ -44,7 +43,7 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     gpu = Gpu()
-    monkeypatch.setattr(device_values, "is_on_gpu", lambda value: isinstance(value, Tensor))
+    monkeypatch.setattr(recorders, "is_on_gpu", lambda value: isinstance(value, Tensor))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.entered())
