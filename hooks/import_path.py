@@ -38,7 +38,7 @@ def import_named(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         missing = error.name or name
-        above = [folder for folder in _folders_above(missing) if str(folder) not in sys.path]
+        above = [f.parent for f in _folders() if f.name == missing and str(f.parent) not in sys.path]
         if above:
             extend_import_path(above)
             return import_named(name)
@@ -69,11 +69,6 @@ def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
 def _folders() -> list[Path]:
     """Return the user's folders that are still on the import path."""
     return [Path(folder) for folder in _user_folders if folder in sys.path]
-
-
-def _folders_above(top: str) -> list[Path]:
-    """Return the parents of the user's folders with this name."""
-    return [folder.parent for folder in _folders() if folder.name == top]
 
 
 def _describe_missing(module: str) -> str:

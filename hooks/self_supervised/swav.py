@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from hooks.hook import Setup
 from hooks.parts.self_supervised import prototypes
 from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.state import State
@@ -23,18 +20,6 @@ class SwAV(SwappedPrediction):
     "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
     SwAVUpdateQueueScoresHook and NormalizePrototypesHook.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._layer = nn.Linear(1, 1, bias=False)
-
-    def unsuitable(self, setup: Setup) -> str:
-        return super().unsuitable(setup) or setup.explain(fsdp="it normalizes unsharded prototypes")
-
-    def on_start(self, state: State) -> None:
-        self._layer = prototypes.find_layer(state.module, self.prototypes)
-        if state.step == 0:
-            prototypes.normalize(self._layer)
 
     def on_forward(self, state: State) -> None:
         embeddings, scores = prototypes.split_output(state.output, len(state.batch[0]))

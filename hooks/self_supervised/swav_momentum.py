@@ -5,9 +5,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
-from torch import nn
 
-from hooks.hook import Setup
 from hooks.parts.self_supervised import prototypes
 from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.parts.self_supervised.teacher import Teacher
@@ -32,17 +30,12 @@ class SwAVMomentum(SwappedPrediction):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._teacher = Teacher(buffers="copy")
-        self._layers = [nn.Linear(1, 1, bias=False)] * 2
-
-    def unsuitable(self, setup: Setup) -> str:
-        return super().unsuitable(setup) or setup.explain(fsdp="its teacher is an unsharded copy of the student")
+        self._teacher_layer = self._layer
 
     def on_start(self, state: State) -> None:
-        layer = prototypes.find_layer(state.module, self.prototypes)
-        if state.step == 0:
-            prototypes.normalize(layer)
+        super().on_start(state)
         self._teacher.follow(state.module)
-        self._layers = [layer, prototypes.find_layer(self._teacher.module, self.prototypes)]
+        self._teacher_layer = prototypes.find_layer(self._teacher.module, self.prototypes)
         self._teacher.train(False)
 
     def on_forward(self, state: State) -> None:
@@ -51,9 +44,9 @@ class SwAVMomentum(SwappedPrediction):
         with torch.no_grad():
             output = state.forward(self._teacher.module, ([views[view] for view in self.assigned_views], indices))
         embeddings, assigned = prototypes.split_output(output, len(self.assigned_views))
-        state.output = self.swap(scores, assigned, embeddings, self._layers[1], state)
+        state.output = self.swap(scores, assigned, embeddings, self._teacher_layer, state)
 
     def on_update(self, state: State) -> None:
-        prototypes.normalize(self._layers[0])
+        prototypes.normalize(self._layer)
         self._teacher.update(self.momentum)
-        prototypes.normalize(self._layers[1])
+        prototypes.normalize(self._teacher_layer)

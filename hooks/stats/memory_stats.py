@@ -4,11 +4,12 @@ import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 
-from hooks.hook import Cleanup
+from hooks.hook import Hook
 from hooks.interval import Interval, Iterations, at_interval
 from hooks.state import State
 
@@ -21,7 +22,7 @@ _PEAKS = {
 
 
 @dataclass
-class MemoryStats(Cleanup):
+class MemoryStats(Hook):
     """Memory of the process and its GPU, with the peaks of iteration, phase and run.
 
     Each rank measures itself, without synchronizing. Records `rss_bytes`, and on CUDA `cuda_allocated_bytes`,
@@ -39,7 +40,6 @@ class MemoryStats(Cleanup):
     rank_state_fields: ClassVar[tuple[str, ...]] = ("_run", "_phases", "_retries")
 
     def __post_init__(self) -> None:
-        self._statm: int | None = None
         self._device: torch.device | None = None
         self._retries_before = 0
         self._retries = 0
@@ -48,7 +48,6 @@ class MemoryStats(Cleanup):
         """Peaks of the phases since the last report."""
 
     def on_start(self, state: State) -> None:
-        self._statm = _open_statm()
         if state.device.type == "cuda":
             self._device = state.device
             self._retries_before = (
@@ -73,11 +72,6 @@ class MemoryStats(Cleanup):
         metrics.update({name: peak for name, peak in self._phases.items() if name not in metrics})
         self._phases = {}
 
-    def close(self) -> None:
-        if self._statm is not None:
-            os.close(self._statm)
-            self._statm = None
-
     def _read_in(self, phase: str) -> dict[str, int]:
         """Read, and update the peaks of a phase too."""
         columns = self._read()
@@ -87,7 +81,7 @@ class MemoryStats(Cleanup):
         return columns
 
     def _read(self) -> dict[str, int]:
-        columns = {"rss_bytes": resident_bytes(self._statm)}
+        columns = {"rss_bytes": resident_bytes()}
         if self._device is not None:
             columns.update(self._read_cuda(self._device))
         _keep_largest(self._run, {name: columns[column] for column, name in _PEAKS.items() if column in columns})
@@ -113,18 +107,19 @@ def _keep_largest(peaks: dict[str, int], values: Mapping[str, int]) -> None:
         peaks[name] = max(value, peaks.get(name, 0))
 
 
-def _open_statm() -> int | None:
-    try:
-        return os.open("/proc/self/statm", os.O_RDONLY)
-    except OSError:
-        return None
-
-
-def resident_bytes(statm: int | None) -> int:
-    """Return the resident memory of this process, from /proc if it is open."""
-    if statm is None:
+def resident_bytes() -> int:
+    if (statm := _open_statm(os.getpid())) is None:
         import psutil
 
         return int(psutil.Process().memory_info().rss)
     # psutil opens and parses the same file at eight times the cost.
     return int(os.pread(statm, 128, 0).split()[1]) * mmap.PAGESIZE
+
+
+@cache
+def _open_statm(process: int) -> int | None:
+    """Open the memory sizes of a process until it ends; None where the system has no such file."""
+    try:
+        return os.open(f"/proc/{process}/statm", os.O_RDONLY)
+    except OSError:
+        return None

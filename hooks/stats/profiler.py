@@ -14,7 +14,6 @@ from hooks.state import State
 FOLDER = "traces"
 ROWS = 100
 """Maximum number of operations in the table."""
-_ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
 @dataclass
@@ -123,7 +122,7 @@ class Profiler(Cleanup):
         activities = self.activities or (("cpu", "cuda") if state.device.type == "cuda" else ("cpu",))
         recorded = int(self._end) - state.iteration - self.warmup
         self._profile = profile(
-            activities=[_ACTIVITIES[activity] for activity in activities],
+            activities=[getattr(ProfilerActivity, activity.upper()) for activity in activities],
             schedule=schedule(wait=0, warmup=self.warmup, active=recorded, repeat=1),
             on_trace_ready=lambda trace: _export(trace, state),
             record_shapes=self.record_shapes,

@@ -78,11 +78,17 @@ class SwappedPrediction(Hook):
     rank_state_fields: ClassVar[tuple[str, ...]] = ("_queue",)
 
     def __post_init__(self) -> None:
+        self._layer = nn.Linear(1, 1, bias=False)
         self._queue: Tensor | None = None
         """The newest embeddings of the assigned views on this rank, (V, n, D), oldest first."""
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain_need_of_output()
+        return setup.explain_need_of_output(fsdp="it normalizes unsharded prototypes")
+
+    def on_start(self, state: State) -> None:
+        self._layer = find_layer(state.module, self.prototypes)
+        if state.step == 0:
+            normalize(self._layer)
 
     def swap(
         self, scores: list[Tensor], assigned: list[Tensor], embeddings: list[Tensor], layer: nn.Linear, state: State

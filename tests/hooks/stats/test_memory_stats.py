@@ -80,7 +80,7 @@ def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator)
 
 def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([950, 900, 600, 500, 400])
-    monkeypatch.setattr(memory_stats, "resident_bytes", lambda statm: next(readings))
+    monkeypatch.setattr(memory_stats, "resident_bytes", lambda: next(readings))
     hook, state, metrics = MemoryStats(every=Interval(2, "iterations")), State(), dict[str, Any]()
     run_phase(hook, state, "train", [{}, {}])
     assert [row["rss_bytes"] for row in state.recent] == [900, 600]
