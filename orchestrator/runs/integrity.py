@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, check_index
-from orchestrator.checkpoint.manifest import MANIFEST, check_file, check_manifest
+from orchestrator.checkpoint.manifest import MANIFEST, Position, Stage, check_file, check_manifest
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
@@ -33,6 +33,7 @@ _RUNS = ("trials/", f"{EVALUATIONS}/")
 _ROWS = "The rows of this file are lost unless you restore a copy; all other rows, reports and checkpoints are intact"
 _CHECKPOINT = "`resume` uses the newest intact checkpoint instead; restore a copy, or remove its folder"
 _COPY = "Restore it from a backup, or continue without it: nothing depends on it"
+_UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)
 _ADVICE = {**ADVICE, REPORTS: "Restore the file from a backup to recover its reports", "stats.parquet": _ROWS}
 _JSON: dict[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
@@ -70,6 +71,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     yield from results
     if not any(result.is_damaged_or_missing for result in results):
         yield from _find_missing_rows(folder)
+    yield from _find_missing_reports(folder)
     for path in _find_missing_files(folder, paths):
         yield CheckedFile(path, "missing", "the file does not exist", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
@@ -177,10 +179,28 @@ def _find_missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str
 
 def _find_missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
     """Yield a result if ranks have too few rows, because a file that is gone leaves no trace."""
-    with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
+    with suppress(HookyardError):  # the results for run.json and attempt.json say so
         # The reports of an evaluation carry the iteration of the evaluated checkpoint.
         if not folder.read_metadata().evaluates and (missing := [*_find_ranks_with_missing_rows(folder)]):
             yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
+
+
+def _find_missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
+    """Yield a result if an epoch before a restored checkpoint has no report, because a lost line leaves no trace."""
+    with suppress(HookyardError):  # the results for run.json and attempt.json say so
+        metadata, attempts = folder.read_metadata(), folder.read_attempts()
+        # A custom loop, which has no order, may report at any time.
+        if metadata.evaluates or not all(attempt.order for attempt in attempts):
+            return
+        # A checkpoint of another trial, and its reports, are not in this folder.
+        if any("/" in (attempt.checkpoint or "") for attempt in attempts):
+            return
+        positions = [attempt.position for attempt in attempts]
+        first, *ends = (position.epoch - (position.stage in _UNREPORTED) for position in positions or [Position()])
+        reported = {report.get("epoch") for report in folder.read_reports()}
+        if missing := {*range(first, max(ends, default=0))} - reported:
+            epochs = ", ".join(map(str, sorted(missing)))
+            yield CheckedFile(REPORTS, "missing", f"no report of epoch {epochs}", _ADVICE[REPORTS])
 
 
 def _find_ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator import run, sweep
+from hooks import Hook, State
+from orchestrator import RunError, resume, run, sweep
 from orchestrator.cli import app
 from orchestrator.engines.session import Session
 from orchestrator.loop.world import World
@@ -87,6 +89,17 @@ def test_command_reports_damage_place_and_advice(runs: Path, tmp_path: Path) -> 
     )
 
 
+@dataclass
+class Fails(Hook):
+    """Fails in an epoch."""
+
+    epoch: int = 1
+
+    def on_batch(self, state: State) -> None:
+        if state.phase == "train" and state.epoch == self.epoch:
+            raise ArithmeticError("broken on purpose")
+
+
 @pytest.mark.parametrize("task", ["tests.tasks:Points", "tests.orchestrator.loop.test_custom_loop:Fitted"])
 def test_rows_missing_since_the_last_report_are_found(tmp_path: Path, task: str) -> None:
     reports = Session(create(described(task=task), tmp_path, "running"), World()).reports()
@@ -106,10 +119,18 @@ def test_rows_missing_since_the_last_report_are_found(tmp_path: Path, task: str)
 
 
 def test_reports_cut_off_the_end_of_their_file_are_missing(runs: Path, tmp_path: Path) -> None:
+    """At the end of a run, and before the end of a part that a later attempt continued."""
     ended = shutil.copytree(runs / "alone", tmp_path / "ended")
     lines = (ended / "metrics.jsonl").read_text().splitlines(keepends=True)
     (ended / "metrics.jsonl").write_text("".join(lines[:-1]))
     assert wrong(ended) == {"metrics.jsonl": "damaged"}
+    fails = {"type": f"{__name__}:Fails", "epoch": 2}
+    with pytest.raises(RunError):
+        run(described(epochs=3, hooks={**HOOKS, "fails": fails}), tmp_path, "failed", local=True)
+    (tmp_path / "failed" / "metrics.jsonl").write_text("")
+    with pytest.raises(RunError):
+        resume(tmp_path / "failed")
+    assert wrong(tmp_path / "failed") == {"metrics.jsonl": "missing"}
 
 
 def test_files_of_no_run_are_a_usage_error(tmp_path: Path) -> None:
