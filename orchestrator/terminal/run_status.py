@@ -103,8 +103,7 @@ class LiveRun:
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnose: bool = True) -> None:
         self.folder, self._clock, self._diagnose = folder, clock, diagnose
         self._metadata: RunMetadata | None = None
-        self.metadata_state: FileState | None = None
-        """State of the file `run.json` when it was read."""
+        self._metadata_state: FileState | None = None
         self._line_tail = LineTail(folder.storage, "metrics.jsonl")
         self._lines: list[dict[str, Any]] = []
         self._experiment: dict[str, Any] = {}
@@ -118,8 +117,8 @@ class LiveRun:
     def metadata(self) -> RunMetadata:
         """Return the content of `run.json`, which is read again if it changed. Reads new reports too."""
         state = self.folder.storage.state("run.json")
-        if self._metadata is None or state != self.metadata_state:
-            self._metadata, self.metadata_state = self.folder.read_metadata(), state
+        if self._metadata is None or state != self._metadata_state:
+            self._metadata, self._metadata_state = self.folder.read_metadata(), state
         self._lines += self._line_tail.read()
         run = self._metadata
         missing = (run.reports or 0) - len(self._lines)
@@ -241,8 +240,9 @@ def estimate_progress(
     if remaining is not None and attempt and attempt.started and done > 0:
         # The clock may have been set back.
         eta_s = remaining * max(0.0, now - seconds_at(attempt.started)) / done
-    reached = replace(reached, share=share, attempt_share=done / total if total else None, eta_s=eta_s)
-    return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"))
+    epochs, steps = experiment.get("epochs"), experiment.get("steps")
+    attempt_share = done / total if total else None
+    return replace(reached, epochs=epochs, steps=steps, share=share, attempt_share=attempt_share, eta_s=eta_s)
 
 
 def _count_remaining_iterations(

@@ -202,21 +202,19 @@ class Sweep(Result):
 
         `columns` and `where` are as there. Raises UsageError as `load_stats` does.
         """
-        if by == "trial":
-            from orchestrator.stats.aggregate.summaries import summarize_by
-            from orchestrator.stats.read.query import Rows
+        from orchestrator.stats.aggregate.summaries import summarize_by
+        from orchestrator.stats.read.query import Rows
 
-            training = restrict_to_training(where)
+        def summarize(run: Run, names: list[str] | None) -> pd.DataFrame:
+            if by != "trial":
+                return run.summary(by, names, where)
+            rows = run.load_stats(None if names is None else ["rank", *names], restrict_to_training(where))
+            return summarize_by(by, Rows.wrap(rows.assign(trial=run.name)), names)
 
-            def load(run: Run, names: list[str] | None) -> pd.DataFrame:
-                return run.load_stats(None if names is None else ["rank", *names], training)
-
-            rows = _read_trial_tables(self.runs, columns, load)
-            tables = [summarize_by("trial", Rows.wrap(table.assign(trial=run.name)), columns) for run, table in rows]
-            return pd.concat(tables) if tables else pd.DataFrame()
-        per_trial = _read_trial_tables(self.runs, columns, lambda run, names: run.summary(by, names, where))
-        summaries = {run.name: table for run, table in per_trial}
-        return pd.concat(summaries, names=["trial"]) if summaries else pd.DataFrame()
+        summaries = {run.name: table for run, table in _read_trial_tables(self.runs, columns, summarize)}
+        if not summaries:
+            return pd.DataFrame()
+        return pd.concat(summaries.values()) if by == "trial" else pd.concat(summaries, names=["trial"])
 
     @property
     def best(self) -> Run:

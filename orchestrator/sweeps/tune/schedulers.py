@@ -152,8 +152,10 @@ class _SweepScheduler(FIFOScheduler):
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         for stand_in in self._list_trials(trial):
-            last = result if stand_in is trial else stand_in.last
-            super().on_trial_complete(tune_controller, stand_in, self._aggregate(stand_in, last))
+            if last := result if stand_in is trial else stand_in.last:
+                super().on_trial_complete(tune_controller, stand_in, self._aggregate(stand_in, last))
+            else:
+                super().on_trial_remove(tune_controller, stand_in)
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         for stand_in in self._list_trials(trial):

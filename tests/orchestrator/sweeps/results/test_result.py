@@ -111,6 +111,7 @@ def test_a_column_that_one_trial_lacks_is_empty_there(tmp_path: Path) -> None:
     norms = made.load_stats(columns=["grad_norm"], where="phase == 'train'")
     assert norms.groupby("trial", observed=True)["grad_norm"].count().tolist() == [0, 7]
     assert norms.groupby("trial", observed=True).size().tolist() == [7, 7]
+    assert made.summary(columns=["grad_norm"])["grad_norm"].isna().tolist() == [True, False]
     assert set(made.load_stats(columns=["loss"], where="grad_norm > 0")["trial"]) == {"trial-0001"}
     with pytest.raises(UsageError, match="there is no column 'grad_nrm'; did you mean 'grad_norm'"):
         made.load_stats(columns=["grad_nrm"])

@@ -17,7 +17,14 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.search.search import draw_points
-from orchestrator.sweeps.tune.schedulers import TRIAL, SequentialScheduler, make_scheduler, make_tune_config, seeded
+from orchestrator.sweeps.tune.schedulers import (
+    REPORTED,
+    TRIAL,
+    SequentialScheduler,
+    make_scheduler,
+    make_tune_config,
+    seeded,
+)
 from tests.orchestrator.sweeps.search.draws import previous_trial
 
 
@@ -321,6 +328,17 @@ def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: Any, 
         begins = max(1, reports + 1 - repeated)
         if begins <= expected[first]:
             assert ends(SequentialScheduler(settings, previous), {first: begins}) == expected[first:]
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "median"])
+def test_a_shared_training_ends_with_a_trial_that_never_reported(scheduler: str) -> None:
+    made: Any = make_scheduler(sweep(trials=2, scheduler=scheduler), {})
+    made.set_search_properties("val/score", "max")
+    trial, result = Member(0, {}), {"val/score": 1.0, TRAINING_ITERATION: 1, REPORTED: 0}
+    trial.config[TRIAL]["followers"] = [{"number": 1, "values": {}}]
+    made.on_trial_add(NoneWaits(), trial)
+    assert made.on_trial_result(NoneWaits(), trial, result) == TrialScheduler.CONTINUE
+    made.on_trial_complete(NoneWaits(), trial, result)
 
 
 @pytest.mark.parametrize(
