@@ -129,10 +129,7 @@ def _make_entry(name: str, entries: Mapping[str, Any], required: Mapping[str, An
 
 
 def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
-    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; may raise ConfigError.
-
-    `others` are further names to suggest.
-    """
+    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; errors also suggest `others`."""
     cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others)
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError.at(path, f"'{name}' is not a dataclass", "put @dataclass above the class")
@@ -140,10 +137,8 @@ def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> ty
 
 
 def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
-    if value is None or value is False:
-        return None
-    if value is True:
-        return {}
+    if value is None or isinstance(value, bool):
+        return {} if value else None
     if isinstance(value, Mapping):
         return dict(value)
     message = f"must be a mapping of the hook's parameters, true, false or null, got {value!r}"

@@ -69,10 +69,7 @@ def check_experiment(experiment: object) -> Experiment:
 
 
 def apply_edits(source: ExperimentSource, text: str) -> Experiment:
-    """Return the experiment of a run to resume; `text` is its experiment.yaml, which may have been edited since.
-
-    Raises ConfigError.
-    """
+    """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`; may raise ConfigError."""
     data = parse_yaml(text, "experiment.yaml").data
     saved = collect_problems([], resolve, source)
     before = to_dict(saved.experiment) if saved else {}  # it may no longer resolve

@@ -11,7 +11,6 @@ from orchestrator.config.checks.space import choose_context
 from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.sweep import Fifo, HyperBand, Population, Race, Sweep
-from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import has_custom_loop
@@ -72,9 +71,8 @@ def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
         if path not in shared.paths:
             reason = shared.reasons.get("") or shared.reasons.get(path) or "only parameters of observing hooks can"
             hint = f"use {'choice' if sweep.search == 'optuna' else 'grid'} instead of fan_out"
-            yield Problem(
-                join("sweep.space", f"{path}.fan_out"), f"cannot train once for all values: {reason}", suggestion=hint
-            )
+            message = f"cannot train once for all values: {reason}"
+            yield Problem(f"sweep.space.{path}.fan_out", message, suggestion=hint)
 
 
 def _explain_sweep(sweep: Sweep) -> str:

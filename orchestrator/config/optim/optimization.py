@@ -31,10 +31,7 @@ from orchestrator.task import Task, has_turns
 
 
 def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
-    """Return the experiment with its optimizer and scheduler filled in, from the task if the file sets none.
-
-    Raises ConfigError.
-    """
+    """Return the experiment with its optimizer and scheduler, by default the task's own; may raise ConfigError."""
     if experiment.optimizers:
         return experiment
     keys, problems = experiment.model_fields_set, list[Problem]()

@@ -42,10 +42,8 @@ GROUP_KEYS = tuple(Group.model_fields)
 
 def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component:
     """Return the optimizer with its `type` and defaults; without `type`, the task's own or SGD. Raises ConfigError."""
-    if optimizer.type in ("", FROM_TASK) and has_own_method(task, "optimizer"):
+    if optimizer.type == FROM_TASK or (not optimizer.type and has_own_method(task, "optimizer")):
         return fill_method_defaults(optimizer, task, "optimizer", "optimizer")
-    if optimizer.type == FROM_TASK:
-        raise ConfigError.at("optimizer.type", f"'{FROM_TASK}' needs a method {task.__name__}.optimizer()")
     if optimizer.type:
         return optimizer
     default: Component = Experiment.model_fields["optimizer"].default
@@ -201,6 +199,8 @@ def has_own_method(task: type[Task], method: str) -> bool:
 
 def fill_method_defaults(component: Component, task: type[Task], method: str, path: str) -> Component:
     """Return the arguments for a method of the task, with the defaults that it declares; may raise ConfigError."""
+    if not has_own_method(task, method):
+        raise ConfigError.at(f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.{method}()")
     arguments = component.arguments
     try:
         checked = check(make_method_model(task, method), arguments, path)

@@ -217,10 +217,7 @@ def _make_several(
 
 
 def _collect_bounds(schedulers: Sequence[Component], task: type[Task], path: str) -> list[PhaseBounds]:
-    """Return the bounds of a list's schedulers, with each begin filled in, and each end but the last.
-
-    Raises ConfigError.
-    """
+    """Return the bounds of a list's schedulers: each begin, and each end but the last; may raise ConfigError."""
     begin: Interval | None = Interval(0)
     all_bounds: list[PhaseBounds] = []
     for index, scheduler in enumerate(schedulers):
@@ -283,15 +280,12 @@ def fill_scheduler_defaults(scheduler: LRSchedulers | None, task: type[Task]) ->
 
 
 def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Model], path: str) -> Component:
-    if not has_own_method(task, "scheduler") and scheduler.type == FROM_TASK:
-        raise ConfigError.at(f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.scheduler()")
-    if scheduler.type not in ("", FROM_TASK) or not has_own_method(task, "scheduler"):
+    if scheduler.type != FROM_TASK and (scheduler.type or not has_own_method(task, "scheduler")):
         return scheduler
-    declared, arguments = make_method_model(task, "scheduler").model_fields, scheduler.arguments
-    extra = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in declared}
-    lengths = [name for name in LENGTHS if name in declared and arguments.get(name) is None]
-    arguments |= dict.fromkeys(lengths, 1)
-    full = fill_method_defaults(Component.model_validate(arguments), task, "scheduler", path).model_dump()
+    arguments, extra = _split(scheduler.model_copy(update={"type": FROM_TASK}), task, extra_keys, path)
+    lengths = with_length(FROM_TASK, arguments, task, 1, path).keys() - arguments.keys()
+    complete = Component.model_validate(arguments | dict.fromkeys(lengths, 1))
+    full = fill_method_defaults(complete, task, "scheduler", path).model_dump()
     return Component.model_validate({key: value for key, value in full.items() if key not in lengths} | extra)
 
 

@@ -66,10 +66,7 @@ def make_value_error(key: str, message: str) -> PydanticCustomError:
 
 @cache
 def load_other_systems() -> Mapping[str, Mapping[str, str]]:
-    """Return the lower-case names of options in other systems, and what to write instead.
-
-    The keys are the names of hooks, and `experiment`.
-    """
+    """Return what to write instead of other systems' options, by hook (or `experiment`) and lower-case name."""
     tables: dict[str, dict[str, str]] = yaml.safe_load(files(__package__).joinpath("other_systems.yaml").read_text())
     del tables["loggers"]
     return tables
