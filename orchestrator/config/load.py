@@ -59,10 +59,7 @@ def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experi
 
 
 def check_experiment(experiment: object) -> Experiment:
-    """Check an experiment made in Python and fill in its defaults; return one read from a file unchanged.
-
-    Raises ConfigError, and UsageError for anything but an experiment.
-    """
+    """Return an experiment made in Python, checked and with its defaults; may raise ConfigError or UsageError."""
     if not isinstance(experiment, Experiment):
         raise UsageError(f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}")
     return experiment if experiment._is_resolved else _check(experiment.source, Document({}))

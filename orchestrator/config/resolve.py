@@ -12,7 +12,7 @@ from hooks.import_path import extend_import_path
 from orchestrator.config.checks.conflicts import find_conflicts, list_default_hooks, list_train_defaults
 from orchestrator.config.checks.key_paths import suggest_path
 from orchestrator.config.checks.metrics import with_inferred_modes
-from orchestrator.config.components import BuiltHook, make_hooks, make_task
+from orchestrator.config.components import make_hooks, make_task
 from orchestrator.config.optim.optimization import (
     check_optimizations,
     fill_optimization_defaults,
@@ -63,7 +63,15 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         experiment = with_stepping_interval(with_defaults or experiment, task_class)
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
     with seeded(experiment.seed):
-        task, task_args, built = _build_parts(experiment, task_class, problems)
+        made = None
+        if experiment.task != NO_TASK:
+            made = collect_problems(problems, make_task, experiment.task, experiment.task_args)
+        task, task_args = made or (None, {})
+        required = None
+        if task:
+            required = collect_problems(problems, call_for_mapping, task.required_hooks, "a mapping of names to hooks")
+        defaults = list_default_hooks() if is_custom else None
+        built = collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
     if task_class and not is_custom:
         # If the hooks are invalid, assume that the default one steps the scheduler.
@@ -77,20 +85,6 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     if problems := list(find_conflicts(experiment, task, hooks)):
         raise ConfigError(problems)
     return ResolvedExperiment(experiment, task, hooks)
-
-
-def _build_parts(
-    experiment: Experiment, task_class: type[Task] | None, problems: list[Problem]
-) -> tuple[Task | None, dict[str, Any], dict[str, BuiltHook | None] | None]:
-    built_task = None
-    if experiment.task != NO_TASK:
-        built_task = collect_problems(problems, make_task, experiment.task, experiment.task_args)
-    task, task_args = built_task or (None, {})
-    required: Mapping[str, Any] | None = {}
-    if task:
-        required = collect_problems(problems, call_for_mapping, task.required_hooks, "a mapping of names to hooks")
-    defaults = list_default_hooks() if task_class and has_custom_loop(task_class) else None
-    return task, task_args, collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
 
 
 def find_task(name: Any) -> type[Task] | None:

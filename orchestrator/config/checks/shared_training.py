@@ -37,10 +37,7 @@ class SharedPaths:
 
 
 def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
-    """Return the paths of a sweep that can share a training run. Imports the task and the hooks.
-
-    `source` is the source of the sweep or of its experiment.
-    """
+    """Return the paths that can share a training run; `source` is that of the sweep or of its experiment."""
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
         return SharedPaths()

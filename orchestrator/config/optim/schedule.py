@@ -154,8 +154,9 @@ class Schedule:
 
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
         """Build the scheduler, or return None if the task's method does; may raise ConfigError."""
-        if len(self.phases) == 1 and self.phases[0].is_whole:
-            return self.phases[0].build(task, optimizer)
+        first, *others = self.phases
+        if not others and (first.begin, first.end, first.every) == (0, None, 1):  # it takes every step
+            return first.build(task, optimizer)
         return PhasedLR(optimizer, self.phases, lambda phase: phase.build(task, optimizer))
 
 
@@ -306,11 +307,6 @@ class LRPhase:
     """The last step of the schedule that it may take, unless another scheduler begins there; None for no end."""
     every: int = 1
     """Steps of the schedule for each of its own."""
-
-    @property
-    def is_whole(self) -> bool:
-        """True if it takes every step of the schedule."""
-        return (self.begin, self.end, self.every) == (0, None, 1)
 
     def check(self, task: type[Task]) -> None:
         """Check the scheduler before there is an optimizer, or raise ConfigError."""

@@ -110,18 +110,15 @@ def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:
     `get_field_docs` gives their docs, as reading a class's source takes longer than all the rest.
     """
     with catch_user_errors(path, f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
-        try:
-            return _make_fields_model(cls)
-        except ConfigError as error:
-            raise ConfigError([dataclasses.replace(problem, path=path) for problem in error.problems]) from None
+        declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
+        if declared and "__dataclass_fields__" not in cls.__dict__:
+            message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
+            raise ConfigError.at(path, message, "put @dataclass above the class")
+        return _make_fields_model(cls)
 
 
 @cache
 def _make_fields_model(cls: type) -> type[BaseModel]:
-    declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
-    if declared and "__dataclass_fields__" not in cls.__dict__:
-        message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
-        raise ConfigError.at("", message, "put @dataclass above the class")
     hints = get_type_hints(cls, include_extras=True)
     return _create_model(cls, {name: (hints[name], field) for name, field in list_parameters(cls).items()})
 

@@ -14,10 +14,7 @@ _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
 
 def read_layers(path: Path) -> tuple[Document, list[Path]]:
-    """Read a file over its bases, or raise ConfigError.
-
-    Returns the merged document, and the folders of the file and its bases, each once, the file's own first.
-    """
+    """Return a file merged over its bases, and their folders, each once, its own first; may raise ConfigError."""
     folders: list[Path] = []
     return _read(path, folders, ()), folders
 
