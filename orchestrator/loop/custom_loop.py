@@ -59,13 +59,12 @@ class CustomLoop(TrainingLoop):
 
     def start_save(self) -> None:
         if self.parts.are_named:
-            return super().start_save()
-        if self.saving.last_step == self.state.step:
-            return None
-        raise TaskError(
-            "train() must call session.restore() before training, which names what a checkpoint"
-            f" saves{find_source_location(self.task.train)}"
-        )
+            super().start_save()
+        elif self.saving.last_step != self.state.step:
+            raise TaskError(
+                "train() must call session.restore() before training, which names what a checkpoint"
+                f" saves{find_source_location(self.task.train)}"
+            )
 
     # TrainingLoop
 
@@ -174,15 +173,15 @@ class CustomLoop(TrainingLoop):
             self.plan.fire("on_phase_end", state)
 
     def save_if_requested(self) -> None:
-        if self.parts.are_named or not self.state.checkpoint_reasons:
-            return super().save_if_requested()
-        self.state.checkpoint_reasons.clear()
-        if self.parts.pending_checkpoint is None and not self._has_warned and self.world.is_master:
-            self.state.show(
-                "no checkpoint is saved, as train() does not call session.restore(); a resume starts from the beginning"
-            )
-        self._has_warned = True
-        return None
+        if self.state.checkpoint_reasons and not self.parts.are_named:
+            self.state.checkpoint_reasons.clear()
+            if self.parts.pending_checkpoint is None and not self._has_warned and self.world.is_master:
+                self.state.show(
+                    "no checkpoint is saved, as train() does not call session.restore(); a resume starts from the"
+                    " beginning"
+                )
+            self._has_warned = True
+        super().save_if_requested()
 
     def _close(self) -> None:
         if self._training is not None:
@@ -297,14 +296,9 @@ class CheckpointedParts:
         return {"has_ended": self.has_ended, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
-        name, saved_world_size = loaded.name, loaded.world_size
-        own = (loaded.rank_state if "parts" in loaded.rank_state else loaded.load_rank_state(0))["parts"]
-        if own and saved_world_size != self._world.world_size:
-            raise CheckpointError(
-                f"checkpoint '{name}' holds {', '.join(own)} of {saved_world_size} ranks; set workers.count to that"
-            )
-        self.pending_checkpoint = name
-        self._saved = {part: state for part, state in loaded.shared.items() if part != "hooks"}, own
+        shared = {part: state for part, state in loaded.shared.items() if part != "hooks"}
+        self._saved = shared, loaded.read_per_rank("parts", self._world.world_size)
+        self.pending_checkpoint = loaded.name
         self.has_ended = loaded.manifest["has_ended"]
 
 

@@ -27,11 +27,7 @@ _KEEP_STATE = (
 
 
 def check_hook(
-    cls: type[Hook],
-    *,
-    fields: Mapping[str, Any] | None = None,
-    task: Task | None = None,
-    varies: Collection[str] = (),
+    cls: type[Hook], *, fields: Mapping[str, Any] | None = None, task: Task | None = None, varies: Collection[str] = ()
 ) -> None:
     """Check that a hook keeps the promises of hooks: `check_hook(MyHook)`, one line in a test. Takes seconds.
 

@@ -35,10 +35,7 @@ class Background:
     """
 
     def __init__(self, world: World, store: CheckpointStore) -> None:
-        from torch.distributed.checkpoint.staging import (
-            DefaultStager,
-            StagingOptions,
-        )  # slow to import: half a second
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # slow to import: half a second
 
         self.world, self.store, on_gpu = world, store, world.device.type == "cuda"
         options = StagingOptions(

@@ -81,7 +81,8 @@ class HookedContents:
         self._check_data(loaded.name, manifest.get("data", {}), position)
         self._changes.restore({key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()})
         self._restore_buffers(rank_state.get("buffers", {}))
-        self._restore_task(loaded)
+        if task_state := loaded.read_per_rank("task", state.world_size):
+            self._iterations.task.load_state_dict(task_state)
         means = self._iterations.means = Means()
         means.include(rank_state.get("means", {}))
         self._data.train.restore(rank_state.get("data"), loaded.world_size)
@@ -90,18 +91,6 @@ class HookedContents:
         for rank in range(state.rank + state.world_size, loaded.world_size, state.world_size):
             # The means of the current phase include the samples of ranks that no longer exist.
             means.include(loaded.load_rank_state(rank)["means"])
-
-    def _restore_task(self, loaded: LoadedCheckpoint) -> None:
-        are_same_ranks = loaded.world_size == self._state.world_size
-        saved = (loaded.rank_state if are_same_ranks else loaded.load_rank_state(0))["task"]
-        if not saved:
-            return
-        if not are_same_ranks:
-            raise CheckpointError(
-                f"the checkpoint holds {', '.join(saved)} of the task on {loaded.world_size} ranks; set workers.count:"
-                f" {loaded.world_size}"
-            )
-        self._iterations.task.load_state_dict(saved)
 
     def _saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Return the checkpoint's optimizer entries by name; raises CheckpointError if names or types differ."""

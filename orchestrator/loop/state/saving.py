@@ -71,6 +71,16 @@ class LoadedCheckpoint:
         """Number of ranks that saved it."""
         return int(self.manifest["world_size"])
 
+    def read_per_rank(self, key: str, world_size: int) -> dict[str, Any]:
+        """Return an entry of this rank's contents; raises CheckpointError if it holds states of other ranks."""
+        states: dict[str, Any] = (self.rank_state if key in self.rank_state else self.load_rank_state(0))[key]
+        if states and self.world_size != world_size:
+            raise CheckpointError(
+                f"checkpoint '{self.name}' holds {', '.join(states)} of {self.world_size} ranks; set workers.count:"
+                f" {self.world_size}"
+            )
+        return states
+
 
 class CheckpointContents(Protocol):
     """Contents of a checkpoint, except for hooks, random state and the run's position."""

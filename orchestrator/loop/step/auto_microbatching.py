@@ -53,14 +53,13 @@ class MicrobatchRunner(IterationRunner):
         """Compute a batch's gradients, in twice as many pieces each time that memory runs out on a rank."""
         state = self.state
         while True:
-            means, row, parts = self.means.snapshot(), dict(state.row), list[Timestamps]()
+            means, row, parts = self.means.copy(), dict(state.row), list[Timestamps]()
             reason = self._try_to_compute(batch, samples, start, parts)
             rank, cannot_split = self._agree_on_failure(reason is not None, count_rows(batch) <= self.microbatches)
             if rank is None:
                 state.row["microbatches"] = len(parts)
                 return parts
-            self.means.revert(means)
-            state.row, state.output, state.loss = row, None, None
+            self.means, state.row, state.output, state.loss = means, row, None, None
             clear()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
             if cannot_split:

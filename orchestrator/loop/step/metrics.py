@@ -28,13 +28,10 @@ class Means:
         self._totals[name] = self._totals.get(name, 0.0) + (total if count else 0.0)
         self._counts[name] = self._counts.get(name, 0) + count
 
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the sums and counts, for `revert`."""
-        return dict(self._totals), dict(self._counts)
-
-    def revert(self, snapshot: tuple[dict[str, Any], dict[str, int]]) -> None:
-        """Restore the sums and counts of a snapshot."""
-        self._totals, self._counts = snapshot
+    def copy(self) -> "Means":
+        copy = Means()
+        copy._totals, copy._counts = dict(self._totals), dict(self._counts)
+        return copy
 
     def state_dict(self) -> dict[str, list[float]]:
         return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
