@@ -67,7 +67,6 @@ class TensorBoard(Cleanup, CurveLogger):
         self._writer: SummaryWriter | None = None
         self._metrics: dict[str, float] = {}
         """Newest value of each metric in the table of hyperparameters."""
-        self._phases: tuple[str, ...] = PHASES
 
     def unsuitable(self, setup: Setup) -> str:
         if not (self.histograms.count or self.graph):
@@ -78,7 +77,6 @@ class TensorBoard(Cleanup, CurveLogger):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        self._phases = tuple(dict.fromkeys([*PHASES, *state.loaders]))
         after = self._axis_value(state) + 1
         self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=after, flush_secs=int(self.flush))
         _, start, _ = hparams(flatten(state.config), {})
@@ -121,7 +119,8 @@ class TensorBoard(Cleanup, CurveLogger):
             return
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        losses = {f"{_FIRST}/{phase}": values[tag] for phase in self._phases if (tag := f"{phase}/loss") in values}
+        phases = dict.fromkeys([*PHASES, *state.loaders])
+        losses = {f"{_FIRST}/{phase}": values[tag] for phase in phases if (tag := f"{phase}/loss") in values}
         curves = [Summary.Value(tag=tag, simple_value=value) for tag, value in {**losses, **values}.items()]
         self._write(Summary(value=curves), self._axis_value(state))
         if metrics:

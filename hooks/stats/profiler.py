@@ -1,12 +1,12 @@
 """Traces by torch's profiler."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import inf
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
 from hooks.hook import Cleanup, Needs, Priority, Setup
 from hooks.state import State
@@ -60,7 +60,8 @@ class Profiler(Cleanup):
     def __post_init__(self) -> None:
         self._profile: profile | None = None
         self._span = ExitStack()
-        self._begin, self._end = inf, inf
+        self._action: Callable[[int], ProfilerAction] = lambda iteration: ProfilerAction.NONE
+        """Function that returns torch's action in the iteration after so many."""
 
     def unsuitable(self, setup: Setup) -> str:
         for name, hook in setup.hooks.items():
@@ -73,10 +74,11 @@ class Profiler(Cleanup):
 
     def on_start(self, state: State) -> None:
         if state.rank in self.profiled_ranks:
-            self._begin, self._end = self._next_window(state.iteration)
+            periods = {"wait": self.wait, "warmup": self.warmup, "active": self.active}
+            self._action = schedule(skip_first=self.skip_first, repeat=self.repeat, **periods)
 
     def on_iteration_start(self, state: State) -> None:
-        if state.iteration >= self._begin and self._profile is None and state.phase == "train":
+        if state.phase == "train" and self._profile is None and self._action(state.iteration) != ProfilerAction.NONE:
             self._start(state)
         self._mark("data")
 
@@ -99,31 +101,19 @@ class Profiler(Cleanup):
         self._mark("")
         if self._profile is None or state.phase != "train":
             return
-        if state.iteration < self._end:
-            self._profile.step()
-            return
-        self.close()
-        self._begin, self._end = self._next_window(state.iteration)
-        if self.stop_after and self._begin == inf:
-            state.request_stop(f"the hook '{self.name}' has written its traces")
-
-    def _next_window(self, iteration: int) -> tuple[float, float]:
-        """Return the iterations at which the profiler starts and stops next; within a window, its remaining ones."""
-        cycle = self.wait + self.warmup + self.active
-        window = max(0, (iteration - self.skip_first) // cycle)
-        end = self.skip_first + (window + 1) * cycle
-        if end - iteration <= self.warmup:
-            window, end = window + 1, end + cycle
-        if self.repeat and window >= self.repeat:
-            return inf, inf
-        return max(iteration, end - self.active - self.warmup), end
+        self._profile.step()
+        if self._action(state.iteration) == ProfilerAction.NONE:
+            self.close()
+            end = self.skip_first + self.repeat * (self.wait + self.warmup + self.active)
+            if self.stop_after and state.iteration >= end:
+                state.request_stop(f"the hook '{self.name}' has written its traces")
 
     def _start(self, state: State) -> None:
         activities = self.activities or (("cpu", "cuda") if state.device.type == "cuda" else ("cpu",))
-        recorded = int(self._end) - state.iteration - self.warmup
+        first = state.iteration
         self._profile = profile(
             activities=[getattr(ProfilerActivity, activity.upper()) for activity in activities],
-            schedule=schedule(wait=0, warmup=self.warmup, active=recorded, repeat=1),
+            schedule=lambda step: self._action(first + step),
             on_trace_ready=lambda trace: _export(trace, state),
             record_shapes=self.record_shapes,
             profile_memory=self.profile_memory,
