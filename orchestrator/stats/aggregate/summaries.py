@@ -39,23 +39,16 @@ def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame
     """
     columns = _select_numeric_columns(rows, selected)
     names = [*columns]
-    extremes = {f"{end} {name}": f"{end}({columns[name]})" for end in ("min", "max") for name in names}
-    extremes_by_column = rows.aggregate(extremes).iloc[0]
-    table = pd.DataFrame(
-        {end: [extremes_by_column[f"{end} {name}"] for name in names] for end in ("min", "max")}, names, dtype=float
-    )
+    expressions = {f"{end} {name}": f"{end}({columns[name]})" for end in ("min", "max") for name in names}
+    extremes = rows.aggregate(expressions).to_numpy(dtype=float).reshape(2, -1)
+    table = pd.DataFrame(extremes.T, names, ["min", "max"])
     if selected is None:
-        table = table[table["max"].notna()]
+        table = table.dropna(subset=["max"])
     columns = {name: columns[name] for name in table.index}
     middle = rows.quantiles(columns, [0.5, 0.95])
-    summary = {
-        "min": table["min"],
-        "median": middle.loc[0.5],
-        "p95": middle.loc[0.95],
-        "max": table["max"],
-        "worst_rank": _find_worst_rank(rows, columns),
-    }
-    return pd.DataFrame(summary, index=table.index).rename_axis("column")
+    table["median"], table["p95"] = middle.loc[0.5], middle.loc[0.95]
+    table["worst_rank"] = _find_worst_rank(rows, columns)
+    return table[["min", "median", "p95", "max", "worst_rank"]].rename_axis("column")
 
 
 _LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {

@@ -1,14 +1,13 @@
 """Rows and hook costs of all ranks as DataFrames, without superseded ones."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
@@ -75,15 +74,12 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: i
 def sort_rows(rows: pa.Table) -> pa.Table:
     """Sort rows by phase (in the order they run), epoch, iteration, rank and attempt."""
     rows = rows.combine_chunks()
-    order = np.lexsort([_get_sort_keys(rows, name) for name in _ORDER[::-1] if name in rows.column_names])
+    keys = {name: rows[name] for name in _ORDER if name in rows.column_names}
+    if "phase" in keys:
+        phases = pa.array(sort_phases(pc.unique(keys["phase"]).to_pylist()), pa.string())
+        keys["phase"] = pc.index_in(keys["phase"], value_set=phases)
+    order = np.lexsort([key.to_numpy() for key in reversed(keys.values())])
     return rows.take(order) if (order[1:] < order[:-1]).any() else rows
-
-
-def _get_sort_keys(rows: pa.Table, name: str) -> NDArray[Any]:
-    column = rows[name]
-    if name == "phase":
-        column = pc.index_in(column, value_set=pa.array(sort_phases(pc.unique(column).to_pylist()), pa.string()))
-    return cast(NDArray[Any], column.to_numpy())
 
 
 def _to_frame(rows: pa.Table) -> pd.DataFrame:
