@@ -196,8 +196,8 @@ def draw_scatter(title: str, points: pd.DataFrame, front: Collection[str], note:
 def draw_parallel_coordinates(title: str, trials: pd.DataFrame, best: str | None, note: str = "") -> Markup:
     """Draw a line for each row through its columns, the best first. Worse ones are fainter.
 
-    Columns are numbers or text. A line ends where a trial has no value. These are plain lines because plotly's own
-    parallel coordinates need WebGL and `eval`, which the page forbids.
+    Columns are numbers or text. A line ends where a trial has no finite value. These are plain lines, because plotly's
+    own parallel coordinates need WebGL and `eval`, which the page forbids.
     """
     columns = [str(column) for column in trials.columns]
     scales = [_scale_heights(trials[name]) for name in columns]
@@ -249,6 +249,7 @@ def _scale_heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
         positions = np.array([steps.get(str(value), np.nan) for value in values], dtype=float)
         return positions, {steps[text]: text for text in shown}
     numbers = np.array(values, dtype=float)
+    numbers[np.isinf(numbers)] = np.nan
     is_log = _needs_log_axis(name, numbers)
     scaled = np.log(numbers) if is_log else numbers
     low, extent = np.nanmin(scaled), float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0

@@ -92,7 +92,7 @@ def diagnose(
     """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
 
     `hooks` are the hooks' costs. `failure_finding` describes how the run failed, and `epoch_iterations` is the
-    length of an epoch. Missing columns mean fewer findings.
+    length of an epoch. Missing columns, other than the key, mean fewer findings.
     """
     rows = stats if isinstance(stats, Rows) else Rows.wrap(stats)
     if not rows.total:

@@ -46,7 +46,9 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
     Medians ignore peaks that come and go.
     """
     read = f'{TRAINING} and "{column} known" > 0'
-    ends = rows.aggregate({"first": "min(first)", "last": "max(iteration)"}, where=read, table=rows.blocks)
+    ends = rows.aggregate({"first": "min(first)", "last": "max(iteration)"}, where=read, table=rows.blocks).dropna()
+    if ends.empty:
+        return
     first, last = (float(ends[name].iloc[0]) for name in ("first", "last"))
     begin = first + WARM_UP_SHARE * (last - first)
     stretch = f"floor({N_STRETCHES} * (iteration - {begin}) / ({last} - {begin} + 1))"

@@ -109,6 +109,13 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
     ]
 
 
+def test_parallel_coordinates_leave_out_infinite_values() -> None:
+    trials = pd.DataFrame({"loss": [1.0, 3.0, np.inf], "other": [1.0, 2.0, -np.inf]}, index=["t0", "t1", "t2"])
+    traces = charts_of(draw_parallel_coordinates("x", trials, "t0"))["x"]["data"]
+    heights = [np.array(trace["y"], dtype=float) for trace in reversed(traces)]
+    np.testing.assert_equal(heights, [[0, 0], [1, 1], [np.nan, np.nan]])
+
+
 def test_a_heat_map_has_its_unit_and_one_is_visible() -> None:
     groups = pd.IntervalIndex.from_tuples([(0, 0), (1, 4)], closed="both")
     grids = {

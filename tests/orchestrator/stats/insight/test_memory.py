@@ -120,3 +120,8 @@ def test_free_memory_and_missing_columns_give_no_finding() -> None:
 def test_allocator_retries_are_found() -> None:
     (finding,) = seen(training(2, 20, cuda_alloc_retries=[[0, 7]]))
     assert (finding.numbers["rank"], finding.numbers["retries"]) == (1, 7)
+
+
+def test_memory_that_was_not_read_in_training_is_no_finding() -> None:
+    """A column of memory that only the rows of another phase have."""
+    assert list(seen(training(2, rss_bytes=np.nan))) == []
