@@ -45,9 +45,6 @@ class Index:
         """Return the index with unwritten changes; raises DamagedFile."""
         return self._changed or read_index(self._storage)
 
-    def write(self, index: Mapping[str, Any]) -> None:
-        write_json(self._storage, INDEX, index)
-
     @contextmanager
     def edit(self) -> Iterator[dict[str, Any]]:
         """Yield the index for changes. The outermost of nested blocks writes it and deletes released checkpoints."""
@@ -63,7 +60,7 @@ class Index:
             released = _owned(before) - _owned(index)
             index["labels"] = {label: name for label, name in index["labels"].items() if name not in released}
             if index != before:
-                self.write(index)
+                write_json(self._storage, INDEX, index)
             for name in sorted(released):
                 self.defer(partial(self._storage.delete, name))
 
@@ -92,7 +89,7 @@ def _owned(index: Mapping[str, Any]) -> set[str]:
 def read_checkpoints(storage: Storage) -> tuple[dict[str, dict[str, Any]], dict[str, CheckpointError]]:
     """Return the manifests of the stored checkpoints, oldest first, and the errors of those with damaged manifests."""
     names = [name for name in storage.names() if not name.startswith(".")]
-    read = dict(zip(names, storage.map(partial(_read_manifest_or_error, storage), names), strict=True))
+    read = dict(zip(names, storage.map(partial(read_manifest_or_error, storage), names), strict=True))
     manifests = {name: manifest for name, manifest in read.items() if isinstance(manifest, dict)}
     errors = {name: error for name, error in read.items() if isinstance(error, CheckpointError)}
     positions = {name: Position.read(manifest["position"]) for name, manifest in manifests.items()}
@@ -100,27 +97,16 @@ def read_checkpoints(storage: Storage) -> tuple[dict[str, dict[str, Any]], dict[
     return {name: manifests[name] for name in by_age}, errors
 
 
-def list_checkpoints(storage: Storage, *, warn: bool = True) -> list[str]:
-    """Return the stored checkpoints, oldest first; damaged ones are skipped with a warning."""
-    manifests, errors = read_checkpoints(storage)
-    if warn:
-        for error in errors.values():
-            _log.warning("%s", error)
-        if manifests:
-            warn_lost_index(storage)
-    return [*manifests]
-
-
 def read_position(storage: Storage, name: str) -> Position | None:
     """Return the position of a checkpoint; None if it is missing, or with a warning if it is damaged."""
-    manifest = _read_manifest_or_error(storage, name)
+    manifest = read_manifest_or_error(storage, name)
     if isinstance(manifest, CheckpointError):
         _log.warning("%s", manifest)
         return None
     return Position.read(manifest["position"]) if manifest else None
 
 
-def _read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:
+def read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:
     """Return a checkpoint's manifest, or its error if it is damaged; None if there is no checkpoint."""
     try:
         return read_manifest(storage, name)

@@ -24,7 +24,7 @@ import torch
 
 from hooks.state import find_evaluation_label
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.index import INDEX, Index, list_checkpoints, read_checkpoints
+from orchestrator.checkpoint.index import INDEX, Index, read_checkpoints, read_manifest_or_error
 from orchestrator.checkpoint.manifest import (
     MANIFEST,
     Entries,
@@ -33,9 +33,8 @@ from orchestrator.checkpoint.manifest import (
     check_file,
     describe_difference,
     find_damage,
-    read_manifest,
 )
-from orchestrator.errors import CheckpointError, DamagedFile
+from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import seal
 
@@ -131,10 +130,10 @@ class CheckpointStore:
         else:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             retained = [name]
-        index = self.index.read()
-        owners = {owner: [item for item in owned if item in retained] for owner, owned in index["owners"].items()}
-        labels = {label: target for label, target in index["labels"].items() if is_own and target in retained}
-        self.index.write({**index, "owners": {**owners, "run": [name]}, "labels": labels})
+        with self.index.edit() as index:
+            owners = {owner: [item for item in owned if item in retained] for owner, owned in index["owners"].items()}
+            labels = {label: target for label, target in index["labels"].items() if is_own and target in retained}
+            index |= {"owners": {**owners, "run": [name]}, "labels": labels}
         for other in set(names) - set(retained):
             self.storage.delete(other)
         return name
@@ -182,7 +181,7 @@ class CheckpointStore:
 
     def list_names(self) -> list[str]:
         """Return the stored checkpoints with an intact manifest, oldest first."""
-        return list_checkpoints(self.storage, warn=False)
+        return [*read_checkpoints(self.storage)[0]]
 
     def find_latest(
         self,
@@ -254,14 +253,14 @@ class CheckpointStore:
 
     def read_manifest(self, name: str) -> dict[str, Any]:
         """Return a checkpoint's manifest; raises CheckpointError if it is missing or damaged."""
-        try:
-            return read_manifest(self.storage, name)
-        except FileNotFoundError:
+        manifest = read_manifest_or_error(self.storage, name)
+        if manifest is None:
             names = self.list_names()
             available = ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
-            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}") from None
-        except DamagedFile as error:
-            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
+            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}")
+        if isinstance(manifest, CheckpointError):
+            raise manifest
+        return manifest
 
     def read_position(self, name: str) -> Position:
         """Return the training progress at a checkpoint."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.index import list_checkpoints
+from orchestrator.checkpoint.index import read_checkpoints, warn_lost_index
 from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
@@ -305,7 +305,13 @@ class RunFolder:
 
     def list_checkpoints(self) -> list[str]:
         """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
-        return list_checkpoints(self.find_checkpoint_folder())
+        storage = self.find_checkpoint_folder()
+        manifests, errors = read_checkpoints(storage)
+        for error in errors.values():
+            _log.warning("%s", error)
+        if manifests:
+            warn_lost_index(storage)
+        return [*manifests]
 
     def log(self, text: str) -> None:
         if text:

@@ -70,7 +70,10 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     results = [_check(folder, path) for path in paths if not path.startswith(excluded)]
     yield from results
     if not any(result.is_damaged_or_missing for result in results):
-        yield from _find_missing_rows(folder)
+        # A file that is gone leaves no trace.
+        with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
+            if missing := "; ".join(_find_ranks_with_missing_rows(folder)):
+                yield CheckedFile("stats/", "missing", missing, _ROWS)
     yield from _find_missing_reports(folder)
     for path in _find_missing_files(folder, paths):
         yield CheckedFile(path, "missing", "the file does not exist", _ADVICE.get(path.rpartition("/")[2], _COPY))
@@ -177,14 +180,6 @@ def _find_missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str
     yield from (path for path in required if path not in paths)
 
 
-def _find_missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
-    """Yield a result if ranks have too few rows, because a file that is gone leaves no trace."""
-    with suppress(HookyardError):  # the results for run.json and attempt.json say so
-        # The reports of an evaluation carry the iteration of the evaluated checkpoint.
-        if not folder.read_metadata().evaluates and (missing := [*_find_ranks_with_missing_rows(folder)]):
-            yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
-
-
 def _find_missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
     """Yield a result if an epoch before a restored checkpoint has no report, because a lost line leaves no trace."""
     with suppress(HookyardError):  # the results for run.json and attempt.json say so
@@ -206,13 +201,16 @@ def _find_missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
 def _find_ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
     """Describe each rank with fewer training rows than iterations up to the last report or restored checkpoint.
 
-    Only rank 0 is known to have all iterations of a custom loop, and of the validation up to a checkpoint.
+    Only rank 0 is known to have all iterations of a custom loop, and of the validation up to a checkpoint. An
+    evaluation reports the iteration of the evaluated checkpoint.
     """
     from orchestrator.stats.read.query import Rows
     from orchestrator.stats.read.valid_rows import open_valid_rows
 
     attempts = folder.read_attempts()
-    if not attempts or any("/" in (attempt.checkpoint or "") for attempt in attempts[1:]):  # of another trial
+    if not attempts or folder.read_metadata().evaluates:
+        return
+    if any("/" in (attempt.checkpoint or "") for attempt in attempts[1:]):  # of another trial
         return
     last, starts = attempts[-1], [attempt.position.iteration for attempt in attempts]
     reported = [report["iteration"] for report in folder.read_reports() if report.get("attempt") == last.number]
