@@ -25,9 +25,6 @@ class RayShare:
         self._iterator, self._batches = iterator, batches
         self._options = {"batch_size": batch_size, "drop_last": drop_last, "device": "cpu"}
 
-    def set_epoch(self, epoch: int) -> None:
-        """Do nothing: a dataset with `random_shuffle` shuffles each pass."""
-
     def __iter__(self) -> Iterator[Any]:
         return iter(self._iterator.iter_torch_batches(**self._options))
 

@@ -1,9 +1,9 @@
 """The engine `train`: each run is a Ray Train job, with Train's fault tolerance."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from time import sleep
 from typing import Any
@@ -46,7 +46,11 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
     """Train one rank of a job; after each report, wait for the driver. Runs in Ray Train's workers."""
     if not ray.get(queue.should_train.remote()):
         return
-    world, folder = current_world(), RunFolder(assignment.location)
+    from ray.train.torch import get_device
+
+    context, folder = ray.train.get_context(), RunFolder(assignment.location)
+    rank, world_size, local_rank = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
+    world = World(rank=rank, world_size=world_size, local_rank=local_rank, device=get_device())
     if world.is_master:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
     earlier_reports = 0
@@ -64,19 +68,6 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
                     return
     except BaseException as error:
         raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every error of user code
-
-
-def current_world() -> World:
-    """Return this worker's `World`. Runs in Ray Train's workers."""
-    from ray.train.torch import get_device
-
-    context = ray.train.get_context()
-    return World(
-        rank=context.get_world_rank(),
-        world_size=context.get_world_size(),
-        local_rank=context.get_local_rank(),
-        device=get_device(),
-    )
 
 
 def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
@@ -116,11 +107,42 @@ class TrainJobs:
         self._job = self._threads.submit(self._train, self._queue, assignment, experiment)
 
     def _train(self, queue: Any, assignment: Assignment, experiment: Experiment) -> None:
-        try:
-            fit(partial(train_and_report, queue), assignment, experiment, lean=self._lean)
-        finally:
-            remove_placement_group_of(RunFolder(assignment.location))
-            ray.get(queue.close.remote())
+        """Run a worker group to its end, and restart it from its last checkpoint when a worker dies.
+
+        Raises RunError with the message of the rank that failed first; a user error is not retried.
+        """
+        from ray.train.torch import TorchTrainer
+
+        workers, folder = experiment.workers, RunFolder(assignment.location)
+        with ExitStack() as on_exit:
+            on_exit.callback(lambda: ray.get(queue.close.remote()))
+            on_exit.callback(remove_placement_group_of, folder)
+            on_exit.callback(folder.storage.delete, SCRATCH)
+            trainer = (without_extra_actors(TorchTrainer) if self._lean else TorchTrainer)(
+                partial(train_and_report, queue),
+                train_loop_config=assignment,
+                scaling_config=ScalingConfig(
+                    num_workers=(workers.min_count, workers.max_count)
+                    if workers.min_count < workers.max_count
+                    else workers.max_count,
+                    use_gpu=bool(workers.gpu),
+                    resources_per_worker=workers.bundle(),
+                ),
+                run_config=RunConfig(
+                    # A new name for each attempt, so that Ray does not restore its own state of an earlier one.
+                    name=f"ray-{uuid.uuid4().hex[:8]}",
+                    storage_path=f"{folder.storage.root}/{SCRATCH}",
+                    storage_filesystem=folder.storage.filesystem,
+                    callbacks=[OnFailure(assignment.mailbox, assignment.location)],
+                    failure_config=FailureConfig(
+                        max_failures=experiment.max_failures, controller_failure_limit=3 if self._lean else _STARTS
+                    ),
+                ),
+            )
+            try:
+                trainer.fit()
+            except TrainingFailedError as error:
+                raise first_failure(error, folder) from error
 
     def next(self) -> Report | None:
         """Let the job train to its next report. Raises the job's failure after Train's own retries."""
@@ -150,45 +172,6 @@ class TrainJobs:
         ray.get(self._queue.end.remote())
         wait([self._job])
         self._job = self._queue = None
-
-
-def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment: Experiment, *, lean: bool) -> None:
-    """Run a worker group to its end, and restart it from its last checkpoint when a worker dies.
-
-    Runs in the driver or in a trial's process. Raises RunError with the message of the rank that failed first; a user
-    error is not retried.
-    """
-    from ray.train.torch import TorchTrainer
-
-    workers = experiment.workers
-    folder = RunFolder(assignment.location)
-    trainer = (without_extra_actors(TorchTrainer) if lean else TorchTrainer)(
-        train,
-        train_loop_config=assignment,
-        scaling_config=ScalingConfig(
-            num_workers=(workers.min_count, workers.max_count)
-            if workers.min_count < workers.max_count
-            else workers.max_count,
-            use_gpu=bool(workers.gpu),
-            resources_per_worker=workers.bundle(),
-        ),
-        run_config=RunConfig(
-            # A new name for each attempt, so that Ray does not restore its own state of an earlier one.
-            name=f"ray-{uuid.uuid4().hex[:8]}",
-            storage_path=f"{folder.storage.root}/{SCRATCH}",
-            storage_filesystem=folder.storage.filesystem,
-            callbacks=[OnFailure(assignment.mailbox, assignment.location)],
-            failure_config=FailureConfig(
-                max_failures=experiment.max_failures, controller_failure_limit=3 if lean else _STARTS
-            ),
-        ),
-    )
-    try:
-        trainer.fit()
-    except TrainingFailedError as error:
-        raise first_failure(error, folder) from error
-    finally:
-        folder.storage.delete(SCRATCH)
 
 
 def remove_placement_group_of(run: RunFolder) -> None:
