@@ -5,7 +5,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from difflib import get_close_matches
 from linecache import getlines
 from typing import Any, NamedTuple
@@ -84,15 +83,16 @@ def find_wrong_arguments(task: Task) -> Iterator[Problem]:
         if not callable(method) or getattr(method, "__func__", None) is declared:
             continue
         expected = list(inspect.signature(declared).parameters)[1:]
-        with suppress(ValueError):  # a method in C has no signature
+        try:
             signature = inspect.signature(method)
             # Keys of the experiment give these methods their other arguments.
             bind = signature.bind_partial if name in ("train", "optimizer", "scheduler") else signature.bind
-            try:
-                bind(*expected)
-            except TypeError:
-                message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)}), got"
-                yield Problem("task", f"{message} ({', '.join(signature.parameters)}){find_source_location(method)}")
+            bind(*expected)
+        except TypeError:
+            message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)}), got"
+            yield Problem("task", f"{message} ({', '.join(signature.parameters)}){find_source_location(method)}")
+        except ValueError:  # a method in C has no signature
+            continue
 
 
 class BuiltHook(NamedTuple):
