@@ -15,8 +15,8 @@ class PerfStats(Hook):
 
     Turns on the loop's clock, which puts its spans (`data_wait_s`, `forward_s`, `step_s` and others) into each row. A
     report has `<phase>/samples_per_s` and `<phase>/iteration_s`, from the wall time of the phase and the samples in its
-    batches, so they hold with accumulation and changing batch sizes. Each rank measures itself. Source: VISSL
-    LogPerfTimeMetricsHook, MMEngine IterTimerHook.
+    batches, so they hold with accumulation and changing batch sizes. After a resume they cover the rest of the phase.
+    Each rank measures itself. Source: VISSL LogPerfTimeMetricsHook, MMEngine IterTimerHook.
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH

@@ -213,10 +213,9 @@ class TrainingLoop(ABC):
 
     def save_if_requested(self) -> None:
         """Save a checkpoint if a hook has requested one; collective."""
-        if not self.state.checkpoint_reasons:
-            return
-        self.state.checkpoint_reasons.clear()
-        self.start_save()
+        if self.state.checkpoint_reasons:
+            self.state.checkpoint_reasons.clear()
+            self.start_save()
 
     def start_save(self) -> None:
         """Save a checkpoint, or start saving it in the background; collective."""

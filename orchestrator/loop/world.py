@@ -47,7 +47,6 @@ class World:
 
     @property
     def is_master(self) -> bool:
-        """True on global rank 0."""
         return self.rank == 0
 
     def number_on_nodes(self) -> None:
@@ -71,7 +70,6 @@ class World:
         return values[0]
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         if self.world_size > 1:
             dist.barrier(group=self._group)
 

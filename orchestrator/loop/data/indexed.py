@@ -1,6 +1,6 @@
 """Map-style data, whose position in an epoch is a number of samples. Runs in workers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,12 +23,8 @@ _BATCH = "a batch made from the samples"
 
 
 @runtime_checkable
-class Loader(Protocol):
+class Loader(Iterable[Any], Sized, Protocol):
     """An iterable of batches with a length."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def __len__(self) -> int: ...
 
 
 class Indexed(PhaseData):

@@ -37,7 +37,6 @@ class RowWriter:
         self._recorder.sync()
 
     def close(self) -> None:
-        """Flush everything and close the files."""
         self._record(self._cursor.stage + 1)
         self._recorder.close()
 
