@@ -15,8 +15,6 @@ from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.run_status import LiveRun, RunView
 
-SETTLED = {*COMPLETE, "interrupted"}
-"""Statuses of trials that change only when the sweep is resumed. Tune may retry a failed trial."""
 RESUMABLE = ("interrupted", "lost")
 """Statuses of trials that a resume of the sweep continues."""
 
@@ -178,7 +176,8 @@ class LiveSweep:
             run=run.read_view() if metadata.status == "running" else None,
             attempt_share=1.0 if metadata.status == "running" else _compute_attempt_share(run.folder, reports),
         )
-        if view.status in SETTLED or (view.status == "failed" and metadata.is_user_error):
+        # Until a resume, these do not change. Tune may retry a trial that failed for another reason.
+        if view.status in (*COMPLETE, "interrupted") or (view.status == "failed" and metadata.is_user_error):
             self._settled[name] = view
             del self._runs[name]
         return view
