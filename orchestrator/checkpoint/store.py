@@ -76,10 +76,7 @@ class CheckpointStore:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
     def choose_name(self, name: str) -> str:
-        """Return a name to write to: `name`, or an unused variant on an object store, which cannot replace a folder.
-
-        Master only.
-        """
+        """Return `name`, or an unused variant on an object store, which cannot replace a folder. Master only."""
         if self.storage.local:
             return name
         names = chain([name], (f"{name}-{number}" for number in count(2)))

@@ -121,10 +121,7 @@ class Claim:
         return self.fencing_token, self.name
 
     def is_alive(self, files: Mapping[str, FileState], now: float | None) -> bool:
-        """Check the process of a driver on this machine, and the age of the claim otherwise.
-
-        `now` is the current time on the store's clock.
-        """
+        """Check the process of a driver on this machine; otherwise the claim's age at `now`, by the store's clock."""
         if self.state == "released":
             return False
         if self.driver.is_this():

@@ -1,7 +1,7 @@
 """Checks the checksums of all files of a run, or of a sweep and its trials. Needs neither Ray nor torch."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, check_index
-from orchestrator.checkpoint.manifest import MANIFEST, Position, Stage, check_file, check_manifest
+from orchestrator.checkpoint.manifest import MANIFEST, Stage, check_file, check_manifest
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
@@ -69,12 +69,8 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     excluded = (*_RUNS, f"{CLAIMS}/", "checkpoints/")
     results = [_check(folder, path) for path in paths if not path.startswith(excluded)]
     yield from results
-    if not any(result.is_damaged_or_missing for result in results):
-        # A file that is gone leaves no trace.
-        with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
-            if missing := "; ".join(_find_ranks_with_missing_rows(folder)):
-                yield CheckedFile("stats/", "missing", missing, _ROWS)
-    yield from _find_missing_reports(folder)
+    has_intact_files = not any(result.is_damaged_or_missing for result in results)
+    yield from _find_lost_content(folder, has_intact_files=has_intact_files)
     for path in _find_missing_files(folder, paths):
         yield CheckedFile(path, "missing", "the file does not exist", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
@@ -180,40 +176,38 @@ def _find_missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str
     yield from (path for path in required if path not in paths)
 
 
-def _find_missing_reports(folder: RunFolder) -> Iterator[CheckedFile]:
-    """Yield a result if an epoch before a restored checkpoint has no report, because a lost line leaves no trace."""
-    with suppress(HookyardError):  # the results for run.json and attempt.json say so
-        metadata, attempts = folder.read_metadata(), folder.read_attempts()
+def _find_lost_content(folder: RunFolder, *, has_intact_files: bool) -> Iterator[CheckedFile]:
+    """Yield results for missing rows and reports. A file or line that is gone leaves no other trace."""
+    with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
+        attempts = folder.read_attempts()
+        # An evaluation reports the iteration of the evaluated checkpoint.
+        if not attempts or folder.read_metadata().evaluates:
+            return
+        if any("/" in (attempt.checkpoint or "") for attempt in attempts[1:]):  # of another trial, with its reports
+            return
+        reports = folder.read_reports()
+        if has_intact_files and (missing := "; ".join(_find_ranks_with_missing_rows(folder, attempts, reports))):
+            yield CheckedFile("stats/", "missing", missing, _ROWS)
+        first, *ends = (attempt.position.epoch - (attempt.position.stage in _UNREPORTED) for attempt in attempts)
+        unreported = {*range(first, max(ends, default=0))} - {report.get("epoch") for report in reports}
         # A custom loop, which has no order, may report at any time.
-        if metadata.evaluates or not all(attempt.order for attempt in attempts):
-            return
-        # A checkpoint of another trial, and its reports, are not in this folder.
-        if any("/" in (attempt.checkpoint or "") for attempt in attempts):
-            return
-        positions = [attempt.position for attempt in attempts]
-        first, *ends = (position.epoch - (position.stage in _UNREPORTED) for position in positions or [Position()])
-        reported = {report.get("epoch") for report in folder.read_reports()}
-        if missing := {*range(first, max(ends, default=0))} - reported:
-            epochs = ", ".join(map(str, sorted(missing)))
+        if unreported and all(attempt.order for attempt in attempts):
+            epochs = ", ".join(map(str, sorted(unreported)))
             yield CheckedFile(REPORTS, "missing", f"no report of epoch {epochs}", _ADVICE[REPORTS])
 
 
-def _find_ranks_with_missing_rows(folder: RunFolder) -> Iterator[str]:
+def _find_ranks_with_missing_rows(
+    folder: RunFolder, attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
     """Describe each rank with fewer training rows than iterations up to the last report or restored checkpoint.
 
-    Only rank 0 is known to have all iterations of a custom loop, and of the validation up to a checkpoint. An
-    evaluation reports the iteration of the evaluated checkpoint.
+    Only rank 0 is known to have all iterations of a custom loop, and of the validation up to a checkpoint.
     """
     from orchestrator.stats.read.query import Rows
     from orchestrator.stats.read.valid_rows import open_valid_rows
 
-    attempts = folder.read_attempts()
-    if not attempts or folder.read_metadata().evaluates:
-        return
-    if any("/" in (attempt.checkpoint or "") for attempt in attempts[1:]):  # of another trial
-        return
     last, starts = attempts[-1], [attempt.position.iteration for attempt in attempts]
-    reported = [report["iteration"] for report in folder.read_reports() if report.get("attempt") == last.number]
+    reported = [report["iteration"] for report in reports if report.get("attempt") == last.number]
     ends = [*(min(starts[number:]) for number in range(1, len(starts))), max([starts[-1], *filter(None, reported)])]
     required: Counter[tuple[int, str]] = Counter()
     required[0, "val"] = last.position.val_iterations - attempts[0].position.val_iterations
