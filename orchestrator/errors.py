@@ -1,4 +1,17 @@
-"""The errors of Hookyard. A UsageError ends a command with exit code 2, all others with 1."""
+"""The errors of Hookyard.
+
+HookyardError
+├── UsageError          a wrong call: a name that exists, a flag that does not fit (exit code 2)
+│   ├── ConfigError     a wrong YAML file or override: every problem with its line (exit code 2)
+│   ├── TaskError       a method of the task returns what the loop cannot use (exit code 2)
+│   └── MetricMissing   a trial's reports lack the sweep's metric (exit code 2)
+├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
+├── StorageError        a storage is unreachable or refuses access (exit code 1; 2 if nothing was started)
+│   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
+└── RunError            a run failed (exit code 1)
+    ├── RankMismatch    the ranks do not run the same plan
+    └── LeaseLost       another driver has taken over the run
+"""
 
 import dis
 from collections.abc import Callable, Iterable, Sequence
@@ -112,7 +125,7 @@ class CheckpointError(HookyardError):
 
 
 class StorageError(HookyardError):
-    """A storage is unreachable for too long, or refuses access; exit code 2 if nothing was started."""
+    """A storage is unreachable for too long, or refuses access."""
 
 
 MISSING = "it is missing"

@@ -1,11 +1,13 @@
 """Load an experiment from a YAML file or plain data, and convert it back. Runs in the driver."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config.checks.sweep_check import check_sweep
+from orchestrator.config.checks.unreached import find_unreached_settings
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
@@ -14,6 +16,8 @@ from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError, collect_problems, shorten
 from orchestrator.storage.stored_data import warn_once
 
+_log = logging.getLogger("hookyard")
+
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment or a sweep, apply `key=value` overrides, and check everything.
@@ -21,7 +25,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     Imports the task and hooks; the file's folder and the current one are searched too. Raises ConfigError with every
     problem's location.
     """
-    return _check(*_read(Path(path), overrides))
+    return _check_and_warn(*_read(Path(path), overrides))
 
 
 def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -29,7 +33,7 @@ def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     from orchestrator.config.checks.data import check_data
 
     source, document = _read(Path(path), overrides)
-    experiment = _check(source, document)
+    experiment = _check_and_warn(source, document)
     if problems := check_data(experiment, resolve(source).task):
         raise ConfigError(document.sort(problems))
     return experiment
@@ -62,7 +66,7 @@ def check_experiment(experiment: object) -> Experiment:
     """Return an experiment made in Python, checked and with its defaults; may raise ConfigError or UsageError."""
     if not isinstance(experiment, Experiment):
         raise UsageError(f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}")
-    return experiment if experiment._is_resolved else _check(experiment.source, Document({}))
+    return experiment if experiment._is_resolved else _check_and_warn(experiment.source, Document({}))
 
 
 def apply_edits(source: ExperimentSource, text: str) -> Experiment:
@@ -86,6 +90,13 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
 def to_yaml(experiment: Experiment) -> str:
     """Return the resolved experiment as YAML, ready to run again."""
     return dump_yaml(to_dict(experiment))
+
+
+def _check_and_warn(source: ExperimentSource, document: Document) -> Experiment:
+    experiment = _check(source, document)
+    for warning in find_unreached_settings(experiment):
+        _log.warning("%s", warning)
+    return experiment
 
 
 def _check(source: ExperimentSource, document: Document) -> Experiment:

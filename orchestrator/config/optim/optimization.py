@@ -99,13 +99,13 @@ def check_optimization(experiment: Experiment, task: type[Task], hooks: Mapping[
 
 
 def _explain_unused_rate(optimization: Optimization) -> str | None:
-    """Return why the rate of one of torch's optimizers has no effect, if its scheduler sets the rate."""
-    scheduler = optimization.scheduler
-    if not isinstance(scheduler, Component) or optimization.optimizer.type in ("", FROM_TASK):
+    """Return why the rate of one of torch's optimizers has no effect, if all its schedulers set the rate."""
+    entries = list(optimization.schedulers.values())
+    if not entries or optimization.optimizer.type in ("", FROM_TASK):
         return None
-    argument = RATES.get(scheduler.type)
-    is_set = argument in scheduler.arguments
-    return f"has no effect with {scheduler.type}, whose {argument} sets the learning rate" if is_set else None
+    if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
+        return None
+    return f"has no effect with {entries[0].type}, whose {RATES[entries[0].type]} sets the learning rate"
 
 
 def _check_momentum(optimization: Optimization) -> Iterator[Problem]:

@@ -39,6 +39,12 @@ def test_validate_prints_a_command_that_runs_one_step(file: str, tmp_path: Path)
     assert (run.config["seed"], run.metrics["step"].max()) == (3, 1)
 
 
+def test_validate_warns_of_a_hook_that_never_begins(file: str, caplog: pytest.LogCaptureFixture) -> None:
+    result = CliRunner().invoke(app, ["validate", file, "hooks.ema.begin=7"])
+    assert result.exit_code == 0
+    assert caplog.messages == ["hooks.ema.begin: 7 epochs is never reached, because the run ends after 1 epoch"]
+
+
 def test_every_interval_is_shown_with_its_unit(file: str) -> None:
     given = ["hooks.ema.every=3", "hooks.console.every=7", "hooks.checkpoint.every=2", "validate_every=4 steps"]
     result = CliRunner().invoke(app, ["validate", file, *given])
