@@ -50,11 +50,7 @@ def ls(
         raise UsageError(f"the folder {storage} does not exist; --storage names the folder that holds the runs")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}")
-    selected = [
-        (folder, run)
-        for folder, run in listed
-        if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)
-    ]
+    selected = [run for run in listed if not names or any(fnmatchcase(run[0].name, name) for name in names)]
     for _, run in selected:
         if isinstance(run, DamagedFile):
             echo(str(run), err=True)

@@ -205,21 +205,14 @@ def _compute_saved_seconds(trials: pd.DataFrame) -> float:
 def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """Summarize the trials of a sweep, which come the best first."""
     from orchestrator.runs.best import make_usage_hint
-    from orchestrator.sweeps.results.analysis import (
-        MIN_TRIALS,
-        aggregate_repeats,
-        find_pareto_front,
-        make_configurations_table,
-        make_importance_table,
-        select_candidates,
-    )
+    from orchestrator.sweeps.results import analysis
 
     metric, mode = sweep.objective
-    values: Any = select_candidates(trials, metric)[metric] if metric in trials else ()
+    values: Any = analysis.select_candidates(trials, metric)[metric] if metric in trials else ()
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
-    units = aggregate_repeats(trials, metric, mode, sweep.aggregate)
-    importance = make_importance_table(units, metric) if len(units) >= MIN_TRIALS else None
+    units = analysis.aggregate_repeats(trials, metric, mode, sweep.aggregate)
+    importance = analysis.make_importance_table(units, metric) if len(units) >= analysis.MIN_TRIALS else None
     shared_training = None
     if "leader" in trials:
         followers = trials[trials["leader"].notna() & (trials["leader"] != trials.index)]
@@ -237,7 +230,7 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
         "configurations": (
-            make_configurations_table(trials, metric, mode, sweep.aggregate).reset_index().to_dict("records")
+            analysis.make_configurations_table(trials, metric, mode, sweep.aggregate).reset_index().to_dict("records")
             if has_repeats
             else []
         ),
@@ -245,7 +238,7 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "use": make_usage_hint(sweep.folder, "best", sweep.trial(str(best)).folder) if has_checkpoint else None,
         "importance": {} if importance is None else importance["importance"].to_dict(),
         "importance_spread": {} if importance is None else importance["spread"].to_dict(),
-        "pareto": [*find_pareto_front(trials, dict(sweep.objectives)).index] if has_front else [],
+        "pareto": [*analysis.find_pareto_front(trials, dict(sweep.objectives)).index] if has_front else [],
     }
 
 

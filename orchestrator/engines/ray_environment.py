@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,25 +147,16 @@ class Ray:
             return ray
         from orchestrator.private_api.ray_core import DriversImportPath, with_few_processes
 
-        common = {
-            "log_to_driver": False,
-            "logging_level": "ERROR",
-            "job_config": DriversImportPath(on_this_machine=not self.address),
-        }
+        options: dict[str, Any] = {"address": self.address, **self._environment}
+        if not self.address:
+            options = {"address": "local", "include_dashboard": False, "object_store_memory": 200 * 2**20}
+            options |= self._options
+        job = DriversImportPath(on_this_machine=not self.address)
         try:
-            with _same_sigterm_handler():
+            with _same_sigterm_handler(), nullcontext() if self.address else with_few_processes():
                 if self.address:
                     _connect(self.address)
-                    ray.init(address=self.address, **common, **self._environment)
-                else:
-                    with with_few_processes():
-                        ray.init(
-                            address="local",
-                            include_dashboard=False,
-                            object_store_memory=200 * 2**20,
-                            **common,
-                            **self._options,
-                        )
+                ray.init(log_to_driver=False, logging_level="ERROR", job_config=job, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             if not self.address:
                 raise RunError(f"could not start Ray on this machine: {error}") from error
