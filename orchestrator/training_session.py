@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -128,19 +128,22 @@ class _Call:
         self._reports: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self._taken: SimpleQueue[None] = SimpleQueue()
         self._has_ended = False
+        self._error: BaseException | None = None
+        # A daemon, so that a process can end whose loop has failed between two reports.
+        self._thread = Thread(target=self._run, name="train", daemon=True)
 
     def reports(self) -> Generator[Mapping[str, Any], None, None]:
-        with ThreadPoolExecutor(1, "train") as pool:
-            result = pool.submit(self._run)
-            result.add_done_callback(lambda _: self._reports.put(None))
-            try:
-                while (metrics := self._reports.get()) is not None:
-                    yield metrics
-                    self._taken.put(None)
-            finally:
-                self._has_ended = True
+        self._thread.start()
+        try:
+            while (metrics := self._reports.get()) is not None:
+                yield metrics
                 self._taken.put(None)
-        result.result()
+        finally:
+            self._has_ended = True
+            self._taken.put(None)
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         if not self._has_ended:
@@ -150,8 +153,15 @@ class _Call:
             raise _Ended
 
     def _run(self) -> None:
-        if self._device.type == "cuda":
-            import torch
+        try:
+            if self._device.type == "cuda":
+                import torch
 
-            torch.cuda.set_device(self._device)  # per thread
-        self._call()
+                torch.cuda.set_device(self._device)  # per thread
+            self._call()
+        except _Ended:
+            pass
+        except BaseException as error:  # `reports` raises it
+            self._error = error
+        finally:
+            self._reports.put(None)

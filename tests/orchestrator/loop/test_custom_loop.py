@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -326,6 +329,19 @@ def test_loop_with_callbacks_waits_while_a_report_is_handled() -> None:
 
     with pytest.raises(IndexError):
         next(loop_of(fails).run())
+
+
+def test_process_ends_although_a_trainer_waits_for_a_failed_loop() -> None:
+    code = """
+        import torch
+        from orchestrator.training_session import _Call
+        call = _Call(lambda: call.report({"train/loss": 1.0}), torch.device("cpu"))
+        reports = call.reports()
+        next(reports)
+        1 / 0
+    """
+    ended = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, timeout=60)
+    assert "ZeroDivisionError" in ended.stderr
 
 
 def yields(*reports: Any) -> Callable[[TrainingSession], Iterator[Any]]:
