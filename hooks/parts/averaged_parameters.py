@@ -128,13 +128,17 @@ class Snapshots:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save; the checkpoint's own name is not known yet."""
-        return {"numbers": dict(self._numbers), "requested": self._requested}
+        return {"numbers": self._numbers, "requested": self._requested}
 
-    def restore(self, state: State, owner: str, record: Mapping[str, Any], name: str) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._numbers, self._requested = state["numbers"], state["requested"]
+
+    def restore(self, state: State, owner: str, name: str) -> None:
         """Continue from the checkpoint `name`: drop later snapshots, and the names of deleted ones."""
-        kept = {**record["numbers"], **({name: record["requested"]} if record["requested"] is not None else {})}
+        known = {**self._numbers, **({} if self._requested is None else {name: self._requested})}
         stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
-        self._numbers = {snapshot: number for snapshot, number in kept.items() if snapshot in stored}
+        self._numbers = {snapshot: number for snapshot, number in known.items() if snapshot in stored}
+        self._requested = None
         self._retain(state, owner)
 
     def _retain(self, state: State, owner: str) -> None:

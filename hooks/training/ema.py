@@ -75,6 +75,7 @@ class EMA(Hook):
     collective: ClassVar[bool] = True
     keeps_record: ClassVar[bool] = True
     mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "every"})
+    state_fields: ClassVar[tuple[str, ...]] = ("_updates", "_last_steps", "_stds", "_snapshots")
 
     def __post_init__(self) -> None:
         if self.average in ("stochastic", "power") and self.decay not in (0, EMA.decay):
@@ -82,8 +83,6 @@ class EMA(Hook):
         self._stds = self._check_stds()
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
-        self._loaded_state: Mapping[str, Any] = {}
-        """State of the restored checkpoint; empty in a new run."""
         if self.device is not None:
             torch.device(self.device)  # raises for a name that torch does not know
         self._updates: Counter[str] = Counter()
@@ -110,19 +109,19 @@ class EMA(Hook):
     # Events
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        entry, hook_state = checkpoint.get(self._label), self._loaded_state
+        entry = checkpoint.get(self._label)
         if entry is None:
             return
-        if hook_state["updates"]:
+        if self._updates:
             self._init_averages(state.module)
             values = {**entry["model"], **entry["exact"], **self._rank_buffers}
             self._averages[0].restore(values)
             for name, (_, average) in self._buffers.items():
                 restore_average(name, average, average, values)
-            self._updates, self._last_steps = Counter(hook_state["updates"]), dict(hook_state["steps"])
+        for std, further in zip(self._stds[1:], self._averages[1:], strict=False):
+            further.restore(entry["further"][str(std)])
         if self._stds:
-            self._restore_power(entry)
-            self._snapshots.restore(state, self._label, hook_state["snapshots"], checkpoint.get("name", ""))
+            self._snapshots.restore(state, self._label, checkpoint["name"])
 
     def on_start(self, state: State) -> None:
         if self.evaluate == "raw":
@@ -192,26 +191,14 @@ class EMA(Hook):
         others = zip(self._stds[1:], self._averages[1:], strict=False)
         return {"averaged": averaged, "further": {str(std): average.by_name() for std, average in others}}
 
-    def _restore_power(self, entry: Mapping[str, Any]) -> None:
-        saved_stds = self._loaded_state["std"]
-        if saved_stds != self._stds:
-            raise SettingError(
-                f"std: must be {', '.join(map(str, saved_stds)) or 'none'}, as in the checkpoint, got"
-                f" {', '.join(map(str, self._stds))}; `hookyard average` computes other values from its snapshots"
-            )
-        for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
-            average.restore(entry["further"][str(std)])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "updates": dict(self._updates),
-            "steps": dict(self._last_steps),
-            "std": self._stds,
-            "snapshots": self._snapshots.state_dict(),
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._loaded_state = state
+        if state["stds"] != self._stds:
+            saved, own = (", ".join(map(str, stds)) or "none" for stds in (state["stds"], self._stds))
+            raise SettingError(
+                f"std: must be {saved}, as in the checkpoint, got {own}; `hookyard average` computes other values from"
+                " its snapshots"
+            )
+        super().load_state_dict(state)
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"buffers": {name: average for name, (_, average) in self._buffers.items()}} if self._buffers else {}

@@ -108,9 +108,9 @@ def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
     by_step: dict[int, tuple[str, list[Term]]] = {}
     for name in store.list_names():
         state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.read_manifest(name)["files"] else None
-        if state and state["steps"]:
-            step = state["steps"][""]
-            by_step[step] = name, [Term(name, step, std) for std in state["std"]]
+        if state and state["last_steps"]:
+            step = state["last_steps"][""]
+            by_step[step] = name, [Term(name, step, std) for std in state["stds"]]
     return dict(by_step.values())
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
+from hooks.errors import HookError
 from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
@@ -306,10 +307,13 @@ class CheckpointSaver:
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
         for hook_name, hook in self.restored_hooks.items():
-            if hook_name in checkpoint["hooks"]:
-                hook.load_state_dict(checkpoint["hooks"][hook_name])
-            if rank_state["hooks"].get(hook_name):
-                hook.load_rank_state_dict(rank_state["hooks"][hook_name])
+            try:
+                if hook_name in checkpoint["hooks"]:
+                    hook.load_state_dict(checkpoint["hooks"][hook_name])
+                if rank_state["hooks"].get(hook_name):
+                    hook.load_rank_state_dict(rank_state["hooks"][hook_name])
+            except Exception as error:
+                raise HookError.from_error(hook_name, "load_state_dict", error) from error
         self.last_path, self.last_step = self.store.get_path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 

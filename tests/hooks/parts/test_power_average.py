@@ -101,7 +101,8 @@ def test_resume_keeps_the_snapshots_of_an_uninterrupted_run(cut: int) -> None:
     run_loop(first, state, range(cut + 1, 100))
     state.checkpoints.retain("ema", [*expected[cut], "90", "100"])  # type: ignore[union-attr]
     again = Snapshots(Interval(10, "steps"), 4)
-    again.restore(state, "ema", record, str(cut))
+    again.load_state_dict(record)
+    again.restore(state, "ema", str(cut))
     assert state.checkpoints.list_names() == expected[cut]  # type: ignore[union-attr]
     assert run_loop(again, state, range(cut + 1, 201)) == {
         step: names for step, names in expected.items() if step > cut

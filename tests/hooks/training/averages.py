@@ -54,7 +54,12 @@ def through_a_file(value: Any) -> Any:
 
 
 def checkpoint_of(hook: EMA, state: State) -> dict[str, Any]:
-    checkpoint = {"model": state.module.state_dict(), "hook": hook.state_dict(), "rank": hook.rank_state_dict()}
+    checkpoint = {
+        "name": "last",
+        "model": state.module.state_dict(),
+        "hook": hook.state_dict(),
+        "rank": hook.rank_state_dict(),
+    }
     hook.on_save(state, checkpoint)
     return dict(through_a_file(checkpoint))
 
@@ -63,7 +68,8 @@ def resume(hook: EMA, module: nn.Module, checkpoint: dict[str, Any], **fields: A
     """What the loop does: model, hook's state, on_load, on_start."""
     module.load_state_dict(checkpoint["model"])
     state = new_state(module, **fields)
-    hook.load_state_dict(checkpoint["hook"])
+    if checkpoint["hook"]:
+        hook.load_state_dict(checkpoint["hook"])
     if checkpoint["rank"]:
         hook.load_rank_state_dict(checkpoint["rank"])
     hook.on_load(state, checkpoint)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
-from hooks import Hook, Interval, State
+from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
@@ -179,6 +179,16 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> Non
     first.save()
     other = Loop(Points(batch_norm=True), experiment(), {}, RunContext(store=store))
     with pytest.raises(UsageError, match=r"'epoch-0001' does not fit this experiment: .* missing: .*running_mean"):
+        other.restore("epoch-0001")
+
+
+def test_checkpoint_that_does_not_fit_a_hook_is_refused_by_the_hook_s_name(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    first = Loop(Points(), experiment(), {"mean": EMA(average="power", std=0.1)}, RunContext(store=store))
+    next(first.run())
+    first.save()
+    other = Loop(Points(), experiment(), {"mean": EMA(decay=0.9)}, RunContext(store=store))
+    with pytest.raises(HookError, match=r"hooks\.mean\.std: must be 0\.1, as in the checkpoint, got none"):
         other.restore("epoch-0001")
 
 
