@@ -13,16 +13,12 @@ from orchestrator.stats.aggregate.quantities import is_number
 class Divergence:
     """A loss or metric that is no longer finite."""
 
-    metric: str
-    value: float
-    """Value in the last report."""
     step: int
     """Step of the first report from which on the metric is not finite."""
-    epoch: int
-    """Epoch of that report."""
+    description: str
 
     def __str__(self) -> str:
-        return f"{self.metric} is {'NaN' if math.isnan(self.value) else self.value} since epoch {self.epoch}"
+        return self.description
 
 
 def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) -> Divergence | None:
@@ -33,9 +29,10 @@ def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) ->
     losses = [name for report in reports for name in report if name == "train/loss" or name.startswith("train/loss_")]
     for name in dict.fromkeys([*losses, *([metric] if metric else [])]):
         having = [(report[name], report) for report in reports if isinstance(report.get(name), float)]
-        if having and not math.isfinite(having[-1][0]):
+        if having and not math.isfinite(last := having[-1][0]):
             *_, (_, first) = takewhile(lambda entry: not math.isfinite(entry[0]), reversed(having))
-            return Divergence(name, having[-1][0], first.get("step", 0), first.get("epoch", 0))
+            description = f"{name} is {'NaN' if math.isnan(last) else last} since epoch {first.get('epoch', 0)}"
+            return Divergence(first.get("step", 0), description)
     return None
 
 
