@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, time
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from orchestrator.records.metadata import Attempt, RunMetadata, drop_superseded,
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.quantities import format_duration
 from orchestrator.stats.insight import Finding, diagnose
-from orchestrator.stats.insight.rank_status import RankStatus, Speed, compare_ranks, compute_speed
+from orchestrator.stats.insight.stragglers import RankStatus, compare_ranks
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.stats.read.query import Rows
 from orchestrator.storage import FileState, Storage
@@ -24,6 +25,8 @@ MAX_DIAGNOSED = 128
 """Maximum number of ranks for findings, which compare all ranks."""
 _COMPARE_INTERVAL_S, _COMPARE_SHARE = 10.0, 0.05
 """Minimum seconds between comparisons of ranks, and the largest fraction of time they may take."""
+SPEED_ITERATIONS = 50
+"""Number of last iterations from which loss and speed are computed."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,18 @@ class RunProgress:
     """Fraction of training that the current attempt has completed."""
     eta_s: float | None = None
     """Seconds to the end of training at the mean speed."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Loss and speed over the last iterations; None if not recorded."""
+
+    loss: float | None = None
+    """Mean across all ranks."""
+    step_s: float | None = None
+    """Median time of an iteration."""
+    samples_per_s: float | None = None
+    """Samples of all ranks together, by the slowest rank's time."""
 
 
 @dataclass(frozen=True)
@@ -261,3 +276,16 @@ def _count_remaining_iterations(
         accumulate = accumulate if isinstance(accumulate, int) else 1
         return count_iterations(max(0, steps - reached.step), accumulate, length, completed)
     return max(0, int(epochs * length - completed)) if epochs and length else None
+
+
+def compute_speed(rows: pd.DataFrame) -> Speed:
+    """Return the current speed from training rows, any number for each rank."""
+    if not len(rows):
+        return Speed()
+    newest = rows.groupby("rank").tail(SPEED_ITERATIONS)
+    values: dict[str, float] = {"loss": newest["loss"].mean()} if "loss" in newest else {}
+    if "step_s" in newest:
+        values["step_s"] = newest["step_s"].median()
+        if "batch_size" in newest:
+            values["samples_per_s"] = newest["batch_size"].sum() / newest.groupby("rank")["step_s"].sum().max()
+    return Speed(**{name: float(value) for name, value in values.items() if np.isfinite(value)})

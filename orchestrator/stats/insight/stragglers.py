@@ -1,4 +1,4 @@
-"""Stragglers: ranks for which the others wait."""
+"""Stragglers: ranks for which the others wait, in a whole run or in its last iterations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import pandas as pd
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.insight.finding import Finding
-from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs
+from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs, extract_gradient_syncs
 from orchestrator.stats.insight.robust_statistics import (
     Floats,
     compute_block_medians,
@@ -271,3 +271,43 @@ def _compare_hook_costs(costs: pd.DataFrame) -> pd.DataFrame | None:
         return None
     seconds = table.to_numpy(dtype=float)
     return pd.DataFrame(subtract_median_of_others(seconds), table.index, table.columns)
+
+
+# The last iterations of a run that is training
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """A rank compared with the others: median times per iteration, or per step of several iterations."""
+
+    work_s: float
+    """Own work, without waiting for others."""
+    wait_s: float
+    behind_s: float
+    """Own work minus the median of the others' work."""
+    span: str
+    """Span in which it is furthest behind."""
+    slowest: bool
+    """True if it is behind by 2% or more, and more than any other rank."""
+
+
+def compare_ranks(rows: pd.DataFrame) -> dict[int, RankStatus]:
+    """Return the status of each rank from training rows; empty for one rank or too few rows."""
+    syncs = extract_gradient_syncs(rows) if len(rows) and rows["rank"].nunique() > 1 else None
+    if syncs is None or len(syncs.iterations) < MIN_SYNCS:
+        return {}
+    work, wait = np.median([syncs.work, syncs.wait], axis=1)
+    spans = list(syncs.local)
+    behind = subtract_median_of_others(work[np.newaxis])[0]
+    behind_in = subtract_median_of_others(np.median([syncs.local[span] for span in spans], axis=1))
+    last = int(np.argmax(behind))
+    return {
+        rank: RankStatus(
+            float(work[column]),
+            float(wait[column]),
+            float(behind[column]),
+            spans[int(np.argmax(behind_in[:, column]))],
+            slowest=column == last and bool(behind[column] >= MIN_SHARE * syncs.step_s),
+        )
+        for column, rank in enumerate(syncs.ranks)
+    }

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from orchestrator.stats.insight import Finding
-from orchestrator.stats.insight.rank_status import RankStatus, Speed
+from orchestrator.stats.insight.stragglers import RankStatus
 from orchestrator.terminal.frames import (
     MAX_FINDINGS,
     MAX_RANKS,
@@ -19,7 +19,7 @@ from orchestrator.terminal.frames import (
     format_percent,
     shorten_names,
 )
-from orchestrator.terminal.run_status import RankView, RunProgress, RunView
+from orchestrator.terminal.run_status import RankView, RunProgress, RunView, Speed
 from orchestrator.terminal.sweep_status import SweepView, TrialView
 from tests.orchestrator.runs.written import written_run
 from tests.orchestrator.terminal.test_sweep_status import trial as written_trial

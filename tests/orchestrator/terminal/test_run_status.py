@@ -4,13 +4,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from orchestrator.checkpoint.manifest import Position
 from orchestrator.records.metadata import Attempt, seconds_at
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.compaction import compact
-from orchestrator.terminal.run_status import LiveRun, RunProgress, RunView, estimate_progress
+from orchestrator.terminal.run_status import (
+    SPEED_ITERATIONS,
+    LiveRun,
+    RunProgress,
+    RunView,
+    Speed,
+    compute_speed,
+    estimate_progress,
+)
 from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import FALLING, slower, training
 
@@ -162,3 +172,31 @@ def test_unknown_values_are_none() -> None:
     assert (progress.share, progress.eta_s) == (None, None)
     begin = estimate_progress(EPOCHS, FIRST, RunProgress(), started(FIRST) + 1)
     assert (begin.share, begin.eta_s) == (0.0, None)
+
+
+def test_speed_is_of_the_last_iterations() -> None:
+    """Iteration n takes n seconds, and half as much again on rank 1; every batch has 32 samples."""
+    iterations = np.arange(1, 101)
+    rows = pd.concat(
+        pd.DataFrame(
+            {
+                "rank": rank,
+                "iteration": iterations,
+                "step_s": iterations * (1 + rank / 2),
+                "batch_size": 32,
+                "loss": 1.0 / iterations + rank,
+            }
+        )
+        for rank in (0, 1)
+    )
+    last = iterations[-SPEED_ITERATIONS:]
+    assert compute_speed(rows) == Speed(
+        loss=pytest.approx(np.mean(1.0 / last) + 0.5),
+        step_s=pytest.approx(np.median(np.concatenate([last, 1.5 * last]))),
+        samples_per_s=pytest.approx(2 * 32 * SPEED_ITERATIONS / (1.5 * last.sum())),
+    )
+
+
+def test_speed_of_missing_columns_is_unknown() -> None:
+    assert compute_speed(pd.DataFrame()) == Speed()
+    assert compute_speed(pd.DataFrame({"rank": [0], "iteration": [1], "loss": [float("nan")]})) == Speed()
