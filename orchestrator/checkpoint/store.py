@@ -372,15 +372,9 @@ class HashingWriter:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self.size, self.sha256 = file, 0, hashlib.sha256()
-        self.failure: OSError | None = None
-        """Error of the file system; torch.save raises a RuntimeError that does not say it."""
 
     def write(self, data: Any) -> int:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self.failure = error
-            raise
+        self._file.write(data)
         self.sha256.update(data)
         size = memoryview(data).nbytes
         self.size += size
@@ -408,9 +402,9 @@ def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict
     def fill(writer: HashingWriter) -> None:
         try:
             torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
-        except RuntimeError:
-            if writer.failure is not None:
-                raise writer.failure from None
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # of the file system, which the RuntimeError does not say
+                raise error.__context__ from None
             raise
 
     return write_file(storage, folder, file, fill)
