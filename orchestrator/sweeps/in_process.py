@@ -75,7 +75,7 @@ class SequentialTrials:
             self._scheduler.remove(trial.number, last, len(trial.reports))
         if trial.outcome:
             interrupted = trial.outcome[0] == "interrupted"
-            self._sweep.record_end(trial.number, trial.values, last, interrupted=interrupted)
+            self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
 
     def _train_until_one_fails(self, trials: Sequence[ActiveTrial]) -> None:
         group = TrialGroup(self._engine, trials, self._sweep.settings)

@@ -56,9 +56,11 @@ class RunningSweep:
         self._active: set[int] = set()
         self._best: dict[int, float] = {}
         """Best value of each trial."""
+        self._last: dict[int, Mapping[str, Any]] = {}
+        """Last report of each trial, which may be of an earlier attempt."""
         for number, trial in previous.items():
             for report in trial.compared_reports if trial.status != "failed" else ():
-                self._keep_best(number, report)
+                self._keep(number, report)
 
     def active_trials(self) -> list[RunFolder]:
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
@@ -72,7 +74,7 @@ class RunningSweep:
                 self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
 
     def record_report(self, number: int, metrics: Mapping[str, Any]) -> None:
-        self._keep_best(number, metrics)
+        self._keep(number, metrics)
         self._show_progress()
 
     def show_recovery(self, number: int, error: str) -> None:
@@ -80,21 +82,20 @@ class RunningSweep:
         action = "resumes from its newest checkpoint" if number in self._active else "begins"
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
 
-    def record_end(
-        self, number: int, values: Mapping[str, Any], last: Mapping[str, Any] | None, *, interrupted: bool = False
-    ) -> None:
-        """Record the end of a trial, and its last report if it has one. An interrupted trial has not ended."""
+    def record_end(self, number: int, values: Mapping[str, Any], *, interrupted: bool = False) -> None:
+        """Record the end of a trial. An interrupted trial has not ended."""
         if interrupted:
             self._active.discard(number)
             self._display.line(f"{trial_name(number)} {_format_values(values)}: interrupted")
             return
-        self.search.record_end(number, last)
+        self.search.record_end(number, self._last.pop(number, None))
         self._end(number, values, f"{self._metric} {self._best.get(number, math.nan):.4g}")
 
     def record_failure(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool) -> None:
         """Record the failure of a trial, which may be that its reports lack the sweep's metric."""
         self.search.record_end(number, None)
         self._best.pop(number, None)
+        self._last.pop(number, None)
         self.rules.trial_failed(trial_name(number), error if metric_missing else None)
         self._end(number, values, f"failed: {error}")
 
@@ -111,7 +112,8 @@ class RunningSweep:
         best = f"{label} {self._better(self._best.values()):.4g}" if self._best else ""
         self._display.progress("trials", self._ended, self._total, best)
 
-    def _keep_best(self, number: int, report: Mapping[str, Any]) -> None:
+    def _keep(self, number: int, report: Mapping[str, Any]) -> None:
+        self._last[number] = report
         value = report[self._metric]
         if math.isfinite(value):
             self._best[number] = self._better(self._best.get(number, value), value)

@@ -147,8 +147,6 @@ class _TrialEvents(_Unsaved, tune.Callback):
 
     def __init__(self, sweep: RunningSweep) -> None:
         self._sweep = sweep
-        self._last: dict[int, Mapping[str, Any]] = {}
-        """Last report of each active trial; Tune has none of a trial that ends while it is paused."""
         self._failed_before: set[int] = set()
         """Trials that failed before the others of their training were over."""
 
@@ -173,7 +171,6 @@ class _TrialEvents(_Unsaved, tune.Callback):
                 self._failed(number, values, folder)
         number = result.get(REPORTED, trial.config[TRIAL]["number"])
         if number is not None:
-            self._last[number] = result
             self._sweep.record_report(number, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -185,8 +182,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
             if status == "failed":
                 self._failed(number, values, folder)
             else:
-                last = self._last.pop(number, None)
-                self._sweep.record_end(number, values, last, interrupted=status == "interrupted")
+                self._sweep.record_end(number, values, interrupted=status == "interrupted")
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, _, folder in self._trials(trial):
@@ -195,13 +191,12 @@ class _TrialEvents(_Unsaved, tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
             if folder.exists() and folder.read_metadata().status in COMPLETE:
-                self._sweep.record_end(number, values, self._last.pop(number, None))
+                self._sweep.record_end(number, values)
             else:
                 self._failed(number, values, folder)
 
     def _failed(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
         sweep, error = self._sweep, _read_error(folder)
-        self._last.pop(number, None)
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):

@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
+from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.tasks import described
 
 SETTINGS = {"metric": "val/accuracy", "trials": 3, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
 
 
-def running(folder: Path, **settings: Any) -> RunningSweep:
+def running(folder: Path, previous: dict[int, TrialRecord] | None = None, **settings: Any) -> RunningSweep:
     display = TerminalDisplay(clock=itertools.count(0, PLAIN_INTERVAL_S).__next__)
-    return RunningSweep(described(sweep={**SETTINGS, **settings}), RunFolder(folder), {}, display)
+    return RunningSweep(described(sweep={**SETTINGS, **settings}), RunFolder(folder), previous or {}, display)
 
 
 def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,12 +29,12 @@ def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureF
     sweep.record_report(0, {"val/accuracy": 0.8})
     sweep.show_recovery(0, "rank 1: its process died")
     sweep.begin({0: {"optimizer.lr": 0.123456}})
-    sweep.record_end(0, {"optimizer.lr": 0.123456}, {"val/accuracy": 0.8})
+    sweep.record_end(0, {"optimizer.lr": 0.123456})
     sweep.show_recovery(1, "the trial's process died")
     sweep.record_report(1, {"val/accuracy": 0.95})
     sweep.record_failure(1, {"optimizer.lr": 0.5}, "rank 0: broken", metric_missing=True)
     sweep.begin({2: {"optimizer.lr": 0.7}})
-    sweep.record_end(2, {"optimizer.lr": 0.7}, {"val/accuracy": 0.99}, interrupted=True)
+    sweep.record_end(2, {"optimizer.lr": 0.7}, interrupted=True)
     assert capsys.readouterr().err.splitlines() == [
         "trial-0000 begins: optimizer.lr=0.1235",
         "trials 0/3 best val/accuracy 0.9",
@@ -48,3 +50,16 @@ def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureF
     ]
     assert sweep.active_trials() == []
     assert sweep.rules.metric_missing == "rank 0: broken"
+
+
+def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt(tmp_path: Path) -> None:
+    """Trial 0 was interrupted after its last report, and so makes no other."""
+    reports = [{"val/accuracy": 0.9}, {"val/accuracy": 0.8}]
+    previous = {number: previous_trial({}, "lost", reports, name=f"trial-000{number}") for number in range(2)}
+    sweep, learned = running(tmp_path, previous), []
+    sweep.search.record_end = lambda number, last: learned.append(last)  # type: ignore[method-assign]
+    sweep.record_end(0, {})
+    sweep.record_report(1, {"val/accuracy": 0.7})
+    sweep.record_end(1, {})
+    sweep.record_failure(2, {}, "broken", metric_missing=False)
+    assert learned == [{"val/accuracy": 0.8}, {"val/accuracy": 0.7}, None]
