@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Protocol, Self
@@ -53,8 +53,10 @@ class Position:
 
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """Read a position from a manifest; raises ValueError if an entry is invalid."""
+        """Read a position from a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
         position: Self = validate(entries, cls, "position")
+        if missing := [field.name for field in fields(cls) if field.name not in entries]:
+            raise ValueError(f"its position has no `{missing[0]}`")
         return position
 
 
@@ -111,6 +113,7 @@ def check_manifest(manifest: Any) -> dict[str, Any]:
     checkpoint: _Manifest = validate(manifest, _Manifest)
     for file in checkpoint.files:
         check_inside(file)
+    Position.read(manifest["position"])
     return dict(manifest)
 
 

@@ -238,6 +238,7 @@ class Attempt:
     def read(cls, entries: Any) -> Self:
         """Return the attempt in the entries of `attempt.json`; raises ValueError."""
         attempt: Self = validate(entries, cls)
+        Position.read(entries.get("position"))
         if attempt.started is not None:
             seconds_at(attempt.started)
         return attempt

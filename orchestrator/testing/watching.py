@@ -98,8 +98,9 @@ class DeviceReads(TorchFunctionMode):
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()
         self._report = report
-        self._readable = WeakIdKeyDictionary()
-        """Tensors made on the host, or whose device the hook has looked at: it knows the cost of reading them."""
+        self._on_host = WeakIdKeyDictionary()
+        self._inspected = WeakIdKeyDictionary()
+        """Tensors whose device the hook has looked at: it knows the cost of reading them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -108,15 +109,16 @@ class DeviceReads(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         tensors = [leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
         if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
-            self._readable[args[0]] = True
-        is_readable = all(tensor in self._readable for tensor in tensors)
-        if not is_readable and (name in READS or (name == "__getitem__" and _has_mask(args[1]))):
+            self._inspected[args[0]] = True
+        on_host = all(tensor in self._on_host for tensor in tensors)
+        is_known = on_host or any(tensor in self._inspected for tensor in tensors)
+        if not is_known and (name in READS or (name == "__getitem__" and _has_mask(args[1]))):
             self._report("indexing by a mask" if name == "__getitem__" else name.strip("_"))
         result = func(*args, **kwargs)
-        if is_readable and name != "to" and kwargs.get("device") is None and (tensors or name in FACTORIES):
+        if on_host and name != "to" and kwargs.get("device") is None and (tensors or name in FACTORIES):
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor):
-                    self._readable[leaf] = True
+                    self._on_host[leaf] = True
         return result
 
 

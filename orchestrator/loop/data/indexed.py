@@ -43,6 +43,9 @@ class Indexed(PhaseData):
         default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
         own = find_sampler_order(task, dataset, phase, experiment.seed, world)
         order, length = own or (default, len(dataset))
+        if not self._is_training and length < world.world_size and task.meters():
+            message = f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
+            raise ConfigError.at("task", f"{message} ranks")
         self.size = length
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._is_training)
         self.loader = self._make_loader(self.sampler)
@@ -127,7 +130,7 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         except StopIteration:
             return
         except Exception as error:  # user code may raise anything, even in a loader process
-            if "in DataLoader worker process" not in str(error):  # torch's text about an error of the dataset
+            if not _is_raised_again(error):
                 raise
             # `_explain` sets the cause.
             raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
@@ -135,6 +138,14 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
             raise unexpected(loader.collate_fn, "", None, _BATCH)
         count += 1
         yield batch
+
+
+def _is_raised_again(error: Exception) -> bool:
+    """Return whether user code in a loader process raised this error, not torch because a process died."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_name == "reraise"
 
 
 def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:

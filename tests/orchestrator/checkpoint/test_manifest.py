@@ -46,6 +46,14 @@ def test_a_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
         store.read_manifest("epoch-0001")
 
 
+def test_a_position_without_one_of_its_counters_is_damaged(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    manifest = store.read_manifest("epoch-0001")
+    store.storage.write("epoch-0001/manifest.json", json.dumps({**manifest, "position": {"step": 10}}))
+    with pytest.raises(CheckpointError, match="is damaged: its position has no `epoch`"):
+        store.read_manifest("epoch-0001")
+
+
 FILES = {
     f"{name}.pt": {str(size): torch.arange(float(size)) for size in range(0, 60 * number, 7)}
     for number, name in enumerate(["model", "ema", "optimizer", "hooks", "more"])

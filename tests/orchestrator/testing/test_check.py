@@ -68,6 +68,16 @@ class ReadsDeclared(Reads):
 
 
 @dataclass
+class ReadsBesideIt(Hook):
+    """Looks at the device of a tensor, and reads what is computed from it."""
+
+    def on_loss(self, state: State) -> None:
+        if state.loss is not None:
+            factor = torch.ones((), device=state.loss.device)
+            state.record(twice=(state.loss * 2 * factor).item())
+
+
+@dataclass
 class Masks(Hook):
     """Finds by a mask, which has as many places as the device says."""
 
@@ -220,6 +230,7 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (SavesASet, "state", "state_dict() returns what a checkpoint cannot hold"),
     (OneForAll, "resumed", "['state_dict']['sum'] is 2.0, not 4.0, as in the uninterrupted run"),
     (Reads, "device", "on_loss waits for the device in every iteration (bool)"),
+    (ReadsBesideIt, "device", "on_loss waits for the device in every iteration (item)"),
     (Masks, "device", "on_gradients waits for the device in every iteration (indexing by a mask)"),
     (Waits, "collectives", "on_loss calls a collective (allreduce) and does not declare it: "),
     (ClipsOnOne, "two ranks", "after training on rank 1 the parameter ['0.weight'] is"),

@@ -106,6 +106,21 @@ def test_samples_that_cannot_be_collated_are_named_with_their_shapes(processes: 
         next(batches)
 
 
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        return "the archive is cut short"
+
+
+class Archive(Broken):
+    def __getitem__(self, index: int) -> tuple[Tensor]:
+        raise Unreadable
+
+
+def test_error_of_a_loader_process_with_a_text_of_its_own_names_the_sample() -> None:
+    with pytest.raises(RunError, match="sample 0 of the val data cannot be fetched: Unreadable: the archive is cut"):
+        next(iterate_batches(DataLoader(Archive(), 2, num_workers=1), "val"))
+
+
 def test_killed_process_of_a_loader_is_not_a_mistake() -> None:
     class Killed(Broken):
         def __getitem__(self, index: int) -> tuple[Tensor]:

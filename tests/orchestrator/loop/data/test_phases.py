@@ -1,16 +1,19 @@
 import multiprocessing
 import random
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torchmetrics.classification import MulticlassF1Score
 
 from orchestrator.errors import ConfigError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
+from orchestrator.task import Task
 from tests.streams import Placed
 from tests.tasks import Points, PointSet, experiment
 
@@ -61,6 +64,24 @@ def test_an_epoch_without_a_batch_is_refused() -> None:
         ConfigError, match=r"task: Own.loader\(\) gives no batch of the train data, of 52 samples on 1 rank"
     ):
         Data(Own(), experiment(), World())
+
+
+@dataclass
+class Metered(Points):
+    val_samples: int | None = None
+
+    def sampler(self, dataset: Any, phase: str) -> Any:
+        return SequentialSampler(range(self.val_samples)) if phase == "val" and self.val_samples else None
+
+    def meters(self) -> dict[str, Any]:
+        return {"f1": MulticlassF1Score(3)}
+
+
+@pytest.mark.parametrize("task", [Metered(val=1), Metered(val=4, val_samples=1)], ids=["dataset", "sampler"])
+def test_meters_with_a_rank_without_samples_are_refused(task: Task) -> None:
+    of_two: Any = SimpleNamespace(rank=0, world_size=2, device=torch.device("cpu"), gather=lambda value: [value] * 2)
+    with pytest.raises(ConfigError, match="need a val sample on each rank; there are 1 for 2 ranks"):
+        Data(task, experiment(), of_two)
 
 
 def batches(loader: Any) -> list[list[int]]:
