@@ -202,12 +202,8 @@ def _load_peaks(rows: Rows, name: str) -> Series:
     """Return the largest value of each rank in each half of the run."""
     if name not in rows.columns:
         return np.empty(0)
-    middle = rows.aggregate({"middle": "(min(iteration) + max(iteration)) / 2"})["middle"].iloc[0]
-    if np.isnan(middle):
-        return np.empty(0)
-    return (
-        rows.aggregate({name: f"max({name})"}, ["rank", f"iteration > {middle}"])[name].dropna().to_numpy(dtype=float)
-    )
+    half = "iteration > (select (min(iteration) + max(iteration)) / 2 from rows)"
+    return rows.aggregate({name: f"max({name})"}, ["rank", half])[name].dropna().to_numpy(dtype=float)
 
 
 def classify_memory_difference(difference: float, first: Series, other: Series) -> str:
