@@ -94,12 +94,6 @@ def make_table(
     return element("div", element("table", *parts, **attributes), class_="scroll")
 
 
-def make_facts_table(caption: Content, entries: Mapping[str, Any]) -> Markup:
-    """Make a table of names and values, without empty ones."""
-    rows = [(name, Quantity(name, value)) for name, value in entries.items() if value is not None]
-    return make_table(caption, ("", "value"), rows, class_="facts")
-
-
 def make_cell(name: str, value: Any) -> Cell:
     if isinstance(value, Markup):
         return value, None

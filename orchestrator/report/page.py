@@ -76,12 +76,14 @@ class Tile:
 
 
 def make_headline(name: str, status: str, run: RunMetadata, entries: Sequence[Tile]) -> Markup:
-    """Make the headline of a page: name, status and error of a run, and a few numbers."""
+    """Make the headline of a page: name, status and error of a run, a few numbers, and its wall time."""
+    wall = Quantity("wall_s", run.wall_s)
+    tiles = [*entries, Tile("wall time", wall, "from start to end")] if run.wall_s is not None else entries
     pieces = [
         element("h1", name, " ", make_status_badge(status)),
         element("p", f"Stopped: {'; '.join(run.stopped)}") if run.stopped else None,
         element("pre", run.error, class_="failed", tabindex=0, aria_label="Error") if run.error else None,
-        element("dl", *(tile.render() for tile in entries), class_="tiles"),
+        element("dl", *(tile.render() for tile in tiles), class_="tiles"),
     ]
     return concatenate(pieces)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
 from orchestrator.report.markup import Quantity, element
 from orchestrator.report.page import Tile
@@ -48,7 +47,7 @@ def make_run_page(run: Run, made: str) -> str:
         render_other_columns(rows),
         render_experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
-    tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(metadata, by_rank)]
+    tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(by_rank)]
     return page.make_page(run.name, run.path, page.make_headline(run.name, run.status, metadata, tiles), sections, made)
 
 
@@ -89,10 +88,8 @@ def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str,
     return tiles[:MAX_METRIC_TILES]
 
 
-def _make_cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame) -> list[Tile]:
+def _make_cost_tiles(by_rank: pd.DataFrame) -> list[Tile]:
     tiles: list[Tile] = []
-    if metadata.wall_s is not None:
-        tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end"))
     if not len(by_rank):
         return tiles
     if "step_s" in by_rank:

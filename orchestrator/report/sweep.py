@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
 from orchestrator.report.figures import SPAN_COLORS
 from orchestrator.report.markup import Quantity, element, list_values
@@ -55,7 +54,7 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
     tiles = [
         *_make_best_tiles(ordered, objectives),
         Tile("trials", Quantity("", len(ordered)), counts_text),
-        *_make_cost_tiles(metadata, ordered),
+        *_make_cost_tiles(ordered),
     ]
     return page.make_page(
         sweep.name, sweep.path, page.make_headline(sweep.name, sweep.status, metadata, tiles), sections, made
@@ -82,10 +81,8 @@ def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> lis
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), list_values(chosen))]
 
 
-def _make_cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
+def _make_cost_tiles(trials: pd.DataFrame) -> list[Tile]:
     entries: list[Tile] = []
-    if metadata.wall_s is not None:
-        entries.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "of the whole sweep"))
     if "train_s" in trials:
         spent = float((trials["train_s"] * trials["ranks"]).sum())
         entries.append(

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
-from orchestrator.report.markup import concatenate, element, make_facts_table, make_table
+from orchestrator.report.markup import Quantity, concatenate, element, make_table
 from orchestrator.runs.best import Best, make_usage_hint
 
 
@@ -26,10 +26,11 @@ def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt]
         **run.environment,
         **{f"info: {name}": str(value) for name, value in run.info.items()},
     }
+    facts = [(name, Quantity(name, value)) for name, value in entries.items() if value is not None]
     rows = [(str(attempt.number), attempt.started, attempt.checkpoint or "the beginning") for attempt in attempts]
     content = [
         page.make_details("experiment.yaml", config, is_open=True),
-        make_facts_table("Environment", entries),
+        make_table("Environment", ("", "value"), facts, class_="facts"),
         make_table("Attempts", ("attempt", "started", "from"), rows) if len(rows) > 1 else None,
         page.make_details("Changes to the commit", git["diff"]) if git.get("diff") else None,
     ]

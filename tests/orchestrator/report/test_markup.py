@@ -11,7 +11,6 @@ from orchestrator.report.markup import (
     concatenate,
     element,
     format_exactly,
-    make_facts_table,
     make_table,
 )
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
@@ -88,13 +87,6 @@ def test_cell_may_be_a_quantity_or_markup() -> None:
     )
     assert tables_of(made)["x"][1:] == [["a", "1 MiB"], ["b", "link"]]
     assert next(parsed(made).iter("a")).get("href") == "#b"
-
-
-def test_facts_omit_unknown_values() -> None:
-    assert tables_of(make_facts_table("x", {"step_s": 2.0, "seed": None, "host": "vm"}))["x"][1:] == [
-        ["step_s", "2 s"],
-        ["host", "vm"],
-    ]
 
 
 def test_exact_values_keep_all_digits() -> None:
