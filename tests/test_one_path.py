@@ -243,17 +243,17 @@ def test_run_without_source_resumes_from_the_resolved_experiment(tmp_path: Path)
 def test_edits_of_experiment_yaml_override_the_source_on_resume(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml", ["hooks.ema={}"])
-    for number, (old, new) in enumerate(
+    for number, (old, new, over) in enumerate(
         [
-            ("decay: 0.25", "decay: 0.5"),
-            ("batch_size: 32", "batch_size: 8"),
-            ("  momentum: 0.5\n", ""),
-            ("  width: 2", "  width: 3"),
+            ("decay: 0.25", "decay: 0.5", {"hooks.shadow.decay": 0.5}),
+            ("batch_size: 32", "batch_size: 8", {"batch_size": 8}),
+            ("  momentum: 0.5\n", "", {"optimizer": {"type": "SGD", "lr": 0.1}}),
+            ("  width: 2", "  width: 3", {"task_args.width": 3}),
         ]
     ):
         folder = create_run(tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source)
         resumed = load_experiment_to_resume(folder)
-        assert resumed.import_paths == experiment.import_paths
+        assert resumed.source == experiment.source.with_values(over)
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
 
 

@@ -36,7 +36,7 @@ from orchestrator.checkpoint.manifest import (
 )
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import seal
+from orchestrator.storage.stored_data import seal, write_json
 
 _log = logging.getLogger("hookyard")
 
@@ -127,10 +127,11 @@ class CheckpointStore:
         else:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             retained = [name]
-        with self.index.edit() as index:
-            owners = {owner: [item for item in owned if item in retained] for owner, owned in index["owners"].items()}
-            labels = {label: target for label, target in index["labels"].items() if is_own and target in retained}
-            index |= {"owners": {**owners, "run": [name]}, "labels": labels}
+        index = self.index.read()
+        owners = {owner: [item for item in owned if item in retained] for owner, owned in index["owners"].items()}
+        labels = {label: target for label, target in index["labels"].items() if is_own and target in retained}
+        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is lost.
+        write_json(self.storage, INDEX, {**index, "owners": {**owners, "run": [name]}, "labels": labels})
         for other in set(names) - set(retained):
             self.storage.delete(other)
         return name

@@ -1,7 +1,7 @@
 """Load an experiment from a YAML file or plain data, and convert it back. Runs in the driver."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from orchestrator.config.checks.unreached import find_unreached_settings
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
-from orchestrator.config.text.reader import Document, dump_yaml, parse_yaml
+from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError, collect_problems, shorten
 from orchestrator.storage.stored_data import warn_once
@@ -73,13 +73,27 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`; may raise ConfigError."""
     data = parse_yaml(text, "experiment.yaml").data
     saved = collect_problems([], resolve, source)
-    before = to_dict(saved.experiment) if saved else {}  # it may no longer resolve
-    if data == before:
-        return make_experiment_from_source(source)
-    if saved:
-        changed = [key for key in {**before, **data} if before.get(key) != data.get(key)]
-        warn_once(f"experiment.yaml was edited: {shorten(', '.join(changed), 1000)}")
-    return make_experiment_from_source(replace(source, written=data, values=()))
+    if saved is None:  # it no longer resolves
+        return make_experiment_from_source(replace(source, written=data, values=()))
+    edits = dict(_find_differences(to_dict(saved.experiment), data))
+    if edits:
+        changed = ", ".join(f"{path}={value}" for path, value in edits.items())
+        warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
+    return make_experiment_from_source(source.with_values(edits))
+
+
+def _find_differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted paths and values that differ; a whole mapping if a key was removed or contains a dot."""
+    for key, value in after.items():
+        old, inner = before.get(key), join(path, key)
+        if value == old:
+            continue
+        if not isinstance(old, dict) or not isinstance(value, dict):
+            yield inner, value
+        elif old.keys() <= value.keys() and not any("." in name for name in value):
+            yield from _find_differences(old, value, inner)
+        else:
+            yield inner, value
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:

@@ -100,9 +100,9 @@ class HangWatch:
         before = time.monotonic()
         while not self._stop.wait(min(1.0, self._tick_s)):
             now = time.monotonic()
+            if now - before < self._tick_s and not self._reports.has_request():
+                continue
             try:
-                if now - before < self._tick_s and not self._reports.has_request():
-                    continue
                 self._check(min(now - before, 2 * self._tick_s))
             except (HookyardError, OSError) as error:
                 _log.warning("rank %d cannot report its stack: %s", self._world.rank, error)

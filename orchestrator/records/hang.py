@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orchestrator.errors import DamagedFile
+from orchestrator.errors import DamagedFile, HookyardError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage.stored_data import read_json, validate
 
@@ -135,8 +135,10 @@ class HangReports:
         return self._storage.local and self._storage.local / STACKS / f"{self._attempt}-{rank}"
 
     def has_request(self) -> bool:
-        """Return whether the driver has requested stacks; only on a disk, where the check costs nothing."""
-        return self._storage.local is not None and self._storage.exists(REQUEST)
+        """Return whether the driver has requested stacks; only on a disk that can be read, where it costs nothing."""
+        with suppress(HookyardError, OSError):
+            return self._storage.local is not None and self._storage.exists(REQUEST)
+        return False
 
     def read(self) -> list[RankStack]:
         """Return the ranks' reports, ordered by rank; skips reports that are being withdrawn."""

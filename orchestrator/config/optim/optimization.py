@@ -6,7 +6,6 @@ from typing import Any
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import declared_modes, direction
 from orchestrator.config.optim.optimizer import (
-    FROM_TASK,
     OPTIMIZERS,
     check_closure,
     check_optimizer,
@@ -24,7 +23,7 @@ from orchestrator.config.optim.schedule import (
     needs_metric,
 )
 from orchestrator.config.python.parameters import make_signature_model
-from orchestrator.config.sections.experiment import Component, Experiment, Optimization
+from orchestrator.config.sections.experiment import FROM_TASK, Component, Experiment, Optimization
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, has_turns

@@ -17,15 +17,13 @@ from orchestrator.config.optim.parameter_groups import Group, group_settings, ma
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.parameters import check, list_parameters, make_signature_model
 from orchestrator.config.python.wording import UNKNOWN_KEY
-from orchestrator.config.sections.experiment import Component, Experiment, Optimization
+from orchestrator.config.sections.experiment import FROM_TASK, Component, Experiment, Optimization
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
 T = TypeVar("T")
 
-FROM_TASK = "task"
-"""The `type` of an optimizer or scheduler that the task's own method creates."""
 
 _PLAIN_TYPES = (int, float, str, list, tuple, dict, type(None))
 
@@ -47,7 +45,8 @@ def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component
     if optimizer.type:
         return optimizer
     default: Component = Experiment.model_fields["optimizer"].default
-    return Component.model_validate({**default.model_dump(), **optimizer.arguments})
+    written = Component(type=default.type, **optimizer.arguments)
+    return Component.model_validate({**default.model_dump(), **written.arguments})
 
 
 def check_optimizer(optimization: Optimization, task: type[Task]) -> None:

@@ -19,7 +19,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hooks import Hook, Interval, ParamScheduler
 from hooks.interval import Units
 from orchestrator.config.optim.optimizer import (
-    FROM_TASK,
     NoOptimizer,
     build_component,
     check_component,
@@ -31,7 +30,7 @@ from orchestrator.config.optim.optimizer import (
 from orchestrator.config.python.imports import find_class, find_source_location
 from orchestrator.config.python.objects import Model
 from orchestrator.config.python.parameters import check, make_signature_model
-from orchestrator.config.sections.experiment import Component, LRSchedulers, Optimization
+from orchestrator.config.sections.experiment import FROM_TASK, Component, LRSchedulers, Optimization
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
 

@@ -60,8 +60,12 @@ RunName = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra={"
 BatchSize = Annotated[int, Ge(1), Lt(2**31)]
 
 
+FROM_TASK = "task"
+"""The `type` of an optimizer or scheduler that the task's own method creates."""
+
+
 class Component(Model):
-    """A class named by `type`, with its own arguments beside it; a null is dropped, so that the default holds."""
+    """A class named by `type`, with its own arguments beside it; a null means the default of a class of torch."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -70,6 +74,8 @@ class Component(Model):
 
     @model_validator(mode="after")
     def _drop_nulls(self) -> Self:
+        if self.type in ("", FROM_TASK) or ":" in self.type:  # a custom class may read a null
+            return self
         arguments = self.model_extra or {}
         # `{lr:0.1}` is a null too, which is an error later.
         for key in [key for key, value in arguments.items() if value is None and ":" not in key]:

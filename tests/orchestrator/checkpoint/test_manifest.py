@@ -39,6 +39,18 @@ def test_a_folder_whose_manifest_is_gone_is_damaged(tmp_path: Path) -> None:
         store.find_latest()
 
 
+def test_weights_without_a_manifest_survive_a_resume_from_an_older_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    names = ["epoch-0001", "epoch-0002"]
+    for step, name in enumerate(names):
+        save(store, name, step)
+    with store.index.edit():
+        store.retain("checkpoint", names)
+    store.storage.delete("epoch-0002/manifest.json")
+    store.reset_to(store.get_path("epoch-0001"))
+    assert {*names} <= {*store.storage.names()}
+
+
 def test_a_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
     store.storage.write("epoch-0001/manifest.json", json.dumps({**store.read_manifest("epoch-0001"), "files": {}}))

@@ -128,6 +128,30 @@ def test_swept_argument_must_be_declared_by_the_task(search: Mapping[str, Any]) 
     assert "sweep.space.optimizer.lr: has no effect: Closed.optimizer()" in refusal(task=f"{HERE}:Closed", sweep=sweep)
 
 
+class Clipped(torch.optim.SGD):
+    def __init__(self, params: Any, lr: float = 0.1, clip: float | None = 1.0) -> None:
+        super().__init__(params, lr)
+
+
+class ClippedTask(Line):
+    def optimizer(self, model: nn.Module, lr: float = 0.1, clip: float | None = 1.0) -> Clipped:
+        return Clipped(model.parameters(), lr, clip)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments"),
+    [
+        ({"optimizer": {"type": "SGD", "lr": 0.2, "momentum": None}}, {"lr": 0.2}),
+        ({"optimizer": {"type": f"{__name__}:Clipped", "clip": None}}, {"clip": None}),
+        ({"task": f"{__name__}:ClippedTask", "optimizer": {"clip": None}}, {"lr": 0.1, "clip": None}),
+    ],
+)
+def test_null_removes_an_argument_of_torch_and_is_a_value_for_custom_code(
+    settings: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    assert experiment(**settings).optimizer.arguments == arguments
+
+
 class Forgetful(Own):
     given: Any = None
 
