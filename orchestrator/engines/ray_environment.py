@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,11 +113,11 @@ def find_local_resources() -> Resources:
     installed = list(Path("/proc/driver/nvidia/gpus").glob("*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = installed if visible is None else [name for name in visible.split(",") if name not in ("", "-1")]
-    kinds = {
-        f"accelerator_type:{kind[1]}": 1.0
-        for file in Path("/proc/driver/nvidia/gpus").glob("*/information")
-        if devices and (kind := _GPU_KIND.search(file.read_text()))
-    }
+    kinds = {}
+    for file in Path("/proc/driver/nvidia/gpus").glob("*/information") if devices else ():
+        with suppress(OSError):
+            if kind := _GPU_KIND.search(file.read_text()):
+                kinds[f"accelerator_type:{kind[1]}"] = 1.0
     amounts = {"CPU": os.cpu_count() or 1, "GPU": len(devices), "memory": psutil.virtual_memory().total}
     return Resources({**amounts, **kinds})
 
@@ -158,12 +158,11 @@ class Ray:
                     _connect(self.address)
                 ray.init(log_to_driver=False, logging_level="ERROR", job_config=job, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-            if not self.address:
-                raise RunError(f"could not start Ray on this machine: {error}") from error
-            raise UsageError(
-                f"could not join the cluster at {self.address}: {get_first_sentence(error)}; check --address or"
-                " RAY_ADDRESS, and the cluster's token in RAY_AUTH_TOKEN"
-            ) from error
+            where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
+            if self.address and isinstance(error, OSError | ray.exceptions.AuthenticationError):
+                advice = "check --address or RAY_ADDRESS, and the cluster's token in RAY_AUTH_TOKEN"
+                raise UsageError(f"could not {where}: {get_first_sentence(error)}; {advice}") from error
+            raise RunError(f"could not {where}: {error}") from error
         return ray
 
     def __exit__(self, *error: object) -> None:

@@ -48,7 +48,7 @@ class CustomLoop(TrainingLoop):
         )
         show_progress(task, state)
         self.parts = CheckpointedParts(context.world)
-        super().__init__(task, experiment, context, plan, clock, state, EpochProgress(state), self.parts)
+        super().__init__(task, experiment, context, plan, clock, state, epoch=EpochProgress(state), contents=self.parts)
         self._arguments = {name: self.state.config[name] for name in list_train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._checked_at = 0.0, perf_counter()

@@ -210,9 +210,18 @@ class EvaluationLoop(Loop):
     """
 
     def __init__(
-        self, *arguments: Any, kind: str, rewinds: bool = True, origin: InitialWeights | None = None, **options: Any
+        self,
+        task: Task,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        context: RunContext,
+        *,
+        kind: str,
+        rewinds: bool = True,
+        origin: InitialWeights | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(*arguments, resumes=True, contents=EvaluationContents, **options)
+        super().__init__(task, experiment, hooks, context, resumes=True, contents=EvaluationContents, **options)
         self._kind, self._rewinds, self._origin = kind, rewinds, origin
 
     def _begin(self) -> None:

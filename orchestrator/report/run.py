@@ -11,12 +11,7 @@ from orchestrator.report import page
 from orchestrator.report.markup import Quantity, element
 from orchestrator.report.page import Tile
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.report.views.learning import (
-    find_best_and_last,
-    render_learning,
-    render_memory,
-    render_other_columns,
-)
+from orchestrator.report.views.learning import find_best_and_last, render_learning, render_memory, render_other_columns
 from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities

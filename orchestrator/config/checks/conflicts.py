@@ -52,11 +52,12 @@ def _check_hooks(experiment: Experiment, task: type[Task], hooks: Mapping[str, H
         closure=kind in OPTIMIZERS and needs_closure(OPTIMIZERS[kind]),
         hooks=hooks,
     )
+    problems: list[Problem] = []
     for name, hook in hooks.items():
-        with catch_user_errors(f"hooks.{name}", f"{type(hook).__name__}.unsuitable() failed"):
-            reason = setup.find_reason_against(hook)
-        if reason:
-            yield Problem(f"hooks.{name}", reason)
+        catch = catch_user_errors(f"hooks.{name}", f"{type(hook).__name__}.unsuitable() failed")
+        if reason := collect_problems(problems, catch(setup.find_reason_against), hook):
+            problems.append(Problem(f"hooks.{name}", reason))
+    yield from problems
 
 
 def _check_distribution(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:

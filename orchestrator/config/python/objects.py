@@ -4,7 +4,7 @@ import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, is_dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from orchestrator.config.python.imports import MAIN
 from orchestrator.config.python.parameters import check, list_parameters, make_fields_model
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import to_plain
-from orchestrator.errors import ConfigError, shorten
+from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.task import Task
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Model(BaseModel, metaclass=_FromPython):
 def to_config(value: Any, path: str = "") -> Any:
     """Convert classes, hooks and parts of an experiment, even in mappings and lists, to plain data.
 
-    Raises ConfigError with the path of a value that a file cannot hold.
+    Raises ConfigError with the path of each value that a file cannot hold.
     """
     match value:
         case type():
@@ -77,9 +77,9 @@ def to_config(value: Any, path: str = "") -> Any:
             tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
             return tag | value.model_dump(mode="json", exclude_unset=True)
         case Mapping():
-            return {key: to_config(item, join(path, key)) for key, item in value.items()}
+            return _convert_all(value.items(), path)
         case list() | tuple():
-            return [to_config(item, join(path, index)) for index, item in enumerate(value)]
+            return [*_convert_all(enumerate(value), path).values()]
         case _:
             return _convert_scalar(value, path)
 
@@ -104,6 +104,7 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
             return {}
         raise ConfigError.at(path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it")
     model = make_fields_model(cls, path)
+    problems: list[Problem] = []
     config = {}
     for name, field in list_parameters(cls).items():
         item = getattr(value, name)
@@ -116,7 +117,9 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
             config[name] = dumped[name]
         except Exception:  # pydantic's, or any that an object of the user's raises
             if item is not field.default:  # the class sets its own default
-                raise ConfigError.at(join(path, name), f"cannot be saved as YAML, got {_shorten(item)}") from None
+                problems.append(Problem(join(path, name), f"cannot be saved as YAML, got {_shorten(item)}"))
+    if problems:
+        raise ConfigError(problems)
     return config
 
 
@@ -183,6 +186,14 @@ def _import_folder(module: ModuleType) -> Path | None:
         return None
     levels = module.__name__.count(".") + (path.stem == "__init__")
     return path.parents[levels]
+
+
+def _convert_all(items: Iterable[tuple[Any, Any]], path: str) -> dict[Any, Any]:
+    problems: list[Problem] = []
+    converted = {key: collect_problems(problems, to_config, value, join(path, key)) for key, value in items}
+    if problems:
+        raise ConfigError(problems)
+    return converted
 
 
 def _convert_scalar(value: Any, path: str) -> Any:

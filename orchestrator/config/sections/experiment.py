@@ -37,7 +37,7 @@ from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource, to_plain_data
-from orchestrator.errors import ConfigError, Problem, UsageError, shorten
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
 
 MAX_NAME_BYTES = 200
 """File systems allow 255, and names of trials and of files being written are longer than the run's own."""
@@ -214,11 +214,15 @@ def _length_problem(epochs: object, steps: object) -> Problem | None:
 
 def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert values given in Python to plain data; the fields of a task instance become its arguments."""
-    data: dict[str, Any] = to_config({name: value for name, value in values.items() if name != "task"})
-    task = convert_task(values["task"]) if values.get("task") is not None else {}
-    if "task_args" in task and "task_args" in values:
-        raise ConfigError.at("task_args", "has no effect with a task instance; set its fields instead")
-    return {**task, **data}
+    problems: list[Problem] = []
+    rest = {name: value for name, value in values.items() if name != "task"}
+    data: dict[str, Any] = collect_problems(problems, to_config, rest) or {}
+    task = collect_problems(problems, convert_task, values["task"]) if values.get("task") is not None else {}
+    if task and "task_args" in task and "task_args" in values:
+        problems.append(Problem("task_args", "has no effect with a task instance; set its fields instead"))
+    if problems:
+        raise ConfigError(problems)
+    return {**(task or {}), **data}
 
 
 class Experiment(Model):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
+from traceback import extract_tb
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -130,7 +131,7 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         except StopIteration:
             return
         except Exception as error:  # user code may raise anything, even in a loader process
-            if not _is_raised_again(error):
+            if extract_tb(error.__traceback__)[-1].name != "reraise":  # not from user code, but a process died
                 raise
             # `_explain` sets the cause.
             raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
@@ -138,14 +139,6 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
             raise unexpected(loader.collate_fn, "", None, _BATCH)
         count += 1
         yield batch
-
-
-def _is_raised_again(error: Exception) -> bool:
-    """Return whether user code in a loader process raised this error, not torch because a process died."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_name == "reraise"
 
 
 def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:

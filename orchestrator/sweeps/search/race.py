@@ -21,13 +21,7 @@ from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import compute_tail_probability
 from orchestrator.stats.aggregate.trial_index import TrialRecord
-from orchestrator.sweeps.search.search import (
-    Search,
-    TrialConfig,
-    draw_trials,
-    list_remaining_trials,
-    make_trial_config,
-)
+from orchestrator.sweeps.search.search import Search, TrialConfig, draw_trials, list_remaining_trials, make_trial_config
 
 _MIN_DEGREES_OF_FREEDOM = 4
 """Minimum degrees of freedom to use pairs, and to regard seeds with equal results as equal."""
@@ -69,7 +63,11 @@ class Race(Search):
                 self._started.add(number)
                 self._end(number, failed=trial.status == "failed")
         self._eliminate()
-        self._interrupted = deque(number for number, trial in sorted(previous.items()) if not trial.has_ended)
+        # A failed trial runs again only if its configuration can still win.
+        lost = {
+            number for number, trial in previous.items() if trial.error and number // self._repeats in self.eliminated
+        }
+        self._interrupted = deque(number for number in sorted(previous.keys() - lost) if not previous[number].has_ended)
 
     def suggest(self) -> TrialConfig | None:
         number = self._interrupted.popleft() if self._interrupted else self._choose_next()

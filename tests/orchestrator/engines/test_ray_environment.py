@@ -2,13 +2,22 @@
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.ray_environment import Ray, Resources, describe_connection, needs_start, read_environment
-from orchestrator.errors import UsageError
+from orchestrator.engines.ray_environment import (
+    Ray,
+    Resources,
+    describe_connection,
+    find_local_resources,
+    needs_start,
+    read_environment,
+)
+from orchestrator.errors import HookyardError, RunError, UsageError
 
 
 def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +84,30 @@ def test_ray_starts_only_without_one_to_join(
     [("127.0.0.1:1", "Connection refused"), ("nonsense", "Invalid address format")],
 )
 def test_wrong_address_is_an_error_of_one_line(address: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=rf"^could not join the cluster at {address}: [^\n]*{reason}[^\n]*$"):
+    with pytest.raises(HookyardError, match=rf"^could not join the cluster at {address}: [^\n]*{reason}[^\n]*$"):
         Ray(address).__enter__()
+
+
+def test_both_versions_of_a_mismatch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**options: Any) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.1\nThis process has:\n  Ray: 2.9")
+
+    monkeypatch.setattr("ray.init", refuse)
+    with pytest.raises(RunError, match=r"^could not join the cluster at auto: Version .*(\n.*)*2\.1\n.*\n.*2\.9$"):
+        Ray("auto").__enter__()
+
+
+def test_unreadable_file_of_a_driver_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("0", "Model: \t NVIDIA H100 80GB HBM3"), ("1", None)):
+        (tmp_path / name).mkdir()
+        if text:
+            (tmp_path / name / "information").write_text(text)
+        else:
+            (tmp_path / name / "information").mkdir()  # reading it is an OSError
+    monkeypatch.setattr("orchestrator.engines.ray_environment.Path", lambda path: tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    resources = find_local_resources()
+    assert {name: resources.amounts[name] for name in ("GPU", "accelerator_type:H100")} == {
+        "GPU": 2,
+        "accelerator_type:H100": 1,
+    }

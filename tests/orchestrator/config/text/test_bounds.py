@@ -187,6 +187,14 @@ def test_named_code_cannot_exit_the_checking_process(values: dict[str, Any], mes
     assert message in refusal(make_experiment, {**LINE, **values}, [tmp_path])
 
 
+def test_each_hook_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text(EXITS)
+    hooks = {name: {"type": "exits:Misfit"} for name in ("odd", "even")}
+    text = refusal(make_experiment, {**LINE, "hooks": hooks}, [tmp_path])
+    assert "hooks.odd: Misfit.unsuitable() failed" in text
+    assert "hooks.even: Misfit.unsuitable() failed" in text
+
+
 def test_data_that_exits_is_not_read_by_the_check(tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     hooks = {"checkpoint": {"best": "val/loss"}}

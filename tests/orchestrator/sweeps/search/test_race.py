@@ -117,6 +117,9 @@ def test_reports_of_earlier_attempts_count() -> None:
     assert config is not None
     assert (config["number"], config["values"]) == (12, {"optimizer.lr": 9})
     assert begin(race) == 13, "then the best, which has 0.56"
+    failed = previous_trial({}, "interrupted", error="out of memory")  # as `resume --failed` reads it
+    race = race_of(5, {**over, 12: failed, 16: failed})
+    assert [begin(race), begin(race)] == [12, 13], "configuration 3 cannot win"
 
 
 @pytest.mark.parametrize("losses", [np.zeros((4, 5)), np.tile([[1.0], [2.0], [3.0], [4.0]], 5)])
