@@ -241,12 +241,7 @@ def _train_ranks(span: _ReplayedRange, threads: int) -> None:
     """Replay each rank in a process. Raises RunError with the first error."""
     multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
     processes = start_processes(
-        _train_rank,
-        (span, threads),
-        nprocs=span.attempt.world_size,
-        join=False,
-        daemon=True,
-        start_method="forkserver",
+        _train_rank, (span, threads), nprocs=span.attempt.world_size, join=False, daemon=True, start_method="forkserver"
     )
     try:
         while not processes.join():

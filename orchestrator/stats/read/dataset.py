@@ -106,7 +106,7 @@ def make_source(storage: Storage, files: RecordedFiles, schemas: "Schemas", more
     schema = schemas.merged
     if not schema.names:
         return Source(ds.dataset(pa.table({})))
-    changed = {path for path, own in schemas.parquet.items() if not _can_cast(own, schema)}
+    changed = {path for path, own in schemas.parquet.items() if not _can_cast(storage, path, own, schema)}
     tables = chain((read_parquet(storage, path) for path in changed), _read_open_parts(storage, files), more)
     tails, folder = _make_datasets(tables, schema)
     unchanged = [segment for segment in files.segments if segment.path not in changed]
@@ -117,10 +117,15 @@ def make_source(storage: Storage, files: RecordedFiles, schemas: "Schemas", more
     return Source(data)
 
 
-def _can_cast(own: pa.Schema, merged: pa.Schema) -> bool:
+def _can_cast(storage: Storage, path: str, own: pa.Schema, merged: pa.Schema) -> bool:
     """Return whether a dataset casts a file's columns. It refuses text, and floats of integers beyond 2^53."""
-    pairs = [(field.type, merged.field(field.name).type) for field in own]
-    return all(old == new or pa.types.is_null(old) or pa.types.is_integer(new) for old, new in pairs)
+    types = {field.name: merged.field(field.name).type for field in own if not pa.types.is_null(field.type)}
+    changed = [name for name, new in types.items() if own.field(name).type != new and not pa.types.is_integer(new)]
+    if not changed or not all(pa.types.is_floating(types[name]) for name in changed):
+        return not changed
+    fragment = _FORMAT.make_fragment(f"{storage.root}/{path}", storage.filesystem or LocalFileSystem())
+    limits = [group.statistics.get(name) for group in fragment.row_groups for name in changed]
+    return all(each and -(2**53) <= each["min"] <= each["max"] <= 2**53 for each in limits)
 
 
 def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:

@@ -309,6 +309,8 @@ def test_column_has_one_type_in_every_table(tmp_path: Path, by_rank: list[list[A
     if str in kinds:
         expected = expected.map(lambda value: value if value is None else str(value).removesuffix(".0"))
     known, source = expected.dropna(), open_valid_rows(storage, attempts)
+    if state == "segments" and by_rank == COLUMNS["small integers, floats"]:  # Arrow casts them while it reads
+        assert len([*source.data.children[0].get_fragments()]) == 2
     pd.testing.assert_series_equal(load(storage, attempts)["x"], expected)
     assert load(storage, attempts, where="x is not null")["x"].tolist() == known.tolist()
     found = run_query(source, "select rank, x from rows order by iteration, rank")
