@@ -210,9 +210,10 @@ class TrialGroup:
             trial.last = report
             if trial in self._trials_without_report:
                 self._trials_without_report.remove(trial)
-                # Without superseded reports, and without this one, which the folder holds unless it is partial.
-                earlier = _read_reports_with_metrics(trial.folder, self._settings)
-                trial.reports = [line for line in earlier if line["iteration"] < report.metrics["iteration"]]
+                # The folder already holds this report, unless it is partial.
+                trial.reports = _read_reports_with_metrics(trial.folder, self._settings)
+                if self._settings.has_metrics(report.metrics) and not report.is_partial:
+                    del trial.reports[-1:]
             has_metrics = trial.metric_monitor.has_metrics(report)
             if has_metrics:
                 trial.reports.append(report.metrics)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import partial
+from inspect import get_annotations
 from typing import Any
 
 import pytest
@@ -226,7 +227,7 @@ def written(name: str, key: Key, **more: Any) -> dict[str, Any]:
 
 def declared(hook: str, field: str) -> str:
     """Return a field by the class that declares it; one that several hooks inherit is walked in one of them."""
-    return next(f"{cls.__name__}.{field}" for cls in HOOKS[hook].__mro__ if field in cls.__annotations__)
+    return next(f"{cls.__name__}.{field}" for cls in HOOKS[hook].__mro__ if field in get_annotations(cls))
 
 
 def test_every_field_of_every_hook_is_covered() -> None:

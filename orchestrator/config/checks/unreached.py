@@ -11,12 +11,13 @@ from orchestrator.config.sections.experiment import Experiment
 
 def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
     """Yield a warning for each `begin` of a hook and `patience` of early stopping that a resolved run never reaches."""
-    length = Interval(experiment.epochs or 0) if experiment.steps is None else Interval(experiment.steps, "steps")
-    if experiment.sweep and {"epochs", "steps"} & experiment.sweep.space.keys():
+    space = experiment.sweep.space if experiment.sweep else {}
+    if {"epochs", "steps", "validate_every"} & space.keys():
         return
+    length = Interval(experiment.epochs or 0) if experiment.steps is None else Interval(experiment.steps, "steps")
     for name, entry in experiment.hooks.items():
         for key, wait in _list_waits(entry or {}, experiment.validate_every):
-            if wait.unit == length.unit and wait.count >= length.count:
+            if f"hooks.{name}.{key}" not in space and wait.unit == length.unit and wait.count >= length.count:
                 yield f"hooks.{name}.{key}: {entry[key]} is never reached, because the run ends after {length}"
 
 

@@ -148,6 +148,14 @@ def test_an_interrupted_sweep_keeps_its_finished_trials(tmp_path: Path, monkeypa
     assert (outcome.status, outcome.trials["status"].tolist()) == ("interrupted", ["finished"])
 
 
+@pytest.mark.parametrize("scheduler", ["fifo", "race"])
+def test_a_trial_that_pauses_itself_does_not_stop_the_others(tmp_path: Path, scheduler: str) -> None:
+    limited = {"time_limit": {"limit": 0.001}}
+    space = {"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}
+    experiment = searching(space, hooks=limited, epochs=3, repeats=2, scheduler=scheduler)
+    assert [*sweep(experiment, tmp_path, local=True).trials["status"]] == ["interrupted"] * 6
+
+
 def test_a_missing_section_and_a_taken_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no `sweep` section"):
         sweep(described(), tmp_path, local=True)

@@ -62,4 +62,6 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
     sweep.record_report(1, {"val/accuracy": 0.7})
     sweep.record_end(1, {})
     sweep.record_failure(2, {}, "broken", metric_missing=False)
-    assert learned == [{"val/accuracy": 0.8}, {"val/accuracy": 0.7}, None]
+    sweep.record_report(3, {"val/accuracy": 0.6})
+    sweep.record_end(3, {}, interrupted=True)
+    assert learned == [{"val/accuracy": 0.8}, {"val/accuracy": 0.7}, None, {"val/accuracy": 0.6}]
