@@ -120,10 +120,7 @@ class Setup:
     def explain_need_of_output(self, *, fsdp: str = "") -> str:
         """Return why a hook that needs the output of each whole batch cannot work in this setup; empty if it can."""
         return self.explain(
-            fsdp=fsdp,
-            several_optimizers=NEEDS_OUTPUT,
-            splits_batches=NEEDS_WHOLE_BATCHES,
-            closure=NEEDS_WHOLE_BATCHES,
+            fsdp=fsdp, several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES, closure=NEEDS_WHOLE_BATCHES
         )
 
     def find_reason_against(self, hook: Hook) -> str:

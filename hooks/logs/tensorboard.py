@@ -155,8 +155,7 @@ class TensorBoard(Cleanup, CurveLogger):
             add_graph(writer, state)
         except Exception as error:  # tracing may fail in any way, and training works all the same
             logger.warning(
-                "TensorBoard has no graph of the model: torch cannot trace it: %s",
-                str(error).strip().split("\n")[0],
+                "TensorBoard has no graph of the model: torch cannot trace it: %s", str(error).strip().split("\n")[0]
             )
 
     def _write(self, summary: Any, x: int | None = None) -> None:

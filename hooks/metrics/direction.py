@@ -73,9 +73,7 @@ def explain_unknown_direction(metrics: Sequence[str]) -> str:
 
 
 def directions(
-    metrics: Sequence[str],
-    mode: Mode | Sequence[Mode] | None,
-    declared: Mapping[str, str] | None = None,
+    metrics: Sequence[str], mode: Mode | Sequence[Mode] | None, declared: Mapping[str, str] | None = None
 ) -> dict[str, Mode]:
     """Return the mode of each metric, from `mode` for all or each, else from its name.
 

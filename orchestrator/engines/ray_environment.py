@@ -159,7 +159,7 @@ class Ray:
                 ray.init(log_to_driver=False, logging_level="ERROR", job_config=job, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
-            if self.address and isinstance(error, OSError | ray.exceptions.AuthenticationError):
+            if self.address and isinstance(error, OSError | ValueError | ray.exceptions.AuthenticationError):
                 advice = "check --address or RAY_ADDRESS, and the cluster's token in RAY_AUTH_TOKEN"
                 raise UsageError(f"could not {where}: {get_first_sentence(error)}; {advice}") from error
             raise RunError(f"could not {where}: {error}") from error

@@ -97,11 +97,7 @@ def sweep(
 
 
 def resume_sweep(
-    path: str | Path,
-    *,
-    failed: bool = False,
-    address: str | None = None,
-    force_lease: bool = False,
+    path: str | Path, *, failed: bool = False, address: str | None = None, force_lease: bool = False
 ) -> Sweep:
     """Resume a sweep that was interrupted or lost its driver, with any edits made to the experiment.yaml in its folder.
     Finished trials stay as they are; the others resume from their newest checkpoint, or start if they have none.

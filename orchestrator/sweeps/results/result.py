@@ -173,10 +173,7 @@ class Sweep(Result):
         return self.load_stats()
 
     def load_stats(
-        self,
-        trials: Iterable[int | str] | None = None,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
+        self, trials: Iterable[int | str] | None = None, columns: Sequence[str] | None = None, where: str | None = None
     ) -> pd.DataFrame:
         """Return rows of some trials, by number or name, with the trial as first column. Reads nothing else.
 

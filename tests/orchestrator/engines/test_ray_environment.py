@@ -17,7 +17,7 @@ from orchestrator.engines.ray_environment import (
     needs_start,
     read_environment,
 )
-from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.errors import RunError, UsageError
 
 
 def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_ray_starts_only_without_one_to_join(
     [("127.0.0.1:1", "Connection refused"), ("nonsense", "Invalid address format")],
 )
 def test_wrong_address_is_an_error_of_one_line(address: str, reason: str) -> None:
-    with pytest.raises(HookyardError, match=rf"^could not join the cluster at {address}: [^\n]*{reason}[^\n]*$"):
+    with pytest.raises(UsageError, match=rf"^could not join the cluster at {address}: [^\n]*{reason}[^\n]*$"):
         Ray(address).__enter__()
 
 
