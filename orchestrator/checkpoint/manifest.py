@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, Self
 
 from annotated_types import Ge, MinLen
 
-from orchestrator.storage import FileState, Storage
+from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate
 
 Count = Annotated[int, Ge(0)]
@@ -138,8 +138,8 @@ def find_damage(
     if check_hashes:
         reasons = storage.map(lambda file: check_file(storage, folder, file, entries[file]), entries)
     else:
-        states = storage.tree(folder)
-        reasons = [_check_size(file, entry, states.get(file)) for file, entry in entries.items()]
+        sizes = {file: {"bytes": state.size_bytes} for file, state in storage.tree(folder).items()}
+        reasons = [describe_difference(file, entry, sizes.get(file)) for file, entry in entries.items()]
     reason = next(filter(None, reasons), None)
     return reason and f"checkpoint {storage}/{folder}: {reason}"
 
@@ -152,16 +152,14 @@ def check_file(storage: Storage, folder: str, file: str, entry: Mapping[str, Any
             size += len(piece)
             sha256.update(piece)
     except FileNotFoundError:
-        return f"{file} is missing"
+        return describe_difference(file, entry, None)
     return describe_difference(file, entry, {"bytes": size, "sha256": sha256.hexdigest()})
 
 
-def _check_size(file: str, entry: Mapping[str, Any], state: FileState | None) -> str | None:
-    return f"{file} is missing" if state is None else describe_difference(file, entry, {"bytes": state.size_bytes})
-
-
-def describe_difference(file: str, entry: Mapping[str, Any], measured: Mapping[str, Any]) -> str | None:
-    """Return how a file differs from its entry, or None."""
+def describe_difference(file: str, entry: Mapping[str, Any], measured: Mapping[str, Any] | None) -> str | None:
+    """Return how a file, or None for a missing one, differs from its entry; None if it does not."""
+    if measured is None:
+        return f"{file} is missing"
     if measured["bytes"] != entry["bytes"]:
         return f"{file} is damaged: it has {measured['bytes']} bytes, and {entry['bytes']} were written"
     if measured.get("sha256", entry["sha256"]) != entry["sha256"]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from hooks.errors import describe_error
 from orchestrator.config.python.imports import MAIN
-from orchestrator.config.python.objects import find_main_classes
+from orchestrator.config.python.plain_data import find_main_classes
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError

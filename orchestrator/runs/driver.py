@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.config.load import apply_edits, check_experiment, make_experiment_from_source, to_dict, to_yaml
-from orchestrator.config.python.objects import read_main_source
+from orchestrator.config.python.plain_data import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.engines.ray_environment import choose_address

@@ -11,7 +11,7 @@ from typing import Any
 from hooks.state import Display
 from orchestrator.config.checks.space import count_concurrent_trials, count_trials
 from orchestrator.config.load import check_experiment, to_dict, to_yaml
-from orchestrator.config.python.objects import read_main_source
+from orchestrator.config.python.plain_data import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as SweepSettings

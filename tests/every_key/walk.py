@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.config.python.objects import Model
 from orchestrator.config.python.wording import map_fields_by_key
+from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import ConfigError
 

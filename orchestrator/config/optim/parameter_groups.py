@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from torch import nn
 
 from hooks.parameter_names import Patterns, list_patterns, matched
-from orchestrator.config.python.objects import Model
 from orchestrator.config.python.parameters import check
+from orchestrator.config.sections.base import Model
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem
 

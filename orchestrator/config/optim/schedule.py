@@ -28,8 +28,8 @@ from orchestrator.config.optim.optimizer import (
     make_method_model,
 )
 from orchestrator.config.python.imports import find_class, find_source_location
-from orchestrator.config.python.objects import Model
 from orchestrator.config.python.parameters import check, make_signature_model
+from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.experiment import FROM_TASK, Component, LRSchedulers, Optimization
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task

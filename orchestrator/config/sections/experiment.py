@@ -24,8 +24,8 @@ from pydantic import (
 from hooks.hook import Needs
 from hooks.interval import Duration, Interval
 from hooks.parameter_names import Patterns, list_patterns
-from orchestrator.config.python.objects import Model, convert_task, list_import_folders, to_config
 from orchestrator.config.python.parameters import check
+from orchestrator.config.python.plain_data import convert_task, list_import_folders, to_config
 from orchestrator.config.python.wording import (
     convert_errors,
     find_meant_keys,
@@ -33,6 +33,7 @@ from orchestrator.config.python.wording import (
     make_value_error,
     without_refused_nulls,
 )
+from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
 from orchestrator.config.sections.workers import Workers

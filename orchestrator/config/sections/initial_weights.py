@@ -7,8 +7,8 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from hooks.parameter_names import Patterns, compiled, list_patterns, matched
-from orchestrator.config.python.objects import Model
 from orchestrator.config.python.wording import make_value_error
+from orchestrator.config.sections.base import Model
 from orchestrator.errors import ConfigError
 from orchestrator.storage.remote import secrets_in
 

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_s
 from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
-from orchestrator.config.python.objects import Model
 from orchestrator.config.python.wording import make_value_error
+from orchestrator.config.sections.base import Model
 from orchestrator.config.text.source import expand_short_form
 
 MAX_VALUES = 1_000

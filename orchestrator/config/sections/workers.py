@@ -6,8 +6,8 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import ByteSize, Field, model_validator
 
 from hooks.hook import Needs
-from orchestrator.config.python.objects import Model
 from orchestrator.config.python.wording import make_value_error
+from orchestrator.config.sections.base import Model
 
 
 class Ddp(Model):

@@ -14,7 +14,7 @@ from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore, TrainingFiles, shared_files
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, Entries
+from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state

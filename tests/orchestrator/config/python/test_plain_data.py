@@ -15,8 +15,8 @@ from torch import nn
 from hooks import EMA, HOOKS, Checkpoint, Hook, Interval
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.config.load import check_experiment, make_experiment, to_dict
-from orchestrator.config.python.objects import convert_fields, list_import_folders
 from orchestrator.config.python.parameters import construct
+from orchestrator.config.python.plain_data import convert_fields, list_import_folders
 from orchestrator.config.sections.experiment import Change
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.sections.workers import Workers

@@ -1,61 +1,31 @@
-"""The base of every section of an experiment, and the classes and objects that Python code may give to sections."""
+"""Classes and objects in an experiment made in Python, converted to the data of a file. Used in the driver."""
 
 import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import torch.optim.swa_utils
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
 from orchestrator.config.python.imports import MAIN
-from orchestrator.config.python.parameters import check, list_parameters, make_fields_model
+from orchestrator.config.python.parameters import list_parameters, make_fields_model
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import to_plain
 from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.task import Task
 
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass  # it has no public name for type checkers
-else:
-    ModelMetaclass = type(BaseModel)
-
 _OPTIM = (torch.optim, torch.optim.lr_scheduler, torch.optim.swa_utils)
 _DOMAIN_SUFFIX = re.compile(r"(\.(choice|grid|\d+))+$")
 """End of the path of a value in a sweep's domain."""
-
-
-class _FromPython(ModelMetaclass):
-    """Metaclass that checks models created by a call like files; pydantic itself does not call their class."""
-
-    from_python: Callable[[Mapping[str, Any]], Any]
-
-    def __call__(cls, **values: Any) -> Any:
-        return cls.from_python(values)
-
-
-class Model(BaseModel, metaclass=_FromPython):
-    """The base of every part: unknown keys are errors, fields cannot be changed, each field's doc sits under it.
-
-    A part created in Python may hold classes and objects; raises ConfigError where it is wrong.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="constants"
-    )
-
-    @classmethod
-    def from_python(cls, values: Mapping[str, Any]) -> Self:
-        """Return the part with these values, or raise ConfigError."""
-        return check(cls, to_config(values), "")
 
 
 def to_config(value: Any, path: str = "") -> Any:

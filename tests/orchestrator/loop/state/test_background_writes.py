@@ -20,7 +20,7 @@ from orchestrator.checkpoint.manifest import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.state.checkpoint_writes import BackgroundWrite
+from orchestrator.loop.state.background_writes import BackgroundWrite
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.read.dataset import open_recorded
