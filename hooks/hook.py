@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
@@ -170,7 +170,8 @@ class Hook:
     evaluates: ClassVar[bool] = True
     """False if the hook takes no part in the evaluation of a stored checkpoint."""
     state_fields: ClassVar[tuple[str, ...]] = ()
-    """Attributes that checkpoints keep, by their own `state_dict` if they have one. They are equal on all ranks."""
+    """Attributes that checkpoints keep, besides those of base classes, by their own `state_dict` if they have one. They
+    are equal on all ranks."""
     rank_state_fields: ClassVar[tuple[str, ...]] = ()
     """Attributes that checkpoints keep for each rank, by their own `rank_state_dict` if they have one."""
 
@@ -200,6 +201,8 @@ class Hook:
                 raise TypeError(f"{cls.__name__}.{name} must take the arguments of hooks: `{expected}`") from None
         for name, kind, expected in (
             ("priority", int, "a number or a Priority, such as Priority.HIGH"),
+            ("state_fields", tuple, 'a tuple of names, such as ("_best",)'),
+            ("rank_state_fields", tuple, 'a tuple of names, such as ("_best",)'),
             ("ranks", Ranks, f"one of {', '.join(f'Ranks.{member.name}' for member in Ranks)}"),
         ):
             if not isinstance(value := getattr(cls, name), kind):
@@ -266,19 +269,19 @@ class Hook:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save: tensors, numbers, strings and containers of them. The master's copy is saved."""
-        return _get_state(self, self.state_fields, "state_dict")
+        return _get_state(self, "state_fields", "state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, on every rank that runs the hook."""
-        _set_state(self, self.state_fields, "load_state_dict", state)
+        _set_state(self, "state_fields", "load_state_dict", state)
 
     def rank_state_dict(self) -> dict[str, Any]:
         """Return the state to save that differs between ranks; the checkpoint holds one for each rank."""
-        return _get_state(self, self.rank_state_fields, "rank_state_dict")
+        return _get_state(self, "rank_state_fields", "rank_state_dict")
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `rank_state_dict` of this rank."""
-        _set_state(self, self.rank_state_fields, "load_rank_state_dict", state)
+        _set_state(self, "rank_state_fields", "load_rank_state_dict", state)
 
     def unsuitable(self, setup: Setup) -> str:
         """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words the usual reasons.
@@ -297,14 +300,18 @@ class Hook:
         return None if field is None else getattr(self, field)
 
 
-def _get_state(hook: Hook, names: Iterable[str], method: str) -> dict[str, Any]:
+def _list_fields(hook: Hook, kind: str) -> list[str]:
+    return [*dict.fromkeys(name for cls in type(hook).__mro__ for name in vars(cls).get(kind, ()))]
+
+
+def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
     """Return the values of attributes, by their names without an underscore in front."""
-    parts = {name.removeprefix("_"): getattr(hook, name) for name in names}
+    parts = {name.removeprefix("_"): getattr(hook, name) for name in _list_fields(hook, kind)}
     return {key: getattr(part, method)() if hasattr(part, method) else part for key, part in parts.items()}
 
 
-def _set_state(hook: Hook, names: Iterable[str], method: str, state: Mapping[str, Any]) -> None:
-    for name in names:
+def _set_state(hook: Hook, kind: str, method: str, state: Mapping[str, Any]) -> None:
+    for name in _list_fields(hook, kind):
         part, value = getattr(hook, name), state[name.removeprefix("_")]
         if hasattr(part, method):
             getattr(part, method)(value)

@@ -257,6 +257,15 @@ def test_edits_of_experiment_yaml_override_the_source_on_resume(tmp_path: Path) 
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
 
 
+def test_line_removed_from_experiment_yaml_is_refused_on_resume(tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(TEXT)
+    experiment = load_experiment(tmp_path / "line.yaml")
+    text = to_yaml(experiment).replace("batch_size: 32\n", "")
+    folder = create_run(tmp_path, "run", text, source=experiment.source)
+    with pytest.raises(ConfigError, match="batch_size: is missing; write a value, or null"):
+        load_experiment_to_resume(folder)
+
+
 def test_edit_of_experiment_yaml_repairs_a_source_that_is_no_longer_valid(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")

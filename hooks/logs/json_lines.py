@@ -32,7 +32,7 @@ class JsonLines(Cleanup, WindowLogger):
     every: LookBack = Interval(10, "iterations")
     """Training iterations between lines."""
 
-    state_fields: ClassVar[tuple[str, ...]] = ("_windows", "_lines")
+    state_fields: ClassVar[tuple[str, ...]] = ("_lines",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,17 +51,11 @@ def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> M
     """Return the direction; raises ValueError if it is unknown."""
     mode = direction(metric, declared)
     if mode is None:
-        near = _nearest_with_direction(metric)
-        hint = f" (did you mean '{near}'?)" if near else ""
+        phase, slash, name = metric.rpartition("/")
+        near = get_close_matches(name, sorted(_MORE | _LESS), 1, cutoff=0.8)
+        hint = f" (did you mean '{phase}{slash}{near[0]}'?)" if near else ""
         raise ValueError(f"cannot tell whether a higher or a lower '{metric}' is better{hint}; {SET_MODE}")
     return mode
-
-
-def _nearest_with_direction(metric: str) -> str | None:
-    """Return a metric's name, its last part replaced by the nearest word that has a direction."""
-    phase, slash, name = metric.rpartition("/")
-    near = get_close_matches(name, sorted(_MORE | _LESS), 1, cutoff=0.8)
-    return f"{phase}{slash}{near[0]}" if near else None
 
 
 def explain_unknown_direction(metrics: Sequence[str]) -> str:

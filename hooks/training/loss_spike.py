@@ -93,7 +93,8 @@ class LossSpike(Hook):
 
     def _compute_statistics(self) -> tuple[float, float]:
         """Return mean and unbiased standard deviation of the recent losses; NaN for fewer than two."""
-        if len(self._losses) < 2:
+        losses = self._losses[-self.window :]
+        if len(losses) < 2:
             return math.nan, math.nan
-        deviation, mean = torch.std_mean(torch.tensor(self._losses, dtype=torch.float64))
+        deviation, mean = torch.std_mean(torch.tensor(losses, dtype=torch.float64))
         return mean.item(), deviation.item()

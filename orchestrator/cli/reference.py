@@ -109,7 +109,11 @@ def hooks(
 
     if name is None:
         entries = [describe_hook(key, cls) for key, cls in sorted(HOOKS.items())]
-        return print_json(entries) if as_json else _print_hooks(entries)
+        if as_json:
+            return print_json(entries)
+        summaries = [" ".join(entry["doc"].partition("\n\n")[0].split()) for entry in entries]
+        rows = [(entry["name"], entry["ranks"], summary) for entry, summary in zip(entries, summaries, strict=True)]
+        return print_table(("hook", "ranks", "description"), rows)
     extend_import_path([Path.cwd()])
     entry = describe_hook(name, find_hook_class(name))
     return print_json(entry) if as_json else _print_hook(entry)
@@ -178,12 +182,6 @@ def _format_bound(bound: Any) -> str:
     return " ".join(
         f"{sign} {getattr(bound, key)}" for key, sign in signs.items() if getattr(bound, key, None) is not None
     )
-
-
-def _print_hooks(entries: list[dict[str, Any]]) -> None:
-    summaries = [" ".join(entry["doc"].partition("\n\n")[0].split()) for entry in entries]
-    rows = [(entry["name"], entry["ranks"], summary) for entry, summary in zip(entries, summaries, strict=True)]
-    print_table(("hook", "ranks", "description"), rows)
 
 
 def _print_hook(entry: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
 from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import ConfigError, UsageError, collect_problems, shorten
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
 from orchestrator.storage.stored_data import warn_once
 
 _log = logging.getLogger("hookyard")
@@ -75,7 +75,10 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     saved = collect_problems([], resolve, source)
     if saved is None:  # it no longer resolves
         return make_experiment_from_source(replace(source, written=data, values=()))
-    edits = dict(_find_differences(to_dict(saved.experiment), data))
+    before = to_dict(saved.experiment)
+    if removed := before.keys() - data.keys():
+        raise ConfigError([Problem(key, "is missing; write a value, or null") for key in sorted(removed)])
+    edits = dict(_find_differences(before, data))
     if edits:
         changed = ", ".join(f"{path}={value}" for path, value in edits.items())
         warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
@@ -83,7 +86,7 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
 
 
 def _find_differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted paths and values that differ; a whole mapping if a key was removed or contains a dot."""
+    """Yield the dotted paths and values that differ; a whole inner mapping if a key was removed or contains a dot."""
     for key, value in after.items():
         old, inner = before.get(key), join(path, key)
         if value == old:

@@ -100,8 +100,11 @@ class Gang:
         )
 
     def _start_process(self, rank: int, bundle: int) -> _Process:
+        resources = self._workers.bundle()
+        cpus, gpus, memory = (resources.pop(name, 0) for name in ("CPU", "GPU", "memory"))
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        actor = ray.remote(RankActor).options(**_make_actor_options(self._workers), scheduling_strategy=place)
+        needs = {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory) or None, "resources": resources or None}
+        actor = ray.remote(RankActor).options(**needs, scheduling_strategy=place)
         return _Process(actor.remote(rank, self._workers), bundle)
 
     def close(self) -> None:
@@ -268,12 +271,6 @@ class Gang:
             return RankFailed.died(rank, self._folder)
         cause = error.cause
         return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)
-
-
-def _make_actor_options(workers: Workers) -> dict[str, Any]:
-    resources = workers.bundle()
-    cpus, gpus, memory = (resources.pop(name, 0) for name in ("CPU", "GPU", "memory"))
-    return {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory) or None, "resources": resources or None}
 
 
 def _classify_failure(failure: RankFailed) -> AttemptEnd:

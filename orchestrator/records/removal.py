@@ -66,10 +66,11 @@ def plan_removal(path: str) -> Removal:
     if root.name == "trials" and RunFolder(root.parent).exists():
         raise UsageError(f"{folder} is a trial; remove the whole sweep: hookyard rm {root.parent}")
     for other in list_run_folders(root):
-        if _continues(other, folder) and not other.list_checkpoints():
-            raise UsageError(
-                f"{other} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
-            )
+        with suppress(DamagedFile):
+            parent = other.read_metadata().continued_from
+            if parent and _is_within(parent.run, folder) and not other.list_checkpoints():
+                message = f"{other} continues from {folder}, and has no checkpoint of its own yet"
+                raise UsageError(f"{message}: end or remove that first")
     return Removal(folder, _checkpoints_outside(folder, runs))
 
 
@@ -79,13 +80,6 @@ def _status(folder: RunFolder) -> str:
     except DamagedFile as error:
         _log.warning("%s", error)
         return "damaged"
-
-
-def _continues(other: RunFolder, folder: RunFolder) -> bool:
-    with suppress(DamagedFile):
-        parent = other.read_metadata().continued_from
-        return parent is not None and _is_within(parent.run, folder)
-    return False
 
 
 def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:

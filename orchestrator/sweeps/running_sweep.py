@@ -83,9 +83,9 @@ class RunningSweep:
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
 
     def record_end(self, number: int, values: Mapping[str, Any], *, interrupted: bool = False) -> None:
-        """Record the end of a trial. An interrupted trial has not ended, but the search does not wait for it."""
+        """Record the end of a trial. An interrupted trial has not ended."""
         if interrupted:
-            self.search.record_end(number, self._last.get(number))
+            self.search.record_pause(number)
             self._active.discard(number)
             self._display.line(f"{trial_name(number)} {_format_values(values)}: interrupted")
             return

@@ -36,6 +36,7 @@ def test_a_field_that_hides_an_event_is_refused() -> None:
         ({"on_end": lambda self, state, *, loud: 0}, "must take the arguments of hooks: `def on_end(self, state)`"),
         ({"handles": lambda self: True}, "must take the arguments of hooks: `def handles(self, event)`"),
         ({"priority": "HIGH"}, "must be a number or a Priority, such as Priority.HIGH, got 'HIGH'"),
+        ({"state_fields": "_best"}, "must be a tuple of names, such as (\"_best\",), got '_best'"),
         ({"ranks": "master"}, "must be one of Ranks.ALL, Ranks.MASTER, Ranks.LOCAL_MASTER, got 'master'"),
     ],
 )
@@ -69,6 +70,16 @@ def test_listed_attributes_are_saved_and_restored() -> None:
     assert (second._count, second._own) == (3, [5])
     assert second.layer is not first.layer
     torch.testing.assert_close(second.layer.state_dict(), first.layer.state_dict(), rtol=0, atol=0)
+
+
+@dataclass
+class RememberingMore(Remembering):
+    state_fields: ClassVar[tuple[str, ...]] = ("more",)
+    more: int = 7
+
+
+def test_attributes_that_a_base_class_lists_are_saved_too() -> None:
+    assert RememberingMore().state_dict().keys() == {"count", "layer", "more"}
 
 
 @pytest.mark.parametrize("ranks", [Ranks.MASTER, Ranks.LOCAL_MASTER])

@@ -21,7 +21,10 @@ def read(values: Sequence[Any]) -> list[float | None]:
     if _PLAIN.issuperset(map(type, values)):
         return list(values)
     on_device = [value for value in values if is_on_device(value)]
-    numbers = iter(_transfer(on_device) if on_device else ())
+    numbers: Iterator[float] = iter(())
+    if on_device:
+        same = [value.detach().to(on_device[0].device, torch.float64).reshape(()) for value in on_device]
+        numbers = iter(torch.stack(same).tolist())
     return [next(numbers) if is_on_device(value) else _number(value) for value in values]
 
 
@@ -51,12 +54,6 @@ def current_row(state: State) -> dict[str, Any]:
 def is_on_device(value: Any) -> bool:
     """Return whether a value is a tensor of one element outside the CPU."""
     return isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1
-
-
-def _transfer(tensors: Sequence[Tensor]) -> list[float]:
-    joined = torch.stack([value.detach().to(tensors[0].device, torch.float64).reshape(()) for value in tensors])
-    values: list[float] = joined.tolist()
-    return values
 
 
 def _number(value: Any) -> float | None:

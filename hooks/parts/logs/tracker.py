@@ -80,7 +80,7 @@ class Tracker(CurveLogger):
 
     best_effort: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
-    state_fields: ClassVar[tuple[str, ...]] = ("_windows", "run_id")
+    state_fields: ClassVar[tuple[str, ...]] = ("run_id",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,9 +15,10 @@ def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
     if {"epochs", "steps", "validate_every"} & space.keys():
         return
     length = Interval(experiment.epochs or 0) if experiment.steps is None else Interval(experiment.steps, "steps")
+    swept = {path.split(".")[1] for path in space if path.startswith("hooks.")}
     for name, entry in experiment.hooks.items():
         for key, wait in _list_waits(entry or {}, experiment.validate_every):
-            if f"hooks.{name}.{key}" not in space and wait.unit == length.unit and wait.count >= length.count:
+            if name not in swept and wait.unit == length.unit and wait.count >= length.count:
                 yield f"hooks.{name}.{key}: {entry[key]} is never reached, because the run ends after {length}"
 
 

@@ -44,7 +44,8 @@ class Indexed(PhaseData):
         default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
         own = find_sampler_order(task, dataset, phase, experiment.seed, world)
         order, length = own or (default, len(dataset))
-        if not self._is_training and length < world.world_size and task.meters():
+        is_evaluated = phase == "test" or (not self._is_training and experiment.validate_every.count > 0)
+        if is_evaluated and length < world.world_size and task.meters():
             message = f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
             raise ConfigError.at("task", f"{message} ranks")
         self.size = length
@@ -131,7 +132,8 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         except StopIteration:
             return
         except Exception as error:  # user code may raise anything, even in a loader process
-            if extract_tb(error.__traceback__)[-1].name != "reraise":  # not from user code, but a process died
+            # Another error is torch's own: a process died, or a batch cannot be pinned.
+            if extract_tb(error.__traceback__)[-1].name != "reraise" or "in pin memory thread" in str(error):
                 raise
             # `_explain` sets the cause.
             raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
@@ -146,7 +148,9 @@ def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) 
     shapes = []
     for index in indices:
         try:
-            shapes.append(_describe_shapes(loader.dataset[index]))
+            sample = loader.dataset[index]
+            tensors = [str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")]
+            shapes.append(", ".join(tensors) or type(sample).__name__)
         except Exception as cause:
             cause.__suppress_context__ = True  # hides the first attempt
             failure = RunError(f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}")
@@ -163,8 +167,3 @@ def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) 
     )
     failure.__cause__ = error
     return failure
-
-
-def _describe_shapes(sample: Any) -> str:
-    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")]
-    return ", ".join(shapes) or type(sample).__name__

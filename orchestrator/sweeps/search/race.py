@@ -56,6 +56,7 @@ class Race(Search):
         self._started: set[int] = set()
         self._ended: set[int] = set()
         self._failed: set[int] = set()
+        self._paused: set[int] = set()
         for number, trial in previous.items():
             for report in trial.compared_reports:
                 self._keep_best(number, report)
@@ -87,6 +88,9 @@ class Race(Search):
     def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
         self._end(number, failed=last is None)
         self._eliminate()
+
+    def record_pause(self, number: int) -> None:
+        self._paused.add(number)
 
     def _keep_best(self, number: int, report: Mapping[str, Any]) -> None:
         value = self._sign * report[self._metric]
@@ -122,7 +126,7 @@ class Race(Search):
         return range(configuration * self._repeats, (configuration + 1) * self._repeats)
 
     def _list_running(self) -> set[int]:
-        return self._started - self._ended - self._failed
+        return self._started - self._ended - self._failed - self._paused
 
     def _list_contenders(self) -> list[int]:
         remaining = [number for number in range(self._configurations) if number not in self.eliminated]

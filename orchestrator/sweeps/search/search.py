@@ -70,6 +70,9 @@ class Search:
     def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
         """Learn from the last report of a trial that has ended; None if the trial failed."""
 
+    def record_pause(self, number: int) -> None:
+        """Do not wait for the end of a trial, which was interrupted."""
+
     def _enqueue(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Queue trials; those that share a training run together."""
         for leader, *followers in self._shared.group_trials([*trials.items()]):

@@ -64,4 +64,4 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
     sweep.record_failure(2, {}, "broken", metric_missing=False)
     sweep.record_report(3, {"val/accuracy": 0.6})
     sweep.record_end(3, {}, interrupted=True)
-    assert learned == [{"val/accuracy": 0.8}, {"val/accuracy": 0.7}, None, {"val/accuracy": 0.6}]
+    assert learned == [{"val/accuracy": 0.8}, {"val/accuracy": 0.7}, None]
