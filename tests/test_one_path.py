@@ -259,10 +259,12 @@ def test_edits_of_experiment_yaml_override_the_source_on_resume(tmp_path: Path) 
 
 def test_line_removed_from_experiment_yaml_is_refused_on_resume(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
-    experiment = load_experiment(tmp_path / "line.yaml")
-    text = to_yaml(experiment).replace("batch_size: 32\n", "")
+    experiment = load_experiment(tmp_path / "line.yaml", ["seed=7"])
+    text = to_yaml(experiment).replace("sweep: null\n", "").replace("max_failures: 3\n", "")
+    assert load_experiment_to_resume(create_run(tmp_path, "same", text, source=experiment.source)) == experiment
+    text = text.replace("seed: 7\n", "")
     folder = create_run(tmp_path, "run", text, source=experiment.source)
-    with pytest.raises(ConfigError, match="batch_size: is missing; write a value, or null"):
+    with pytest.raises(ConfigError, match=r"experiment\.yaml: seed: is missing; write a value, or null"):
         load_experiment_to_resume(folder)
 
 

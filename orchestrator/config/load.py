@@ -76,8 +76,9 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     if saved is None:  # it no longer resolves
         return make_experiment_from_source(replace(source, written=data, values=()))
     before = to_dict(saved.experiment)
-    if removed := before.keys() - data.keys():
-        raise ConfigError([Problem(key, "is missing; write a value, or null") for key in sorted(removed)])
+    defaults = Experiment.model_construct().model_dump(mode="json")
+    if removed := [key for key in before if key not in data and before[key] != defaults.get(key)]:
+        raise ConfigError([Problem(key, "is missing; write a value, or null", "experiment.yaml") for key in removed])
     edits = dict(_find_differences(before, data))
     if edits:
         changed = ", ".join(f"{path}={value}" for path, value in edits.items())
