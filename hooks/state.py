@@ -294,14 +294,15 @@ class State:
     def record(self, **columns: Any) -> None:
         """Add columns to this iteration's row: numbers, or tensors of one element.
 
-        Tensors are copied and stay on their device. During an optimizer's turn, columns end in its name: `grad_norm_d`.
+        A tensor on a GPU is copied and stays there. During an optimizer's turn, columns end in its name: `grad_norm_d`.
         Raises ValueError for a column that the loop records.
         """
         if taken := self.loop_columns.intersection(columns):
             name = min(taken)
             raise ValueError(f"the loop records the column `{name}`; use another name, such as `own_{name}`")
         for name, value in columns.items():
-            value = value.detach().clone() if isinstance(value, Tensor) else value
+            if isinstance(value, Tensor):
+                value = float(value.item()) if value.is_cpu and value.numel() == 1 else value.detach().clone()
             self.row[self.column(name) if self.turn else name] = value
 
     def show(self, line: str) -> None:
@@ -331,10 +332,10 @@ class State:
         """Return this rank's gradients, or shards of them, of the parameters that the optimizer trains now."""
         if self._sharded is None:
             self._sharded = any(map(shards.is_sharded, self.module.parameters()))
-        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
-        optimized = [parameter for group in groups for parameter in group["params"]]
-        parameters = self._parameters or optimized or self.module.parameters()
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        parameters = self._parameters or [
+            p for optimizer in self.optimizers.values() for group in optimizer.param_groups for p in group["params"]
+        ]
+        gradients = [p.grad for p in parameters or self.module.parameters() if p.grad is not None]
         return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:

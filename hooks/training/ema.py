@@ -142,10 +142,9 @@ class EMA(Hook):
         coefficients = self._next_coefficients(state.turn, step)
         for average, coefficient in zip(self._averages, coefficients, strict=True):
             average.update(coefficient, state)
-        if not state.turn:
-            self._average_buffers(coefficients[0])
-        elif self._last_steps.get("") != step:  # only for the first optimizer of a step
-            self._average_buffers(self._next_coefficients("", step)[0])
+        if self._buffers and (not state.turn or self._last_steps.get("") != step):  # once per step
+            of_buffers = self._next_coefficients("", step) if state.turn else coefficients
+            self._average_buffers(of_buffers[0])
 
     @at_interval("snapshots")
     def on_step(self, state: State) -> None:

@@ -37,12 +37,11 @@ class GradientClip(Hook):
         return setup.explain(closure=CHANGES_GRADIENTS)
 
     def on_gradients(self, state: State) -> None:
-        gradients = state.gradients()
         norm = state.gradient_norm(self.norm_type)
         state.record(grad_norm=norm)
         # On the CPU reading the norm is free, and most steps need no scaling.
         is_within = norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON
-        if not gradients or (self.max_value is None and is_within):
+        if (self.max_value is None and is_within) or not (gradients := state.gradients()):
             return
         if self.max_value is None:
             foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))

@@ -150,6 +150,7 @@ class Training:
         assert self._batches is not None
         iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
         stops_when_exhausted = data.stops_when_exhausted
+        in_background = any(run.saving.background for run in self.runs)
         # A run resumed with different ranks or batches may have no iteration left in its epoch.
         has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
         while not has_ended:
@@ -163,7 +164,8 @@ class Training:
             if state.checkpoint_reasons:
                 self._save_if_requested()
             if state.iteration >= self.stopping.next_check:
-                self.for_each_run(lambda run: run.finish_if_written())
+                if in_background:
+                    self.for_each_run(lambda run: run.finish_if_written())
                 if self.stopping.is_stop_requested():
                     self.stopping.agree()
                 if self.stopping.reasons:

@@ -113,10 +113,10 @@ def iterate_batches(loader: Iterable[Any], phase: str) -> Iterator[Any]:
 def _fetch_in_process(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
     dataset, collate = loader.dataset, loader.collate_fn
     # Some datasets fetch all samples of a batch together.
-    fetch = getattr(dataset, "__getitems__", None) or (lambda indices: [dataset[index] for index in indices])
+    fetch = getattr(dataset, "__getitems__", None)
     for indices in batches:
         try:
-            batch = collate(fetch(indices))
+            batch = collate(fetch(indices) if fetch else [dataset[index] for index in indices])
         except Exception as error:  # user code may raise anything
             raise _explain(loader, indices, phase, error)  # noqa: B904  # `_explain` sets the cause
         if batch is None:

@@ -136,7 +136,7 @@ class CheckpointSaver:
         self.after_training: dict[str, Any] | None = None
         """Random state at the end of the last training phase, with which each evaluation begins."""
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
-        self._background = Background(world, store) if store and in_background else None
+        self.background = Background(world, store) if store and in_background else None
         self._unpublished: BackgroundWrite | None = None
         """Write of the checkpoint that is not yet committed."""
         self._paused_s = 0.0
@@ -170,8 +170,8 @@ class CheckpointSaver:
         files, details = self._make_files(checkpoint, sharded)
         commit = partial(store.commit, name, position=self._cursor.position(), details=details)
         self.last_step = state.step
-        if self._background:
-            self._unpublished = BackgroundWrite(self._background, name, files, commit)
+        if self.background:
+            self._unpublished = BackgroundWrite(self.background, name, files, commit)
             self._paused_s = perf_counter() - start
             return
         shared = self.training_files if world.is_master and not sharded else None
@@ -241,8 +241,8 @@ class CheckpointSaver:
 
     def close(self) -> None:
         """Wait until old checkpoints are deleted; raises the error of a failed deletion."""
-        if self._background:
-            self._background.finish_deletions()
+        if self.background:
+            self.background.finish_deletions()
 
     def _announce(self, name: str, start: float, written_s: float = 0.0) -> None:
         """Fire `on_saved`, and charge the time since `start`, and in the background for writing."""
@@ -279,8 +279,8 @@ class CheckpointSaver:
                 "evaluations": {label: weights.provider for label, weights in state.evaluations.items()},
                 **self._contents.details(),
             }
-        if self._background:
-            files, details = self._background.copy((files, details))
+        if self.background:
+            files, details = self.background.copy((files, details))
         if sharded:
             from orchestrator.checkpoint import sharded_tensors as shards
 

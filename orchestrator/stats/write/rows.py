@@ -40,8 +40,8 @@ class Batch:
         columns |= {name: values.tolist() for name, values in self.columns(first, names).items()}
         added = [self.added.get(index, {}) for index in range(first, self.count)] if self.added else []
         for name in dict.fromkeys(chain.from_iterable(added)):
-            if names is None or name in names:
-                columns.setdefault(name, [row.get(name) for row in added])
+            if name not in columns and (names is None or name in names):
+                columns[name] = [row.get(name) for row in added]
         return columns
 
 
