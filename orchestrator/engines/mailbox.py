@@ -103,7 +103,7 @@ def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
 ReportOrdinal = tuple[int, bool]
 """Number of a report, and whether it is the last. A report that a later attempt repeats has the same number."""
 
-_BEFORE: ReportOrdinal = (-1, False)
+_NO_REPORT: ReportOrdinal = (-1, False)
 
 
 class ReportQueue(Mailbox):
@@ -115,14 +115,15 @@ class ReportQueue(Mailbox):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: asyncio.Queue[tuple[ReportOrdinal, Report] | None] = asyncio.Queue()
-        self._moved = asyncio.Condition()
-        self._sent = self._taken = self._released = _BEFORE
+        self._reports: asyncio.Queue[tuple[ReportOrdinal, Report] | None] = asyncio.Queue()
+        self._decision = asyncio.Condition()
+        """Notified when the driver lets the ranks continue, or ends them."""
+        self._last_put = self._last_taken = self._last_released = _NO_REPORT
         self._ended = False
 
     async def begin(self) -> None:
         """Serve a job, possibly a later one of the same run."""
-        self._ended, self._made = False, asyncio.Queue()
+        self._ended, self._reports = False, asyncio.Queue()
 
     async def should_train(self) -> bool:
         """Return whether the run should still train."""
@@ -130,31 +131,31 @@ class ReportQueue(Mailbox):
 
     async def put(self, ordinal: ReportOrdinal, report: Report) -> bool:
         """Add a report of rank 0; wait, and return whether to continue. A repeated report is not delivered again."""
-        if ordinal > self._sent:
-            self._sent = ordinal
-            self._made.put_nowait((ordinal, report))
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._ended or ordinal <= self._released)
+        if ordinal > self._last_put:
+            self._last_put = ordinal
+            self._reports.put_nowait((ordinal, report))
+        async with self._decision:
+            await self._decision.wait_for(lambda: self._ended or ordinal <= self._last_released)
         return not self._ended
 
     async def next(self) -> Report | None:
         """Let the ranks continue after the last report; return the next one, or None at the end of the job."""
-        async with self._moved:
-            self._released = self._taken
-            self._moved.notify_all()
-        item = await self._made.get()
+        async with self._decision:
+            self._last_released = self._last_taken
+            self._decision.notify_all()
+        item = await self._reports.get()
         if item is None:
             await self.close()
             return None
-        self._taken, report = item
+        self._last_taken, report = item
         return report
 
     async def end(self) -> None:
         """Make the waiting ranks end."""
-        async with self._moved:
+        async with self._decision:
             self._ended = True
-            self._moved.notify_all()
+            self._decision.notify_all()
 
     async def close(self) -> None:
         """Announce the end of the job."""
-        self._made.put_nowait(None)
+        self._reports.put_nowait(None)

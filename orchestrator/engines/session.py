@@ -97,7 +97,7 @@ class Session:
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._given, self._display = resolved, display
+        self._already_resolved, self._display = resolved, display
         self._stop_requested, self._end_hung = stop_requested, end_hung
         self._link: MailboxLink | None = None
         if assignment.mailbox and world.is_master:
@@ -115,7 +115,7 @@ class Session:
 
     @cached_property
     def _resolved(self) -> ResolvedExperiment:
-        return self._given or resolve(self.assignment.source)
+        return self._already_resolved or resolve(self.assignment.source)
 
     def prepare(self) -> CheckpointStore:
         """Resolve the experiment, and return its checkpoints; an evaluation uses those of its parent run."""
@@ -140,8 +140,43 @@ class Session:
             yield from self._write_reports(loop, attempt, watch)
 
     def _begin(self) -> Attempt:
-        store = self.prepare()
-        self._attempt = attempt = _begin_attempt(self.folder, store, self.world, self.assignment, self._display)
+        """Begin an attempt at the assignment's checkpoint or the newest one; collective."""
+        store, world, assigned = self.prepare(), self.world, self.assignment.checkpoint
+        hosts = world.gather(
+            Host(
+                world.rank, world.node, world.local_rank, str(world.device), torch.__version__, torch.get_num_threads()
+            )
+        )
+        checkpoint = None
+        if self.assignment.target is None:
+            world.broadcast(partial(_recover, store))
+            if assigned:
+                checkpoint = world.broadcast(partial(store.reset_to, assigned))
+            else:
+                checkpoint = store.find_latest(self._show_skipped, world)
+        attempt: Attempt = world.broadcast(partial(self._record_start, store, checkpoint, hosts))
+        self._attempt = attempt
+        return attempt
+
+    def _show_skipped(self, reason: str) -> None:
+        if self._display is not None:
+            self._display.line(f"left out: {reason}")
+        elif self.world.is_master:
+            _log.warning("left out: %s", reason)
+
+    def _record_start(self, store: CheckpointStore, checkpoint: str | None, hosts: Sequence[Host]) -> Attempt:
+        """Record the start of an attempt, and show where it continues. Called on rank 0."""
+        self.folder.storage.delete(HANG_REPORTS)
+        is_assigned = self.assignment.checkpoint or self.assignment.source.continued_from
+        if checkpoint and not is_assigned and not self.folder.read_attempts():
+            path = store.get_path(checkpoint)
+            raise UsageError(f"{path} belongs to an earlier run; move it away, or choose another out_dir or name")
+        position = store.read_position(checkpoint) if checkpoint else None
+        attempt = self.folder.begin_attempt(checkpoint, position, hosts, self.world.world_size)
+        if self._display is not None and attempt.number:
+            start = f"Resumed from {checkpoint}" if checkpoint else "Started from scratch: there is no checkpoint"
+            nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
+            self._display.line(f"{start}; {len(hosts)} rank{'s' if len(hosts) > 1 else ''} on {nodes}")
         return attempt
 
     def _write_reports(self, loop: TrainingLoop, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
@@ -282,49 +317,9 @@ class Session:
         return path
 
 
-def _begin_attempt(
-    folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None
-) -> Attempt:
-    chosen = assignment.checkpoint
-    has_explicit_start = chosen or assignment.source.continued_from
-
-    def log_skipped(reason: str) -> None:
-        text = f"left out: {reason}"
-        if display is not None:
-            display.line(text)
-        elif world.is_master:
-            _log.warning("%s", text)
-
-    def recover() -> None:
-        store.recover()
-        store.storage.delete_leftovers(is_pid_alive)  # an `out_dir` is outside the folder that the driver cleans
-
-    def begin() -> Attempt:
-        folder.storage.delete(HANG_REPORTS)
-        if checkpoint and not has_explicit_start and not folder.read_attempts():
-            raise UsageError(
-                f"{store.get_path(checkpoint)} belongs to an earlier run; move it away, or choose another out_dir or"
-                " name"
-            )
-        position = store.read_position(checkpoint) if checkpoint else None
-        attempt = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
-        if display is not None and attempt.number:
-            start = f"Resumed from {checkpoint}" if checkpoint else "Started from scratch: there is no checkpoint"
-            nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
-            display.line(f"{start}; {len(hosts)} rank{'s' if len(hosts) > 1 else ''} on {nodes}")
-        return attempt
-
-    hosts = world.gather(
-        Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__, torch.get_num_threads())
-    )
-    checkpoint = None
-    if assignment.target is None:
-        world.broadcast(recover)
-        checkpoint = (
-            world.broadcast(partial(store.reset_to, chosen)) if chosen else store.find_latest(log_skipped, world)
-        )
-    attempt: Attempt = world.broadcast(begin)
-    return attempt
+def _recover(store: CheckpointStore) -> None:
+    store.recover()
+    store.storage.delete_leftovers(is_pid_alive)  # an `out_dir` is outside the folder that the driver cleans
 
 
 class SharedSession:

@@ -33,9 +33,8 @@ _GROUP = ".ray_placement_group"
 SCRATCH = ".ray"
 """Folder in the run's folder for Ray Train's own files."""
 
-_STARTS = 60
-"""Minutes that Ray Train waits for resources; a host may return, or an autoscaler may add one."""
-
+_MAX_FAILED_STARTS = 60
+"""Starts without resources, of a minute each, before a job fails; a host may return, or an autoscaler may add one."""
 
 _RESTART_DELAY_S = 2.0
 """Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has died; otherwise its
@@ -53,18 +52,17 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
     world = World(rank=rank, world_size=world_size, local_rank=local_rank, device=get_device())
     if world.is_master:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
-    earlier_reports = 0
+    written: int | None = None
     try:
         with closing(Session(assignment, world, data_of=partial(data_of, of_train=True)).reports()) as training:
-            for number, report in enumerate(training):
+            for report in training:
                 ray.train.report(report.metrics)
-                is_written = not report.is_partial
-                if number == 0:
-                    count = world.broadcast(lambda: len(folder.read_current_reports()))
-                    earlier_reports = count - is_written
-                ordinal = earlier_reports + number + is_written, report.is_final
+                if written is None:
+                    written = world.broadcast(lambda: len(folder.read_current_reports()))
+                elif not report.is_partial:
+                    written += 1
                 # All ranks wait with rank 0, and end with it.
-                if not world.broadcast(partial(_put, queue, ordinal, report)):
+                if not world.broadcast(partial(_put, queue, (written, report.is_final), report)):
                     return
     except BaseException as error:
         raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every error of user code
@@ -135,14 +133,15 @@ class TrainJobs:
                     storage_filesystem=folder.storage.filesystem,
                     callbacks=[OnFailure(assignment.mailbox, assignment.location)],
                     failure_config=FailureConfig(
-                        max_failures=experiment.max_failures, controller_failure_limit=3 if self._lean else _STARTS
+                        max_failures=experiment.max_failures,
+                        controller_failure_limit=3 if self._lean else _MAX_FAILED_STARTS,
                     ),
                 ),
             )
             try:
                 trainer.fit()
             except TrainingFailedError as error:
-                raise first_failure(error, folder) from error
+                raise make_run_error(error, folder) from error
 
     def next(self) -> Report | None:
         """Let the job train to its next report. Raises the job's failure after Train's own retries."""
@@ -188,15 +187,14 @@ def _placement_group_of(run: RunFolder) -> PlacementGroup | None:
 
 
 class OnFailure(UserCallback):
-    """Callback that ends a run after a user error. It reports any other failure to the driver, and Ray Train starts
-    another attempt."""
+    """Callback that ends a run after a user error, and reports other failures, after which Ray Train restarts it."""
 
     def __init__(self, mailbox: str | None, location: str) -> None:
         self._mailbox, self._location = mailbox, location
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raise the rank's failure if it is a user error."""
-        failure = find_first_failure(worker_exceptions, RunFolder(self._location))
+        failure = find_first_rank_failure(worker_exceptions, RunFolder(self._location))
         if failure.is_user_error:
             raise failure
         self._show(failure)
@@ -210,17 +208,17 @@ class OnFailure(UserCallback):
             ray.get_actor(self._mailbox).post.remote(("line", line))
 
 
-def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunError:
+def make_run_error(error: BaseException, folder: RunFolder | None = None) -> RunError:
     """Return the error of the rank that failed first, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
-        return find_first_failure(failures, folder)
+        return find_first_rank_failure(failures, folder)
     innermost = list(unwrap(error))[-1]
     lines = [line.strip() for line in str(innermost).splitlines() if line.strip()]
     return _find_rank_failure(error) or RunError(lines[-1] if lines else type(innermost).__name__)
 
 
-def find_first_failure(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
+def find_first_rank_failure(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
     """Return the failure that caused the others."""
     return find_root_failure(
         {rank: _find_rank_failure(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()}

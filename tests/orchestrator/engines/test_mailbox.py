@@ -1,4 +1,4 @@
-"""The mailbox and rank 0's link to it, without Ray: calls are answered when the test says so."""
+"""The mailbox and rank 0's link to it, without Ray: each test decides when calls are answered."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,7 +17,7 @@ class ActorDied(Exception):
 
 
 class Cluster:
-    """Stands in for Ray: calls lie in a queue until `serve`; `now` is the time."""
+    """Replacement of Ray: calls wait in a queue until `serve`; `now` is the time."""
 
     exceptions = SimpleNamespace(RayActorError=ActorDied)
 
@@ -31,9 +31,9 @@ class Cluster:
     def get_actor(self, name: str) -> Any:
         return SimpleNamespace(post=SimpleNamespace(remote=self._call))
 
-    def _call(self, *given: Any) -> int:
+    def _call(self, *messages: Any) -> int:
         self.calls += 1
-        self.queue.append((self.calls, lambda: self.mailbox.post(*given)))
+        self.queue.append((self.calls, lambda: self.mailbox.post(*messages)))
         return self.calls
 
     def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
@@ -57,14 +57,14 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    made = Cluster()
-    monkeypatch.setattr(mailbox, "ray", made)
-    monkeypatch.setattr(mailbox, "monotonic", lambda: made.now)
-    return made
+    cluster = Cluster()
+    monkeypatch.setattr(mailbox, "ray", cluster)
+    monkeypatch.setattr(mailbox, "monotonic", lambda: cluster.now)
+    return cluster
 
 
-def heard(cluster: Cluster, link: MailboxLink) -> bool:
-    """What rank 0 has heard a while later."""
+def stop_requested_later(cluster: Cluster, link: MailboxLink) -> bool:
+    """Return whether rank 0 sees a stop request at its next poll."""
     cluster.now += POLL_INTERVAL_S
     return link.stop_requested()
 
@@ -74,11 +74,11 @@ def test_stop_request_arrives_without_progress_to_show(cluster: Cluster) -> None
     assert not link.stop_requested()
     cluster.serve()
     cluster.mailbox.collect(True)
-    assert not heard(cluster, link), "asked before the wish was there"
+    assert not stop_requested_later(cluster, link), "the last poll came before the request"
     cluster.serve()
-    assert heard(cluster, link)
+    assert stop_requested_later(cluster, link)
     cluster.serve()
-    assert heard(cluster, link)
+    assert stop_requested_later(cluster, link)
 
 
 def test_stop_requests_are_polled_at_an_interval(cluster: Cluster) -> None:
@@ -86,7 +86,7 @@ def test_stop_requests_are_polled_at_an_interval(cluster: Cluster) -> None:
     for _ in range(100):
         link.stop_requested()
     assert cluster.calls == 1
-    assert not any(heard(cluster, link) for _ in range(100))
+    assert not any(stop_requested_later(cluster, link) for _ in range(100))
     assert cluster.calls == 1
 
 
@@ -95,12 +95,12 @@ def test_stop_request_survives_the_death_of_the_mailbox(cluster: Cluster) -> Non
     cluster.mailbox.collect(True)
     link.stop_requested()
     cluster.die()
-    assert not heard(cluster, link)
+    assert not stop_requested_later(cluster, link)
     cluster.die()
     cluster.mailbox.collect(True)
-    assert not heard(cluster, link)
+    assert not stop_requested_later(cluster, link)
     cluster.serve()
-    assert heard(cluster, link)
+    assert stop_requested_later(cluster, link)
 
 
 def test_lines_arrive_once_and_progress_is_dropped_while_the_mailbox_is_stuck(cluster: Cluster) -> None:
@@ -110,9 +110,8 @@ def test_lines_arrive_once_and_progress_is_dropped_while_the_mailbox_is_stuck(cl
         link.progress("train", number, 20)
     link.line("second")
     cluster.serve()
-    news = cluster.mailbox.collect(False)
-    bars = [("progress", "train", n, 20, "") for n in range(7)]
-    assert news == [("line", "first"), *bars, ("line", "second")]
+    progress = [("progress", "train", number, 20, "") for number in range(7)]
+    assert cluster.mailbox.collect(False) == [("line", "first"), *progress, ("line", "second")]
     assert cluster.mailbox.collect(False) == []
 
 
@@ -124,92 +123,88 @@ def report(number: int, is_final: bool = False) -> Report:
     return Report(metrics={"number": number}, is_final=is_final)
 
 
-def source_location(made: Report) -> tuple[int, bool]:
-    return made.metrics["number"], made.is_final
+def put(queue: ReportQueue, report: Report) -> asyncio.Task[bool]:
+    """Put a report of rank 0 into the queue."""
+    return asyncio.ensure_future(queue.put((report.metrics["number"], report.is_final), report))
 
 
-def bring(queue: ReportQueue, made: Report) -> asyncio.Task[bool]:
-    """Rank 0 has made a report."""
-    return asyncio.ensure_future(queue.put(source_location(made), made))
-
-
-async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:
-    """Which of the calls do not wait, once all have come as far as they can."""
+async def list_done(*tasks: asyncio.Task[bool]) -> list[bool]:
+    """Return which tasks are done, once all others wait."""
     for _ in range(10):
         await asyncio.sleep(0)
     return [task.done() for task in tasks]
 
 
 @in_event_loop
-async def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
+async def test_ranks_wait_at_a_report_until_the_next_is_requested() -> None:
     queue, first, second = ReportQueue(), report(1), report(2, is_final=True)
-    waits = bring(queue, first)
+    first_put = put(queue, first)
     assert await queue.next() == first
-    assert await settled(waits) == [False]
-    asked = asyncio.ensure_future(queue.next())
-    assert await waits is True
-    last = bring(queue, second)
-    assert await asked == second
-    over = asyncio.ensure_future(queue.next())
-    assert await last is True
+    assert await list_done(first_put) == [False]
+    next_report = asyncio.ensure_future(queue.next())
+    assert await first_put is True
+    second_put = put(queue, second)
+    assert await next_report == second
+    next_report = asyncio.ensure_future(queue.next())
+    assert await second_put is True
     await queue.close()
-    assert await over is None
+    assert await next_report is None
     assert await queue.next() is None
 
 
 @in_event_loop
-async def test_a_report_that_a_new_worker_group_makes_again_is_told_once() -> None:
+async def test_report_repeated_by_a_new_worker_group_is_delivered_once() -> None:
     queue, first, second = ReportQueue(), report(1), report(2)
-    gone = bring(queue, first)
+    first_put = put(queue, first)
     assert await queue.next() == first
-    asked = asyncio.ensure_future(queue.next())
-    assert await gone is True
-    waits = bring(queue, second)
-    assert await asked == second
+    next_report = asyncio.ensure_future(queue.next())
+    assert await first_put is True
+    second_put = put(queue, second)
+    assert await next_report == second
 
-    # A new group goes on from before the first report: that one is decided, the second is not.
-    assert await bring(queue, first) is True
-    again = bring(queue, second)
-    assert await settled(waits, again) == [False, False]
+    # A new group resumes before the first report: the driver has decided on that one, but not on the second.
+    assert await put(queue, first) is True
+    repeated_put = put(queue, second)
+    assert await list_done(second_put, repeated_put) == [False, False]
     third = report(3, is_final=True)
-    asked = asyncio.ensure_future(queue.next())
-    assert await again is True
-    bring(queue, third)
-    assert await asked == third
+    next_report = asyncio.ensure_future(queue.next())
+    assert await repeated_put is True
+    put(queue, third)
+    assert await next_report == third
 
 
 @in_event_loop
-async def test_a_report_ahead_of_the_decision_waits_for_its_own() -> None:
+async def test_report_waits_for_its_own_decision() -> None:
     """A rank is lost while the driver handles its report; the new group resumes from an earlier checkpoint."""
 
     queue, first, second = ReportQueue(), report(1), report(2)
-    bring(queue, first)
+    put(queue, first)
     assert await queue.next() == first
-    ahead = bring(queue, second)
-    assert await settled(ahead) == [False]
+    second_put = put(queue, second)
+    assert await list_done(second_put) == [False]
     assert await queue.next() == second
-    assert await settled(ahead) == [False]
+    assert await list_done(second_put) == [False]
 
 
 @in_event_loop
-async def test_a_run_cut_short_after_a_report_is_told_as_its_last() -> None:
-    """What ends in the middle of training is not written down, so it has the number of the report before."""
+async def test_partial_last_report_is_delivered() -> None:
+    """A partial report is not written, so it has the number of the report before."""
 
-    queue, whole, is_partial = ReportQueue(), report(2), report(2, is_final=True)
-    bring(queue, whole)
+    queue, whole, partial = ReportQueue(), report(2), report(2, is_final=True)
+    put(queue, whole)
     assert await queue.next() == whole
-    asked = asyncio.ensure_future(queue.next())
-    bring(queue, is_partial)
-    assert await asked == is_partial
+    next_report = asyncio.ensure_future(queue.next())
+    put(queue, partial)
+    assert await next_report == partial
 
 
 @in_event_loop
-async def test_ranks_of_a_trial_that_is_stopped_go_home_and_new_ones_do_not_begin() -> None:
+async def test_ranks_of_a_stopped_trial_end_and_new_ones_do_not_train() -> None:
     queue, first = ReportQueue(), report(1)
     assert await queue.should_train()
-    waits = bring(queue, first)
+    first_put = put(queue, first)
     assert await queue.next() == first
     await queue.end()
-    assert await waits is False
+    assert await first_put is False
     assert not await queue.should_train()
-    assert await bring(queue, report(2)) is False
+    assert await put(queue, report(2)) is False

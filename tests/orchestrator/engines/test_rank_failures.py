@@ -46,7 +46,7 @@ def out_of_cpp() -> BaseException:
         (out_of_cpp(), True),
     ],
 )
-def test_secondary_failure_is_told_by_type_and_origin(error: BaseException, secondary: bool) -> None:
+def test_secondary_failure_is_recognized_by_type_and_origin(error: BaseException, secondary: bool) -> None:
     assert may_be_secondary(error) is secondary
 
 
@@ -100,7 +100,7 @@ ORDERS = [
 
 
 @pytest.mark.parametrize(("failures", "blamed"), [order[1:] for order in ORDERS], ids=[order[0] for order in ORDERS])
-def test_culprit_among_failures(failures: list[RankFailed], blamed: int) -> None:
+def test_root_failure_of_several_is_found(failures: list[RankFailed], blamed: int) -> None:
     random.Random(0).shuffle(failures)
     assert find_root_failure({failure.rank: failure for failure in failures}).rank == blamed
 

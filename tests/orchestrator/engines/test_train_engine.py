@@ -5,7 +5,7 @@ import ray
 from ray.train import ControllerError
 
 from orchestrator.engines.rank_failures import DIED, RankFailed, format_failure_line
-from orchestrator.engines.train_engine import OnFailure, first_failure
+from orchestrator.engines.train_engine import OnFailure, make_run_error
 from orchestrator.records.metadata import Attempt, Host
 
 MISTAKE = RankFailed.from_error(1, TypeError("no"))
@@ -28,17 +28,17 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_user_error_ends_the_run_with_its_own_message() -> None:
     with pytest.raises(RankFailed) as raised:
         OnFailure(None, "nowhere").after_exception(None, {0: LOST, 1: MISTAKE})
-    assert str(first_failure(ControllerError(raised.value))) == "rank 1: TypeError: no"
+    assert str(make_run_error(ControllerError(raised.value))) == "rank 1: TypeError: no"
 
 
-def test_other_failures_are_left_to_ray_train(waited: list[float]) -> None:
+def test_ray_train_retries_other_failures(waited: list[float]) -> None:
     """A controller whose trial was killed must not take places for new workers before Ray ends it too."""
     OnFailure(None, "nowhere").after_exception(None, {0: LOST})
     OnFailure(None, "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
     assert waited == [2.0, 2.0]
 
 
-def test_loss_line_names_attempt_rank_and_node() -> None:
+def test_failure_line_names_attempt_rank_and_node() -> None:
     assert format_failure_line(GONE, []) == f"Failed before it started: rank 1: {DIED}"
     assert format_failure_line(GONE, ATTEMPTS) == f"Rank 1 on gamma failed: {DIED}"
     assert (
@@ -47,7 +47,7 @@ def test_loss_line_names_attempt_rank_and_node() -> None:
     )
 
 
-def test_loss_that_cannot_be_shown_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_that_cannot_be_shown_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> None:
         raise ValueError(f"Failed to look up actor with name '{name}'")
 
