@@ -94,11 +94,11 @@ def restore_average(name: str, average: Tensor, reference: Tensor, values: Mappi
 
 
 class Snapshots:
-    """Checkpoints at an interval, at most `most` of them. If there were more, every second is dropped and the interval
+    """At most `max_count` checkpoints at an interval. If there were more, every second is dropped and the interval
     doubles. All ranks make the same decisions, from counters."""
 
-    def __init__(self, interval: Interval, most: int) -> None:
-        self.interval, self.most = interval, most
+    def __init__(self, interval: Interval, max_count: int) -> None:
+        self.interval, self.max_count = interval, max_count
         self._numbers: dict[str, int] = {}
         """Number of each snapshot in the interval, by the checkpoint's name."""
         self._requested: int | None = None
@@ -148,6 +148,6 @@ class Snapshots:
     def _stride(self, done: int) -> int:
         """Return the distance of two snapshots in intervals, after `done` epochs or steps."""
         stride = 1
-        while done // self.interval.count // stride > self.most:
+        while done // self.interval.count // stride > self.max_count:
             stride *= 2
         return stride

@@ -19,7 +19,7 @@ _log = logging.getLogger("hookyard")
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _IndexEntries:
     """Content of the index file."""
 
     owners: Mapping[str, Sequence[str]]
@@ -76,8 +76,8 @@ def read_index(storage: Storage) -> dict[str, Any]:
 
 def check_index(index: Any) -> dict[str, Any]:
     """Validate and return an index; raises ValueError."""
-    stored: _Stored = validate(index, _Stored)
-    for name in {*stored.labels.values(), *(name for names in stored.owners.values() for name in names)}:
+    entries = validate(index, _IndexEntries)
+    for name in {*entries.labels.values(), *(name for names in entries.owners.values() for name in names)}:
         check_inside(name)
     return dict(index)
 

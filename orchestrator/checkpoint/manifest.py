@@ -54,7 +54,7 @@ class Position:
     @classmethod
     def read(cls, entries: Any) -> Self:
         """Read a position from a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
-        position: Self = validate(entries, cls, "position")
+        position = validate(entries, cls, "position")
         if missing := [field.name for field in fields(cls) if field.name not in entries]:
             raise ValueError(f"its position has no `{missing[0]}`")
         return position
@@ -110,8 +110,7 @@ def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
 
 def check_manifest(manifest: Any) -> dict[str, Any]:
     """Validate and return a manifest; raises ValueError."""
-    checkpoint: _Manifest = validate(manifest, _Manifest)
-    for file in checkpoint.files:
+    for file in validate(manifest, _Manifest).files:
         check_inside(file)
     Position.read(manifest["position"])
     return dict(manifest)

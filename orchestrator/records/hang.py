@@ -154,10 +154,9 @@ class HangReports:
 
     def _read(self, name: str) -> RankStack | None:
         with suppress(FileNotFoundError, DamagedFile):
-            stack: RankStack = read_json(
-                self._storage, f"{FOLDER}/{name}", lambda entries: validate(entries, RankStack), "It is left out."
+            return read_json(
+                self._storage, f"{FOLDER}/{name}", lambda data: validate(data, RankStack), "It is left out."
             )
-            return stack
         return None
 
     def find_hung_ranks(self) -> HungRanks | None:

@@ -35,40 +35,40 @@ class Process:
 
     @classmethod
     def this(cls) -> Self:
-        return cls(os.getpid(), socket.gethostname(), _boot(), _start_time(os.getpid()))
+        return cls(os.getpid(), socket.gethostname(), _read_boot_id(), _read_start_time(os.getpid()))
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     def is_visible(self) -> bool:
         """Return whether this machine can check that the process is alive."""
-        return (self.host, self.boot) == (socket.gethostname(), _boot())
+        return (self.host, self.boot) == (socket.gethostname(), _read_boot_id())
 
     def is_this(self) -> bool:
         return self == Process.this()
 
     def is_alive(self) -> bool:
         """Return whether a visible process is alive, and its pid was not reused."""
-        started = _start_time(self.pid)
+        started = _read_start_time(self.pid)
         return started is not None and self.process_started in (None, started)
 
 
 def is_pid_alive(pid: int) -> bool:
     """Return whether a process on this machine has this pid."""
-    return _start_time(pid) is not None
+    return _read_start_time(pid) is not None
 
 
-def _boot() -> str | None:
+def _read_boot_id() -> str | None:
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
 
 
-def _start_time(pid: int) -> str | None:
+def _read_start_time(pid: int) -> str | None:
     """Return the start time of a process; None if there is none, or only a zombie."""
     if sys.platform != "linux":
-        return _start_time_by_psutil(pid)
+        return _read_start_time_by_psutil(pid)
     try:
         # The program's name stands in brackets, and may contain anything.
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -77,7 +77,7 @@ def _start_time(pid: int) -> str | None:
     return None if state in "ZX" else fields[18]
 
 
-def _start_time_by_psutil(pid: int) -> str | None:
+def _read_start_time_by_psutil(pid: int) -> str | None:
     import psutil
 
     try:
@@ -141,8 +141,7 @@ def read_claims(run: Storage) -> list[Claim]:
 def _read_claim(folder: Storage, name: str) -> Claim | None:
     """Read a claim; return None if it has just been deleted. A damaged claim counts as an unknown driver's."""
     try:
-        claim: Claim = validate(parse_json(folder.read(name)), Claim)
-        return replace(claim, name=name)
+        return replace(validate(parse_json(folder.read(name)), Claim), name=name)
     except FileNotFoundError:
         return None
     except ValueError:
@@ -171,11 +170,9 @@ class Lease:
     Each driver writes a claim, lists all claims, and has the lease once no other claim is live. If two drivers request
     the lease at the same time, the one that lists last sees both claims, even if their clocks differ. It gives up if
     the other driver has the lease, or if the other claim's name sorts first; otherwise it waits. Claims of dead drivers
-    are ignored. A driver that was wrongly presumed dead finds a higher fencing token, and raises LeaseLost before it
-    writes.
+    are ignored. A driver wrongly presumed dead finds a higher fencing token, and raises LeaseLost before it writes.
 
-    Entering raises UsageError if another driver has the lease or the storage fails. With `force`, drivers on other
-    machines count as dead.
+    Entering raises UsageError for another live driver or a failed storage. `force` presumes drivers elsewhere dead.
     """
 
     def __init__(self, run: Storage, *, force: bool = False) -> None:

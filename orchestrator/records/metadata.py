@@ -62,7 +62,7 @@ class Evaluated(ParentCheckpoint):
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _BestReport:
     """Entries of `best` that are validated."""
 
     metric: str
@@ -143,7 +143,7 @@ class RunMetadata:
             if moment is not None:
                 seconds_at(moment)
         if self.best is not None:
-            validate(self.best, _Reached, "best")
+            validate(self.best, _BestReport, "best")
 
     @property
     def driver(self) -> Process | None:
@@ -167,8 +167,7 @@ class RunMetadata:
     @classmethod
     def read(cls, entries: Any) -> Self:
         """Return the metadata in the entries of `run.json`; raises ValueError."""
-        metadata: Self = validate(entries, cls)
-        return metadata
+        return validate(entries, cls)
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,7 @@ class Attempt:
     @classmethod
     def read(cls, entries: Any) -> Self:
         """Return the attempt in the entries of `attempt.json`; raises ValueError."""
-        attempt: Self = validate(entries, cls)
+        attempt = validate(entries, cls)
         Position.read(entries.get("position"))
         if attempt.started is not None:
             seconds_at(attempt.started)
@@ -245,7 +244,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _ReportEntries:
     """Entries of a report other than its metrics."""
 
     attempt: int | None = None
@@ -257,7 +256,7 @@ class _Line:
 
 def check_report(line: Any) -> dict[str, Any]:
     """Return a line of metrics.jsonl that is valid; raises ValueError otherwise."""
-    entries: _Line = validate(line, _Line)
+    entries = validate(line, _ReportEntries)
     if not line or (entries.attempt is None and (entries.iteration, entries.time) != (None, None)):
         raise ValueError("it has no `attempt`")
     if entries.time is not None:

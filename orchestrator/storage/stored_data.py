@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from zlib import crc32
 
 from orchestrator.errors import DamagedFile
@@ -51,8 +51,7 @@ def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
     """Return the content of a JSON file, converted by `read`, which raises ValueError for invalid content.
 
-    A file that was edited by hand is read, with a warning. Raises FileNotFoundError, or DamagedFile with `advice` if
-    the content is invalid.
+    Warns of a file edited by hand. Raises FileNotFoundError, or DamagedFile with `advice` for invalid content.
     """
     data = storage.read(name)
     try:
@@ -113,7 +112,7 @@ def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
         lines = storage.read(name)
     except FileNotFoundError:
         return []
-    return parse_lines(lines, str(storage / name), lambda line: cast(T, validate(line, kind)))
+    return parse_lines(lines, str(storage / name), lambda line: validate(line, kind))
 
 
 def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:
@@ -139,18 +138,20 @@ def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
 
 def check_mapping(value: Any) -> dict[str, Any]:
     """Validate and return a JSON mapping; raises ValueError for any other value."""
-    return dict(validate(value, Mapping[str, Any]))
+    return validate(value, dict[str, Any])
 
 
-def validate(value: Any, kind: Any, path: str = "") -> Any:
-    """Convert a JSON value to a type, such as a dataclass, an enum or a mapping; raises ValueError with the path.
+def validate(value: Any, kind: type[T], path: str = "") -> T:
+    """Convert a JSON value to a type, such as a dataclass, an enum or a dict; raises ValueError with the path.
 
     Entries that the dataclass does not have are dropped.
     """
     from pydantic import ValidationError
 
     try:
-        return _adapter(kind).validate_json(json.dumps(value), strict=True)
+        adapter = _adapter(kind)  # type: ignore[arg-type]  # mypy takes classes for unhashable
+        validated: T = adapter.validate_json(json.dumps(value), strict=True)
+        return validated
     except ValidationError as error:
         raise ValueError(_describe(error.errors(include_url=False)[0], path)) from None
 

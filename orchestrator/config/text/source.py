@@ -76,8 +76,7 @@ class ExperimentSource:
         missing = [field.name for field in fields(cls) if field.name not in (*optional, *check_mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
-        source: Self = validate(record, cls)
-        return source
+        return validate(record, cls)
 
     def record(self) -> dict[str, Any]:
         """Return the part that a run keeps, as JSON data."""

@@ -288,8 +288,8 @@ def test_program_name_may_contain_brackets(tmp_path: os.PathLike[str]) -> None:
     os.symlink("/bin/sleep", program)
     child = subprocess.Popen([program, "60"])
     try:
-        assert lease._start_time(child.pid) == str(lease._start_time(child.pid))
-        assert lease._start_time(child.pid).isdecimal()  # type: ignore[union-attr]
+        assert lease._read_start_time(child.pid) == str(lease._read_start_time(child.pid))
+        assert lease._read_start_time(child.pid).isdecimal()  # type: ignore[union-attr]
     finally:
         child.kill()
         child.wait()
