@@ -36,22 +36,22 @@ class Artifacts:
         """Download the files of earlier attempts."""
         if self._run.local:
             return
-        lists = [name for name in self._run.names(_LISTS) if _rank_in(name) % self._world_size == self._rank]
-        self._listed = {file for files in self._run.map(self._files_in, lists) for file in files}
-        self._run.map(self._fetch, sorted(self._listed))
-        self._sent = {name: state for name, state in self._states().items() if name in self._listed}
+        lists = [name for name in self._run.names(_LISTS) if _parse_rank(name) % self._world_size == self._rank]
+        self._listed = {file for files in self._run.map(self._read_list, lists) for file in files}
+        self._run.map(self._download, sorted(self._listed))
+        self._sent = {name: state for name, state in self._stat_files().items() if name in self._listed}
 
     def send(self) -> None:
         """Upload new and changed files, and delete removed ones; raises StorageError."""
         if self._run.local:
             return
-        states = self._states()
+        states = self._stat_files()
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
         # Write the list first: it must name every uploaded file.
         if self._listed != {*states}:
             self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", seal(json.dumps({"files": sorted(states)})))
             self._listed = {*states}
-        self._run.map(self._send, changed)
+        self._run.map(self._upload, changed)
         self._run.map(self._run.delete, [name for name in self._sent if name not in states])
         self._sent = states
 
@@ -59,7 +59,7 @@ class Artifacts:
         if not self._run.local:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _states(self) -> dict[str, tuple[int, int]]:
+    def _stat_files(self) -> dict[str, tuple[int, int]]:
         """Return size and time of each file in the folder."""
         states = {}
         for path in self.folder.rglob("*"):
@@ -69,7 +69,7 @@ class Artifacts:
                     states[path.relative_to(self.folder).as_posix()] = status.st_size, status.st_mtime_ns
         return states
 
-    def _files_in(self, name: str) -> Iterable[str]:
+    def _read_list(self, name: str) -> Iterable[str]:
         try:
             entries = read_json(self._run, f"{_LISTS}/{name}", check_mapping, "Files of its hooks are not downloaded.")
             files = entries["files"]
@@ -78,17 +78,17 @@ class Artifacts:
         root = self.folder.resolve()
         return [file for file in files if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(root)]
 
-    def _fetch(self, name: str) -> None:
+    def _download(self, name: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError), self._run.open_copy(name) as content, path.open("wb") as file:
             shutil.copyfileobj(content, file)
 
-    def _send(self, name: str) -> None:
+    def _upload(self, name: str) -> None:
         with suppress(FileNotFoundError), (self.folder / name).open("rb") as file, self._run.create(name) as copy:
             shutil.copyfileobj(file, copy)
 
 
-def _rank_in(name: str) -> int:
+def _parse_rank(name: str) -> int:
     number = name.removeprefix("rank-").removesuffix(".json")
     return int(number) if number.isdecimal() else 0

@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -60,8 +60,7 @@ class WindowLogger(Hook):
     every: LookBack = Interval(50, "iterations")
     """Iterations between two lines or points; the end of a phase adds one."""
     window: Window = "line"
-    """Iterations for the means of loss, times and gradient norms: `line` (since the last line or point), a number,
-    `epoch` or `global`."""
+    """Iterations to average loss, times and gradient norms: a number, `line` (since the last), `epoch` or `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
     """Additional statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
 
@@ -85,8 +84,7 @@ class Windows:
 
     To count each value once, call `start_phase` when a phase starts, `update` or `summarize` at most RECENT iterations
     apart, and `summarize` when the phase ends. Columns that a row gets when it is closed, such as `step_s`, count in
-    the next call. Times that the device has not measured yet are left out. All tensors are read in one transfer, which
-    waits for the device.
+    the next call. Times that the device has not measured yet are left out. One transfer reads all tensors, and waits.
     """
 
     def __init__(
@@ -157,7 +155,7 @@ class Windows:
         """Return plain numbers, at most as many as the windows are long."""
         self.update()
         phases = {
-            phase: {name: values.state_dict() for name, values in of_phase.items()}
+            phase: {name: asdict(values) for name, values in of_phase.items()}
             for phase, of_phase in self._values.items()
         }
         return {"epoch": self._epoch, "changed": sorted(self._changed), "windows": phases}
@@ -236,9 +234,6 @@ class _Values:
         if self._keeps_values:
             return float(_METHODS[self.method](self.kept))
         return self.running / self.count if self.method == "mean" else self.running
-
-    def state_dict(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
 @dataclass

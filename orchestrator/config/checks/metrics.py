@@ -84,9 +84,9 @@ def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
 
 def check_metrics(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     """Yield a problem for each monitored metric that no report of a resolved experiment can hold."""
-    is_open = has_unknown_metrics(task, hooks.values())
+    has_unknown = has_unknown_metrics(task, hooks.values())
     never_validates = Interval.parse(data["validate_every"]).count == 0
-    known = {} if is_open else _list_metric_names(task)
+    known = {} if has_unknown else _list_metric_names(task)
     for monitored in _list_monitored(data):
         is_sweep, stops_training = monitored.kind == "sweep", monitored.kind in ("early_stopping", "param_scheduler")
         # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
@@ -95,11 +95,11 @@ def check_metrics(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]
         names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
         if stops_training and monitored.phase == "test":
             yield monitored.make_problem("is measured after training; use a metric of train or val")
-        elif not monitored.phase and not (is_sweep and "/" in monitored.metric) and (stops_training or not is_open):
+        elif not monitored.phase and not (is_sweep and "/" in monitored.metric) and (stops_training or not has_unknown):
             metric = monitored.metric.rpartition("/")[2]
             near = [f"{phase}/{name}" for phase in PHASES for name in known.get(phase, (metric,))]
             yield monitored.make_problem("has no phase; metrics begin with train/, val/ or test/", near)
-        elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
+        elif monitored.phase == "val" and never_validates and not (has_unknown and is_sweep):
             yield monitored.make_problem("is never measured with validate_every: 0")
         elif names and monitored.metric != "auto" and not may_be_reported:
             yield monitored.make_problem(f"is not a metric of this task; available: {', '.join(names)}", names)

@@ -1,5 +1,4 @@
-"""Parameter groups: separate optimizer arguments for parameters selected by name. Checked in the driver, built in
-each worker."""
+"""Parameter groups: optimizer arguments for parameters selected by name. Checked in the driver, built in workers."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -60,8 +59,7 @@ class Groups(Model):
     """The key beside an optimizer's arguments."""
 
     groups: Annotated[list[_Entry], Field(min_length=1)]
-    """Groups of parameters with other arguments, `lr_scale` or `layer_decay`; or `no_decay`: norms and biases without
-    weight decay."""
+    """Groups with other arguments, `lr_scale` or `layer_decay`; `no_decay`: norms and biases without weight decay."""
 
 
 def read_groups(entries: Any, path: str) -> list[Group | None]:
@@ -97,7 +95,8 @@ def make_parameter_groups(
     """
     # A parameter with two names gets the settings of both.
     settings: dict[nn.Parameter, Settings] = {parameter: {} for parameter in named.values()}
-    kinds: dict[nn.Parameter, tuple[tuple[int, float], ...]] = dict.fromkeys(settings, ())
+    # The entries of each parameter, with its scale: parameters with equal ones form one of torch's groups.
+    entries: dict[nn.Parameter, tuple[tuple[int, float], ...]] = dict.fromkeys(settings, ())
     for index, group in enumerate(groups):
         try:
             names = matched(group.match, named) if group else _find_norms_and_biases(named)
@@ -107,10 +106,10 @@ def make_parameter_groups(
         for parameter, scale in {named[name]: scale for name, scale in zip(names, scales, strict=True)}.items():
             rate = {"lr": scale * _get_rate(cls, arguments, path)} if group and group.has_scale else {}
             settings[parameter] |= group_settings(group) | rate
-            kinds[parameter] += ((index, scale),)
+            entries[parameter] += ((index, scale),)
     merged: dict[tuple[tuple[int, float], ...], dict[str, Any]] = {}
-    for parameter in sorted(settings, key=lambda each: kinds[each]):
-        merged.setdefault(kinds[parameter], {"params": [], **settings[parameter]})["params"].append(parameter)
+    for parameter in sorted(settings, key=lambda each: entries[each]):
+        merged.setdefault(entries[parameter], {"params": [], **settings[parameter]})["params"].append(parameter)
     return list(merged.values())
 
 

@@ -63,8 +63,7 @@ class WarmUp(Model):
     """The part of a run in which the rate rises to where the scheduler begins."""
 
     warmup: Interval = Interval(0)
-    """Epochs or optimizer steps over which the rate rises linearly; a bare number is in the unit in which the scheduler
-    steps."""
+    """Length of the linear rise, in epochs or optimizer steps; a bare number has the unit of the scheduler's steps."""
     warmup_factor: Annotated[float, Gt(0), Lt(1)] = 0.001
     """Factor of the rate that the warm-up begins with."""
 
@@ -115,13 +114,12 @@ class Timeline:
             count = count * self.steps_per_epoch if every.unit == "steps" else -(-count // self.steps_per_epoch)
         return -(-count // every.count)
 
-    def steps(self, at: Interval) -> int:
+    def count_steps_before(self, at: Interval) -> int:
         """Return the number of optimizer steps before a position, once there is data."""
         return at.count * (self.steps_per_epoch or 1) if at.unit == "epochs" else at.count
 
     def count_ticks(self, step: int, epoch: int, default: int) -> int:
-        """Return how often schedulers have stepped at a position: never by a metric, `default` times by a custom
-        hook."""
+        """Return how often schedulers step before a position: never by a metric, `default` times by a custom hook."""
         if self.monitor:
             return 0
         if self.every is None:

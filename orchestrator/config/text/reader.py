@@ -37,15 +37,15 @@ class Document:
     overrides: list[str] = field(default_factory=list)
     """The overrides, as locations quote them."""
 
-    def location(self, path: str) -> Location | None:
-        """Return where `path` or the nearest of its parents was written."""
+    def find_location(self, path: str) -> Location | None:
+        """Return the location of a path, or of its nearest parent that has one."""
         while path and path not in self.locations:
             path = path.rpartition(".")[0]
         return self.locations.get(path)
 
     def locate(self, problem: Problem) -> Problem:
         """Add file and line to a problem that has none, where they are known."""
-        location = self.location(problem.path)
+        location = self.find_location(problem.path)
         return problem if problem.file or location is None else replace(problem, file=location.file, line=location.line)
 
     def sort(self, problems: Iterable[Problem]) -> list[Problem]:
@@ -121,7 +121,7 @@ def parse_value(text: str, file: str, *, fast: bool = False) -> tuple[Any, Docum
     document = Document({}, {"": Location(file, 1)})
     try:
         node = (_FastLoader if fast else _Loader)(text).get_single_node()
-        return _Plain(document, file, max(MAX_BYTES, len(text))).value(node, "", ()) if node else None, document
+        return _NodeReader(document, file, max(MAX_BYTES, len(text))).read(node, "", ()) if node else None, document
     except RecursionError:
         raise ConfigError([Problem("", _TOO_DEEP, file, 1)]) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
@@ -195,78 +195,78 @@ def _parse_number(text: str) -> int | float:
     return int(text) if re.fullmatch(r"[-+]?[0-9]+", text) else float(text.replace(".inf", "inf"))
 
 
-class _Plain:
-    """Converter of YAML nodes to plain data; notes locations and problems in the document."""
+class _NodeReader:
+    """Reader of YAML nodes as plain data, which adds locations and problems to the document."""
 
     def __init__(self, document: Document, file: str, max_characters: int) -> None:
         self.document = document
         self.file = file
         self.remaining = self.max_characters = max_characters
 
-    def value(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
+    def read(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
         # The least that the node takes as text: a scalar and a separator, or a pair of brackets.
         self.remaining -= len(node.value) + 1 if isinstance(node, yaml.ScalarNode) else 2
         if self.remaining < 0:
             message = f"has more than {self.max_characters:,} characters once its aliases are expanded"
-            raise ConfigError([Problem("", message, *self.location(node))])
+            raise ConfigError([Problem("", message, *self.locate(node))])
         if any(parent is node for parent in parents):
-            return self.problem(node, path, "contains itself: an alias must not refer to its own parent")
+            return self.report(node, path, "contains itself: an alias must not refer to its own parent")
         if len(parents) >= MAX_DEPTH:
-            raise ConfigError([Problem("", _TOO_DEEP, *self.location(node))])
+            raise ConfigError([Problem("", _TOO_DEEP, *self.locate(node))])
         parents = (*parents, node)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return self.mapping(node, path, parents)
+            return self.read_mapping(node, path, parents)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return [self.item(child, join(path, index), parents) for index, child in enumerate(node.value)]
+            return [self.read_child(child, join(path, index), parents) for index, child in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
-            return self.scalar(node, path)
-        return self.bad_tag(node, path)
+            return self.read_scalar(node, path)
+        return self.report_tag(node, path)
 
-    def item(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
-        self.document.locations[path] = self.location(node)
-        return self.value(node, path, parents)
+    def read_child(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
+        self.document.locations[path] = self.locate(node)
+        return self.read(node, path, parents)
 
-    def mapping(self, node: yaml.MappingNode, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
+    def read_mapping(self, node: yaml.MappingNode, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
         data: dict[str, Any] = {}
         own: dict[str, yaml.Node] = {}
         for key, child in sorted(node.value, key=lambda pair: pair[0].tag != _TAG + "merge"):
             if key.tag == _TAG + "merge":
-                data.update(self.merged(child, path, parents))
+                data.update(self.read_merged(child, path, parents))
             elif not isinstance(key, yaml.ScalarNode):
-                self.problem(key, path, "has a key that is a list or a mapping; keys must be strings")
+                self.report(key, path, "has a key that is a list or a mapping; keys must be strings")
             elif _CONTROL.search(key.value):
-                self.problem(key, path, f"has a key with control characters: {_shorten(key.value)}")
+                self.report(key, path, f"has a key with control characters: {_shorten(key.value)}")
             elif key.value in own:
-                first = self.location(own[key.value]).line
-                self.problem(key, join(path, key.value), f"duplicate key; first defined on line {first}")
+                first = self.locate(own[key.value]).line
+                self.report(key, join(path, key.value), f"duplicate key; first defined on line {first}")
             else:
                 inner = join(path, key.value)
                 own[key.value] = key
-                self.document.locations[inner] = self.location(key)
-                data[key.value] = self.value(child, inner, parents)
+                self.document.locations[inner] = self.locate(key)
+                data[key.value] = self.read(child, inner, parents)
         return data
 
-    def merged(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
+    def read_merged(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
         """Return what `<<: *name` or `<<: [*name, *other]` adds; earlier mappings win over later ones."""
         data: dict[str, Any] = {}
         for child in reversed(node.value) if isinstance(node, yaml.SequenceNode) else [node]:
-            value = self.value(child, path, parents)
+            value = self.read(child, path, parents)
             if isinstance(value, dict):
                 data.update(value)
             else:
-                self.problem(child, path, "merges (<<) a value that is not a mapping")
+                self.report(child, path, "merges (<<) a value that is not a mapping")
         return data
 
-    def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+    def read_scalar(self, node: yaml.ScalarNode, path: str) -> Any:
         kind = node.tag.removeprefix(_TAG)
         if kind in ("str", "merge"):
             if _NO_CHARACTER.search(node.value):
-                return self.problem(node, path, f"contains a character that cannot be encoded: {_shorten(node.value)}")
+                return self.report(node, path, f"contains a character that cannot be encoded: {_shorten(node.value)}")
             return node.value
         if kind not in _SCALARS:
-            return self.bad_tag(node, path)
+            return self.report_tag(node, path)
         if not re.fullmatch(_SCALARS[kind], node.value):
-            return self.problem(node, path, f"is not a valid {kind}: {_shorten(node.value)}")
+            return self.report(node, path, f"is not a valid {kind}: {_shorten(node.value)}")
         if kind == "null":
             return None
         if kind == "bool":
@@ -275,17 +275,17 @@ class _Plain:
             number = _parse_number(node.value)
             if isinstance(number, float) or number in _INTEGERS:
                 return number
-        self.problem(node, path, f"integers must fit in 64 bits, got {_shorten(node.value)}")
+        self.report(node, path, f"integers must fit in 64 bits, got {_shorten(node.value)}")
         return 1  # so that no other check refuses it too
 
-    def bad_tag(self, node: yaml.Node, path: str) -> None:
+    def report_tag(self, node: yaml.Node, path: str) -> None:
         tag = shorten(node.tag.replace(_TAG, "!!"))
-        self.problem(node, path, f"has the tag {tag}, which is not allowed; use plain values")
+        self.report(node, path, f"has the tag {tag}, which is not allowed; use plain values")
 
-    def problem(self, node: yaml.Node, path: str, message: str) -> None:
-        self.document.problems.append(Problem(path, message, *self.location(node)))
+    def report(self, node: yaml.Node, path: str, message: str) -> None:
+        self.document.problems.append(Problem(path, message, *self.locate(node)))
 
-    def location(self, node: yaml.Node) -> Location:
+    def locate(self, node: yaml.Node) -> Location:
         return Location(self.file, node.start_mark.line + 1)
 
 

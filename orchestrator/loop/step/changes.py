@@ -40,7 +40,9 @@ class Changes:
         self._timeline = timeline
         self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
         self._optimizers = experiment.optimizations
-        self.pending: list[Change] = sorted(experiment.changes, key=lambda change: timeline.steps(change.at))
+        self.pending: list[Change] = sorted(
+            experiment.changes, key=lambda change: timeline.count_steps_before(change.at)
+        )
         """Changes not yet made, in order."""
         for path, value in (item for change in self.pending for item in change.set.items()):
             number = parse_optimizer_path(path)

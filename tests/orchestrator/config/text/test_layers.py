@@ -77,6 +77,6 @@ def test_problems_quote_the_override() -> None:
 def test_locations_move_to_the_override() -> None:
     document = overridden("hooks.ema={decay: 2}", "scheduler.type=StepLR")
     where = "override 'hooks.ema={decay: 2}'"
-    assert [document.location(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
-    assert document.location("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
-    assert document.location("hooks.checkpoint") == ("x.yaml", 4)
+    assert [document.find_location(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
+    assert document.find_location("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
+    assert document.find_location("hooks.checkpoint") == ("x.yaml", 4)
