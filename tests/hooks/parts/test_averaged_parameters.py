@@ -61,7 +61,7 @@ def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
     ("change", "found"),
     [(lambda model: model.pop("0.weight"), "is missing"), (lambda model: None, r"has shape \(6, 4\)")],
 )
-def test_a_record_that_does_not_fit_is_an_error(change: Any, found: str) -> None:
+def test_averages_of_another_shape_are_refused(change: Any, found: str) -> None:
     state, hook = new_state(small_model()), EMA()
     train(state, {"ema": hook}, batches(2))
     checkpoint = checkpoint_of(hook, state)

@@ -1,4 +1,4 @@
-"""Checkpoints saved as the loop saves them, and a kill at any operation of their storage."""
+"""Save checkpoints as the loop does, and simulate a kill at any operation of their storage."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def weights(value: float) -> dict[str, Any]:
 
 
 def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED) -> str:
-    """Saves as the loop does, and returns the name it got."""
+    """Save a checkpoint as the loop does, and return its name."""
     name = store.choose_name(name)
     store.discard_unfinished(name)
     entries = store.write_files(name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}})
@@ -27,8 +27,8 @@ def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage
 OPERATIONS = ("create", "rename", "delete", "state", "tree", "names", "read_chunks", "read")
 
 
-def ended_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
-    """From now on every operation of a storage is noted, and a kill comes at the one of a number."""
+def kill_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
+    """Raise KeyboardInterrupt at the storage operation with number `last`; return the growing list of operations."""
     done: list[str] = []
 
     def killing(name: str) -> Any:

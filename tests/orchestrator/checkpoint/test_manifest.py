@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, and damaged."""
+"""Manifest and index of checkpoints: their content, and damage."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from tests.orchestrator.checkpoint.saved import save
 @pytest.mark.parametrize(
     "content", [b"", b'{"name": "e", "posi', b"\xff\xfe", b"[]", b"{}", b'{"position": {"stage": "train", "else": 1}}']
 )
-def test_a_damaged_manifest_is_no_checkpoint(store: CheckpointStore, content: bytes) -> None:
+def test_checkpoint_with_a_damaged_manifest_is_skipped(store: CheckpointStore, content: bytes) -> None:
     save(store, "epoch-0001", 10)
     save(store, "epoch-0002", 20)
     store.storage.write("epoch-0002/manifest.json", content)
@@ -31,7 +31,7 @@ def test_a_damaged_manifest_is_no_checkpoint(store: CheckpointStore, content: by
         store.read_manifest("epoch-0002")
 
 
-def test_a_folder_whose_manifest_is_gone_is_damaged(tmp_path: Path) -> None:
+def test_folder_without_its_manifest_is_damaged(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
     save(store, "epoch-0001", 10)
     store.storage.delete("epoch-0001/manifest.json")
@@ -51,14 +51,14 @@ def test_weights_without_a_manifest_survive_a_resume_from_an_older_checkpoint(tm
     assert {*names} <= {*store.storage.names()}
 
 
-def test_a_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
+def test_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
     store.storage.write("epoch-0001/manifest.json", json.dumps({**store.read_manifest("epoch-0001"), "files": {}}))
     with pytest.raises(CheckpointError, match="is damaged: `files`: dictionary should have at least 1 item"):
         store.read_manifest("epoch-0001")
 
 
-def test_a_position_without_one_of_its_counters_is_damaged(store: CheckpointStore) -> None:
+def test_position_without_a_counter_is_damaged(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
     manifest = store.read_manifest("epoch-0001")
     store.storage.write("epoch-0001/manifest.json", json.dumps({**manifest, "position": {"step": 10}}))
@@ -83,7 +83,7 @@ def test_entries_have_the_size_and_hash_of_each_file(tmp_path: Path) -> None:
 
 
 @contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
+def limited_file_size(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -92,10 +92,10 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tmp_path: Path) -> None:
+def test_write_error_names_the_file_and_leaves_none(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
     with (
-        files_of_at_most(50_000),
+        limited_file_size(50_000),
         pytest.raises(StorageError, match=r"optimizer\.pt: File too large\. The file is larger than the limit"),
     ):
         store.write_files(
@@ -105,8 +105,8 @@ def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tm
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -> None:
-    """Also where what changes it fails; what is given up in between and wanted again in the end stays."""
+def test_nested_edits_are_written_once(tmp_path: Path, fails: bool) -> None:
+    """Also after an error; a checkpoint that loses its owners and gets one again stays."""
     storage = Storage(tmp_path)
     for name in ("one", "two", "three"):
         storage.write(f"{name}/model.pt", b"")

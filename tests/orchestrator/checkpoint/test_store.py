@@ -11,10 +11,10 @@ from orchestrator.checkpoint.manifest import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from tests.orchestrator.checkpoint.saved import ended_at, save, weights
+from tests.orchestrator.checkpoint.saved import kill_at, save, weights
 
 
-def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
+def test_saved_checkpoint_is_loaded_unchanged(store: CheckpointStore) -> None:
     position = Position(
         epoch=2,
         step=30,
@@ -35,7 +35,7 @@ def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
     assert store.get_path("step-00000030") == f"{store.storage}/step-00000030"
 
 
-def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:
+def test_names_are_sorted_by_training_progress(store: CheckpointStore) -> None:
     save(store, "b", 20)
     save(store, "a", 100)
     save(store, "step-00000100", 100, stage=Stage.VALIDATED)
@@ -45,7 +45,7 @@ def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:
     assert store.find_latest() == "step-00000100"
 
 
-def test_the_last_is_the_newest_whose_files_are_there(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_last_is_the_newest_with_all_files(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
     for step, name in enumerate("abc"):
         save(store, name, step)
     store.storage.delete("b/model.pt")
@@ -55,7 +55,7 @@ def test_the_last_is_the_newest_whose_files_are_there(store: CheckpointStore, ca
     assert "c/manifest.json is damaged" in caplog.text
 
 
-def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
+def test_empty_storage_has_no_checkpoint(store: CheckpointStore) -> None:
     assert store.list_names() == []
     assert store.find_latest() is None
     with pytest.raises(CheckpointError, match="no checkpoint in"):
@@ -67,7 +67,7 @@ def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
 # Interrupted saves
 
 
-def test_what_was_cut_off_is_not_part_of_the_next_save(store: CheckpointStore) -> None:
+def test_files_of_an_interrupted_save_are_not_in_the_next(store: CheckpointStore) -> None:
     store.write_files("epoch-0001", {"model.pt": weights(1.0), "rank-0007.pt": {}})
     save(store, "epoch-0001", 10, 2.0)
     assert [*store.read_manifest("epoch-0001")["files"]] == ["hooks.pt", "model.pt", "rank-0000.pt"]
@@ -76,19 +76,18 @@ def test_what_was_cut_off_is_not_part_of_the_next_save(store: CheckpointStore) -
 
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["another name", "the same name"])
-def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(
+def test_kill_at_any_operation_leaves_an_intact_checkpoint(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, replaces: bool
 ) -> None:
-    """Each save keeps itself alone, so that the one before goes; the next attempt continues after each kill, at one
-    operation later."""
+    """Each save retains only itself. After each kill, the next attempt is killed one operation later."""
     if replaces and storage.local is None:
-        pytest.skip("an object store takes another name")
+        pytest.skip("an object store uses another name")
     store, last, newest, tried = CheckpointStore(storage), 0, 0.0, 0
     save(store, "step-0", 0, 0.0)
     store.retain("run", ["step-0"])
     while True:
         with monkeypatch.context() as patch:
-            done = ended_at(patch, last)
+            done = kill_at(patch, last)
             try:
                 number = 0 if replaces else tried + 1
                 name = save(store, f"step-{number}", tried + 1, float(tried + 1))
@@ -115,7 +114,7 @@ def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(
 # Loading
 
 
-def test_a_checkpoint_that_cannot_be_loaded_says_which_file(store: CheckpointStore) -> None:
+def test_load_error_names_the_file(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
     store.storage.write("epoch-0001/model.pt", b"not a checkpoint")
     with pytest.raises(CheckpointError, match=r"epoch-0001/model\.pt cannot be loaded"):
@@ -134,7 +133,7 @@ class Code:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_checkpoint_with_code_in_it_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+def test_pickled_code_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
     entries = store.write_files("epoch-0001", {"model.pt": {"weight": Code(tmp_path / "ran")}})
     store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
     with pytest.raises(CheckpointError, match="cannot be loaded"):
@@ -142,24 +141,24 @@ def test_a_checkpoint_with_code_in_it_is_refused(store: CheckpointStore, tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
-# What is kept
+# Owners
 
 
-def test_only_what_its_owner_gave_up_and_nobody_wants_is_deleted(store: CheckpointStore) -> None:
+def test_checkpoint_is_deleted_once_its_last_owner_releases_it(store: CheckpointStore) -> None:
     for step in (1, 2, 3, 4):
         save(store, f"epoch-000{step}", step)
     store.retain("run", ["epoch-0001"])
     store.retain("checkpoint", ["epoch-0001", "epoch-0002", "epoch-0003"])
     store.retain("run", ["epoch-0003"])
-    assert store.list_names() == ["epoch-0001", "epoch-0002", "epoch-0003", "epoch-0004"]  # 1 is still wanted
+    assert store.list_names() == ["epoch-0001", "epoch-0002", "epoch-0003", "epoch-0004"]  # 1 still has an owner
     store.retain("checkpoint", ["epoch-0002"])
-    # 1 is given up by both; 3 by one; 4 was never anybody's
+    # Both owners released 1, and one of them 3; 4 never had an owner
     assert store.list_names() == ["epoch-0002", "epoch-0003", "epoch-0004"]
     store.retain("run", [])
     assert store.list_names() == ["epoch-0002", "epoch-0004"]
 
 
-def test_what_the_store_did_not_write_is_never_touched(store: CheckpointStore) -> None:
+def test_foreign_files_are_never_touched(store: CheckpointStore) -> None:
     store.storage.write("notes/readme.txt", "mine")
     store.storage.write("epoch-0009/picture.png", "mine")
     store.storage.write(".notes.old/readme.txt", "mine")
@@ -173,7 +172,7 @@ def test_what_the_store_did_not_write_is_never_touched(store: CheckpointStore) -
     assert store.storage.read(".notes.old/readme.txt") == b"mine"
 
 
-def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> None:
+def test_only_the_master_changes_the_store(storage: Storage, store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1)
     store.retain("run", ["epoch-0001"])
     other = CheckpointStore(storage, is_master=False)
@@ -189,7 +188,7 @@ def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> No
 # Labels
 
 
-def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore) -> None:
+def test_label_is_dropped_with_its_checkpoint(store: CheckpointStore) -> None:
     for step in (1, 2):
         save(store, f"epoch-000{step}", step)
     store.mark("epoch-0002", "best")
@@ -206,7 +205,7 @@ def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore
 # Publishing
 
 
-def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: CheckpointStore) -> None:
+def test_published_file_is_named_by_its_hash(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1, 3.0)
     path = store.publish("epoch-0001", {"model": "model"}, "published", {})
     (file,) = store.storage.names("published")
@@ -219,7 +218,7 @@ def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: Checkpoin
     assert store.list_names() == ["epoch-0001"]
 
 
-def test_parts_that_are_not_there_are_refused_with_those_that_are(store: CheckpointStore) -> None:
+def test_missing_part_error_lists_the_available_ones(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1)
     with pytest.raises(CheckpointError, match="'epoch-0001' has no rank-0000; it has hooks, model"):
         store.publish("epoch-0001", {"model": "model", "mine": "rank-0000"}, "published", {})

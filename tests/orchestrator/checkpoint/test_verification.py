@@ -1,4 +1,4 @@
-"""Whether a checkpoint's files are what was written, who reads them to know, and what is passed over."""
+"""Verification of checkpoint files: which rank reads them, and when; and damaged checkpoints, which are skipped."""
 
 import threading
 from typing import Any
@@ -12,7 +12,7 @@ from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.saved import save, weights
 
 
-def test_a_file_that_does_not_arrive_whole_is_not_committed(store: CheckpointStore) -> None:
+def test_checkpoint_with_a_missing_file_is_not_committed(store: CheckpointStore) -> None:
     entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     entries["rank-0001.pt"] = {"sha256": "0" * 64, "bytes": 3}
     with pytest.raises(CheckpointError, match=r"rank-0001\.pt is missing"):
@@ -35,7 +35,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("file", ["model.pt", "rank-0000.pt"])
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_checkpoint_is_passed_over(store: CheckpointStore, how: str, file: str) -> None:
+def test_damaged_checkpoint_is_skipped(store: CheckpointStore, how: str, file: str) -> None:
     save(store, "epoch-0001", 10)
     save(store, "epoch-0002", 20)
     path = f"epoch-0002/{file}"
@@ -43,21 +43,19 @@ def test_a_damaged_checkpoint_is_passed_over(store: CheckpointStore, how: str, f
     assert store.find_latest() == "epoch-0001"
 
 
-def test_what_a_rank_wrote_it_verifies_itself(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_verifies_its_own_files(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read_chunks = Storage.read_chunks
     with monkeypatch.context() as patch:
-        patch.setattr(Storage, "read_chunks", lambda *of: map(flip, read_chunks(*of)))
+        patch.setattr(Storage, "read_chunks", lambda *arguments: map(flip, read_chunks(*arguments)))
         with pytest.raises(CheckpointError, match=r"model\.pt is damaged: its sha256 differs.* It was just written"):
             store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     monkeypatch.setattr(Storage, "read_chunks", None)
     store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
-    assert store.list_names() == ["epoch-0001"], "whoever puts it into its place reads none of it again"
+    assert store.list_names() == ["epoch-0001"], "the commit reads no file again"
 
 
-def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verified_uploads_are_not_read_back(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Storage, "verifies_uploads", property(lambda self: True))
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "read_chunks", None)
@@ -68,16 +66,16 @@ def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(
         store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
 
 
-class Together:
-    """Ranks as threads, which tell each other what they found."""
+class ThreadGroup:
+    """A group of ranks that are threads of this process."""
 
-    def __init__(self, rank: int, barrier: threading.Barrier, told: dict[int, Any]) -> None:
-        self.rank, self.world_size, self._barrier, self._told = rank, barrier.parties, barrier, told
+    def __init__(self, rank: int, barrier: threading.Barrier, values: dict[int, Any]) -> None:
+        self.rank, self.world_size, self._barrier, self._values = rank, barrier.parties, barrier, values
 
     def gather(self, value: Any) -> list[Any]:
-        self._told[self.rank] = value
+        self._values[self.rank] = value
         self._barrier.wait(20)
-        values = [self._told[rank] for rank in range(self.world_size)]
+        values = [self._values[rank] for rank in range(self.world_size)]
         self._barrier.wait(20)
         return values
 
@@ -85,9 +83,7 @@ class Together:
         return self.gather(make() if self.rank == 0 else None)[0]
 
 
-def test_ranks_that_resume_read_their_own_files_and_agree(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resuming_ranks_read_each_file_once_and_agree(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2):
         entries = store.write_files(f"epoch-{number}", {"model.pt": weights(1.0)})
         for rank in range(3):
@@ -102,11 +98,11 @@ def test_ranks_that_resume_read_their_own_files_and_agree(
         lambda self, name: [*read_chunks(self, name), read.append((threading.current_thread().name, name))][:-1],
     )
     monkeypatch.setattr(Storage, "map", lambda self, call, things: [call(thing) for thing in things])
-    barrier, told, found, said = threading.Barrier(3), {}, {}, []
+    barrier, values, newest, skipped = threading.Barrier(3), {}, {}, []
 
     def resume(rank: int) -> None:
-        found[rank] = store.find_latest(
-            said.append if rank == 0 else lambda reason: None, Together(rank, barrier, told)
+        newest[rank] = store.find_latest(
+            skipped.append if rank == 0 else lambda reason: None, ThreadGroup(rank, barrier, values)
         )
 
     threads = [threading.Thread(target=resume, args=(rank,), name=str(rank)) for rank in range(3)]
@@ -114,8 +110,8 @@ def test_ranks_that_resume_read_their_own_files_and_agree(
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == dict.fromkeys(range(3), "epoch-1")
-    assert [reason.partition("epoch-2: ")[2] for reason in said] == [
+    assert newest == dict.fromkeys(range(3), "epoch-1")
+    assert [reason.partition("epoch-2: ")[2] for reason in skipped] == [
         "rank-0001.pt is damaged: its sha256 differs from the manifest's"
     ]
     assert {name.partition("/")[2]: rank for rank, name in read} == {

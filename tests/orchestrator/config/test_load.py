@@ -152,7 +152,7 @@ def test_problems_are_located_in_their_file(file: Path) -> None:
         ("other.yaml", "must not be circular: other.yaml extends other.yaml"),
     ],
 )
-def test_wrong_bases(file: Path, base: str, message: str) -> None:
+def test_wrong_bases_are_located(file: Path, base: str, message: str) -> None:
     (problem,) = problems(file.parent / "other.yaml", f"name: x\nbase: {base}\n")
     assert message in problem.message
     assert (problem.path, problem.line) == ("base", 2)

@@ -15,7 +15,7 @@ def attempt(number: int, step: int = 0, stage: Stage = Stage.TRAINED) -> Attempt
 FRESH = Attempt(0)
 
 
-def test_reports_past_a_later_start_are_left_out() -> None:
+def test_reports_after_the_start_of_a_later_attempt_are_superseded() -> None:
     lines = [line(0, 5), line(0, 10), line(0, 15), line(1, 15), line(1, 20)]
     assert drop_superseded(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [
         line(0, 5),
@@ -25,27 +25,27 @@ def test_reports_past_a_later_start_are_left_out() -> None:
     ]
 
 
-def test_a_report_at_the_start_is_made_again_unless_it_was_made_before_the_checkpoint() -> None:
+def test_report_at_the_start_is_superseded_unless_the_checkpoint_follows_it() -> None:
     lines = [line(0, 5), line(1, 10)]
     for stage in (Stage.TRAIN, Stage.TRAINED, Stage.VALIDATED):
         assert drop_superseded(lines, [FRESH, attempt(1, 5, stage)]) == [line(1, 10)]
     assert drop_superseded(lines, [FRESH, attempt(1, 5, Stage.REPORTED)]) == lines
 
 
-def test_a_report_of_the_same_step_but_before_an_iteration_that_made_none_counts() -> None:
+def test_report_before_a_skipped_step_is_kept() -> None:
     lines = [line(0, 7, iteration=7), line(0, 7, iteration=8), line(1, 7, iteration=8)]
     start = Attempt(1, position=Position(step=7, iteration=8, stage=Stage.TRAINED))
     assert drop_superseded(lines, [FRESH, start]) == [lines[0], lines[2]]
 
 
-def test_any_later_attempt_may_supersede() -> None:
-    """The second attempt went back further than the first one had got, the third began behind both."""
+def test_any_later_attempt_supersedes_reports() -> None:
+    """The second attempt resumes at the first's last report, and the third before it."""
     lines = [line(0, 5), line(0, 10), line(1, 15), line(2, 10), line(2, 15)]
     attempts = [FRESH, attempt(1, 10, Stage.REPORTED), attempt(2, 7, Stage.TRAIN)]
     assert drop_superseded(lines, attempts) == [line(0, 5), line(2, 10), line(2, 15)]
 
 
-def test_a_test_is_made_again_by_every_attempt() -> None:
+def test_every_attempt_repeats_the_report_of_the_test_phase() -> None:
     tested = {"attempt": 0, "step": 10, "iteration": 10, "test/loss": 1.0}
     again = {**tested, "attempt": 1}
     lines = [line(0, 10), tested, again]

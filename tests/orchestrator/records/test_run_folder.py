@@ -187,7 +187,7 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_status_is_recorded_one_while_driver_lives(tmp_path: Path) -> None:
+def test_recorded_status_holds_while_the_driver_is_alive(tmp_path: Path) -> None:
     folder = make(tmp_path)
     assert folder.find_status() == "running"
     folder.update(status="finished", ended="2026-01-01T00:00:00Z")

@@ -31,7 +31,7 @@ STEPS = {"epochs": None, "steps": 20}
         ({"early_stopping": {**STOPPING, "patience": 2}}, {"validate_every": 2}, "hooks.early_stopping.patience: 2"),
     ],
 )
-def test_setting_beyond_the_end_is_named(hooks: dict[str, Any], more: dict[str, Any], warning: str) -> None:
+def test_unreached_setting_is_named(hooks: dict[str, Any], more: dict[str, Any], warning: str) -> None:
     assert warnings(hooks, **more) == [warning]
 
 

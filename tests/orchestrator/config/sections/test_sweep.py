@@ -69,7 +69,7 @@ def test_objectives_pair_metrics_with_modes() -> None:
         ({"normal": [0, 1, 2, 1]}, "", "low must be below high"),
     ],
 )
-def test_wrong_domains(domain: Any, path: str, message: str) -> None:
+def test_wrong_domains_are_refused(domain: Any, path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(Sweep, {"metric": "val/loss", "space": {"optimizer.lr": domain}}, "sweep")
     (problem,) = caught.value.problems

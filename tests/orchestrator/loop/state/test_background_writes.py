@@ -26,7 +26,7 @@ from orchestrator.loop.world import World
 from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
-from tests.orchestrator.checkpoint.saved import ended_at, weights
+from tests.orchestrator.checkpoint.saved import kill_at, weights
 from tests.ranks import on_ranks
 from tests.tasks import Points, Seen, experiment, numbers, plain
 
@@ -232,7 +232,7 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(tmp_path: Path, monke
     assert written_by_two(store, "step-0", 0)
     while True:
         with monkeypatch.context() as patch:
-            done = ended_at(patch, tried)
+            done = kill_at(patch, tried)
             try:
                 is_there = written_by_two(store, f"step-{tried + 1}", tried + 1)
             except KeyboardInterrupt:
