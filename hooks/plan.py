@@ -42,9 +42,8 @@ class Plan:
 
     `fire` raises HookError if a hook fails. In `on_exception`, and for best-effort hooks, it logs the failure instead.
 
-    The cost of a call is the host's time. With `mark_time`, which marks a moment on a device's timeline, the cost of
-    an expensive call is the time between two such marks. So a hook is charged for the work that it launches, not for
-    waiting for earlier work.
+    The cost of a call is the host's time. With `mark_time`, which marks a moment on a device's timeline, the cost of an
+    expensive call is the time between two marks: of the work that it launches, not of waiting for earlier work.
     """
 
     def __init__(

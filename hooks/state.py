@@ -109,8 +109,7 @@ class Recent(Sequence[Mapping[str, Any]]):
     def columns(
         self, count: int, phase: str | None = None, names: Container[str] | None = None
     ) -> dict[str, list[Any]]:
-        """Return columns of the last `count` rows, of one phase or all; None if a row lacks a column. `names` limits
-        the columns."""
+        """Return all columns or `names` of the last `count` rows, of one phase or all; None if a row lacks a column."""
         newest_first = (row for row in reversed(self._rows) if phase is None or row.get("phase") == phase)
         rows = [*islice(newest_first, count)][::-1]
         known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)

@@ -35,9 +35,8 @@ class StratifiedSampler(Sampler[int]):
 class MixtureSampler(Sampler[int]):
     """Shuffled order of the datasets in a torch `ConcatDataset`, in proportion to their weights.
 
-    Within a dataset, every sample is drawn equally often, up to one. An epoch has `length` samples, by default the
-    length of the dataset. Raises ValueError unless there is one weight per dataset. Source: iMIX's multi-dataset
-    sampling.
+    Within a dataset, every sample is drawn equally often, up to one. An epoch has `length` samples, by default those of
+    the dataset. Raises ValueError unless there is one weight per dataset. Source: iMIX's multi-dataset sampling.
     """
 
     def __init__(self, dataset: ConcatDataset[Any], weights: Sequence[float], length: int | None = None) -> None:

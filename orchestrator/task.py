@@ -98,8 +98,7 @@ class Task(ABC):
 
     def meters(self) -> Mapping[str, Any]:
         """Return torchmetrics objects by name, for metrics that are not means over samples. In val and test, the loop
-        calls `update(output, target(batch))`, and at the end of the phase `compute()`, which returns one number, a
-        vector, or a mapping of these."""
+        calls `update(output, target(batch))`, and at the end `compute()`: a number, a vector, or a mapping of these."""
         return {}
 
     def target(self, batch: Any) -> Any:

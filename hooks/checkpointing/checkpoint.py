@@ -258,8 +258,7 @@ class Checkpoint(Hook):
         }
 
     def _reconcile(self, state: State, restored: str) -> None:
-        """Drop names of checkpoints that no longer exist. Add the restored one, which could not record its own name, if
-        it is one to keep."""
+        """Drop names of deleted checkpoints; add the restored one, which lacks its own name, if it is one to keep."""
         stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
         names = [*self._names, restored] if self._should_keep_restored else self._names
         self._names = [name for name in _deduplicate(names) if name in stored]

@@ -146,8 +146,7 @@ class _Call:
 
 
 def _call(state: State) -> _Call:
-    """Run the forward pass on a batch and capture the model's arguments; double a batch of one, because torch would fix
-    its size."""
+    """Run the forward pass and capture the model's arguments; double a batch of one, whose size torch would fix."""
     calls: list[_Call] = []
 
     def catch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

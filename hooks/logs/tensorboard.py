@@ -52,11 +52,9 @@ class TensorBoard(Cleanup, CurveLogger):
     every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(50, "iterations")
     """Iterations between points; the end of a phase adds one."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
-    """Horizontal axis: optimizer steps, iterations, completed epochs (one point per epoch), or samples of all
-    ranks."""
+    """Horizontal axis: optimizer steps, iterations, epochs (one point for each), or samples of all ranks."""
     histograms: StepsOrNever = Interval(0, "steps")
-    """Optimizer steps between histograms of parameters (after the step) and gradients (as the optimizer gets them);
-    0 means never."""
+    """Optimizer steps between histograms of updated parameters and of the optimizer's gradients; 0 means never."""
     graph: bool = False
     """Graph of the model, traced with a training batch at the start; a failure is only a warning."""
     flush: Duration = 120.0

@@ -29,8 +29,7 @@ def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
 
 
 def list_known(names: Iterable[str], *missing: str) -> str:
-    """Return `available: val/loss, val/accuracy (did you mean 'val/accuracy'?)`, with the nearest to each missing
-    name."""
+    """Return `available: val/loss, val/acc (did you mean 'val/acc'?)`, with the name nearest to each missing one."""
     names = list(names)
     near = [f"'{name}'" for metric in missing if (name := nearest(metric, names))]
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
@@ -43,8 +42,7 @@ def explain_missing(metric: str, reported: Iterable[str]) -> str:
 
 
 def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the name most like a metric's, ignoring case, preferably of the same phase. A metric without a phase is
-    treated as one of val."""
+    """Return the name most like a metric's, ignoring case, preferably of the same phase, which is val by default."""
     names = list(names)
     if "/" not in metric and (of_val := nearest(f"val/{metric}", names, cutoff)):
         return of_val

@@ -30,8 +30,7 @@ class LayerMonitor(Cleanup):
     """Base of hooks that watch leaf modules in the forward passes of some training iterations.
 
     Each rank watches its own model, without communication. A hook implements `watch`, which puts module hooks on a
-    layer, and `read`, which takes the results. The module hooks exist only in measured iterations, which run a compiled
-    model uncompiled.
+    layer for a measured iteration, which runs uncompiled, and `read`, which takes the results.
 
     Results are in Parquet files under `<artifacts>/<folder>/rank=R/`. `pandas.read_parquet("<artifacts>/<folder>")`
     reads those of all ranks: a row for each measurement and layer, with its position, `layer`, and a column for each

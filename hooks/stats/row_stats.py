@@ -60,8 +60,7 @@ class RowStats(Hook):
         row_stats: {report: [step_s/p95, cuda_peak_allocated_bytes/max]}
 
     `step_s/p95` gives the metric `stats/step_s/p95`. Statistics are `min`, `median`, `mean`, `p95`, `max` and `sum`. A
-    sweep with such a metric turns the hook on. Empty and NaN values are ignored. Ranks exchange the values at each
-    report.
+    sweep with such a metric turns the hook on. Ignores empty and NaN values. Ranks exchange the values at each report.
     """
 
     report: list[str] = field(default_factory=list)

@@ -253,8 +253,7 @@ class EMA(Hook):
     def applied(self, state: State) -> Iterator[None]:
         """Put the averages into `state.module`, and restore the raw weights on exit, even after an error.
 
-        Tensors are swapped, except for shards, which are copied. Has no effect before the first update. Raises
-        RuntimeError when nested.
+        Swaps tensors, and copies shards. Has no effect before the first update. Raises RuntimeError when nested.
         """
         if self._is_applied:
             raise RuntimeError("applied() cannot be nested: the model already uses the averages")

@@ -46,8 +46,7 @@ with several names has one key; in the order in which they were seen, the same o
 def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     """Return nested containers with placeholders. Sharded tensors are collected in `sharded`.
 
-    Containers that need no placeholder are not copied. Raises RunError for a value that torch could not load; `place`
-    is the path for its message.
+    Containers without placeholders are not copied. Raises RunError at the path `place` for a value that torch refuses.
     """
     kind = type(tree)
     if isinstance(tree, Tensor) and sharded is not None and shards.is_sharded(tree):

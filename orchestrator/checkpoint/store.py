@@ -190,9 +190,8 @@ class CheckpointStore:
     ) -> str | None:
         """Return the newest intact checkpoint, or None if there are no checkpoints.
 
-        Calls `on_skip` with a reason for each newer, damaged checkpoint. With `group` it is collective, and each rank
-        reads a share of the files. If `check_hashes` is false, only file sizes are compared. Raises CheckpointError if
-        all checkpoints are damaged.
+        Calls `on_skip` with a reason for each newer, damaged checkpoint. Collective with `group`: each rank reads a
+        share of the files. Compares only sizes without `check_hashes`. Raises CheckpointError if all are damaged.
         """
         read = partial(read_checkpoints, self.storage)
         manifests, errors = group.broadcast(read) if group else read()
@@ -275,8 +274,7 @@ class CheckpointStore:
     def find_evaluated_weights(self, label: str) -> str:
         """Return the key of the weights used for validation: `model`, or that of a hook, such as `ema/model`.
 
-        If several sets of weights were validated, the label's metric, or else the experiment's main metric,
-        selects one.
+        If several were validated, the label's metric, or else the experiment's main metric, selects one.
         """
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.read_manifest(name), index.get("metrics", {})

@@ -39,8 +39,7 @@ def make_job(
 ) -> Job:
     """Return the job of an experiment in a folder.
 
-    Raises UsageError for files outside the folder, a package that would hide one of Hookyard's, a relative storage,
-    and a storage with keys.
+    Raises UsageError for files outside the folder, a package that hides Hookyard's, and a relative storage or keys.
     """
     for package in ("hooks", "orchestrator"):
         if (folder / package / "__init__.py").is_file() and not (folder / "orchestrator/__main__.py").is_file():

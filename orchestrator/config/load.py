@@ -22,8 +22,7 @@ _log = logging.getLogger("hookyard")
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment or a sweep, apply `key=value` overrides, and check everything.
 
-    Imports the task and hooks; the file's folder and the current one are searched too. Raises ConfigError with every
-    problem's location.
+    Imports task and hooks, also from the file's and the current folder. Raises ConfigError with every problem's line.
     """
     return _check_and_warn(*_read(Path(path), overrides))
 

@@ -69,8 +69,7 @@ def is_user_error(error: BaseException) -> bool:
 def may_be_secondary(error: BaseException) -> bool:
     """Return whether a rank may have failed only because it lost a peer. Call it before pickling drops the traceback.
 
-    True for torch.distributed's errors, and for a RuntimeError raised in C++, such as gloo's. Any other error is the
-    rank's own.
+    True for torch.distributed's errors, and for a RuntimeError raised in C++, such as gloo's; others are its own.
     """
     import torch.distributed as dist
 

@@ -66,9 +66,8 @@ class SharedContents(HookedContents):
 class SharedTraining(Training):
     """Training for several runs, which report in turn. Used in workers.
 
-    At the start and in training phases it calls the observing hooks of all runs, each with its run's state. A run's
-    hooks keep the order that they have when the run trains alone. All other hooks belong to the training, and get its
-    state.
+    At the start and in training phases it calls the observing hooks of all runs, each with its run's state, in the
+    order that they have when the run trains alone. All other hooks belong to the training, and get its state.
     The first run that needs another phase starts it. Between two phases each run takes a turn. Every turn begins with
     the random state at the end of the phase. All turns must end with equal random states, because training continues
     from there.

@@ -46,8 +46,7 @@ Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 class Clock:
     """Clock of an iteration's timestamps. Used in workers.
 
-    A timestamp is a reading of the host's clock. The spans between timestamps are computed at a flush, for many rows
-    together.
+    A timestamp is a reading of the host's clock. A flush computes the spans between timestamps, for many rows.
     """
 
     def __init__(self) -> None:

@@ -13,8 +13,7 @@ import torch.distributed as dist
 class World:
     """Rank of this process in a run, and collectives for small messages.
 
-    The code that starts the ranks creates and destroys the process group. Messages use gloo, even if gradients use
-    NCCL.
+    The code that starts the ranks creates and destroys the process group. Messages use gloo, also beside NCCL.
     """
 
     rank: int = 0

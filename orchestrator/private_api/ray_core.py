@@ -57,8 +57,7 @@ def with_few_processes() -> Iterator[None]:
 def without_extra_actors(trainer: Any) -> Any:
     """Return a class of trainers without actors for datasets and placement groups.
 
-    The loop loads its own data, and a local Ray, which ends with its run, needs no cleanup. Each actor is a process
-    that takes seconds to start.
+    The loop loads its own data, and a local Ray ends with its run. An actor is a process that takes seconds to start.
     """
     from ray.train.v2._internal.callbacks import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback

@@ -96,8 +96,7 @@ class Bands(HyperBandScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Stop the trials of finished brackets, and return the trial to run.
 
-        Tune stops them at the bracket's last report, but misses a trial whose pause is still being saved, which
-        would then be paused forever.
+        At a bracket's last report, Tune misses a trial whose pause is still being saved; it would be paused forever.
         """
         for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
             bracket.cleanup_full(tune_controller)

@@ -325,8 +325,7 @@ class RunFolder:
     def read_reports(self) -> list[dict[str, Any]]:
         """Return every intact line of `metrics.jsonl`.
 
-        Damaged lines are skipped with a warning, as are missing ones of a complete run; a line cut short by a kill
-        without one.
+        Warns of damaged lines, and of missing ones of a complete run, but not of a line that a kill cut short.
         """
         metadata, path, data = self.read_metadata() if self.exists() else None, str(self.storage / REPORTS), b""
         with suppress(FileNotFoundError):

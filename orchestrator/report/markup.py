@@ -73,8 +73,7 @@ def make_table(
 ) -> Markup:
     """Make a table in which each row's first cell is its heading.
 
-    A cell is a value with the unit of its column's name, a Quantity, a Share, or markup. `headings` replace names of
-    columns.
+    A cell is a value with the unit of its column's name, a Quantity, a Share, or markup. `headings` rename columns.
     """
     cells = [[make_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
     head = []

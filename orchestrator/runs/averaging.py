@@ -48,8 +48,7 @@ class Average:
     terms: Sequence[Term]
 
     def save(self, path: str | Path | Storage) -> None:
-        """Write the weights: a `.safetensors` file, otherwise one of torch.save with the weights under `model`. Raises
-        UsageError."""
+        """Write a `.safetensors` file, or one of torch.save with the weights under `model`; raises UsageError."""
         file = path if isinstance(path, Storage) else Storage(path)
         buffer = BytesIO()
         if file.name.endswith(".safetensors"):

@@ -148,8 +148,7 @@ def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | Non
 
 
 def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
-    """Return the experiment of a run or sweep with edits of its experiment.yaml, and another number of ranks if given;
-    raises ConfigError."""
+    """Return an experiment with edits of its experiment.yaml, and with `workers` ranks if given; raises ConfigError."""
     experiment = apply_edits(folder.read_source(), folder.read_experiment_text())
     if workers is None:
         return experiment

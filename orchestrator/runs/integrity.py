@@ -62,8 +62,7 @@ class CheckedFile:
 
 
 def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
-    """Check every file of a run or a sweep, its trials and evaluations, and look for missing ones; raises
-    StorageError."""
+    """Check the files of a run or sweep, with trials and evaluations, and find missing ones; raises StorageError."""
     storage = folder.storage
     paths = [*storage.tree()]
     excluded = (*_RUNS, f"{CLAIMS}/", "checkpoints/")

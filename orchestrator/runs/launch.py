@@ -83,8 +83,7 @@ def drive(
     resume_with: str,
     target: EvaluationTarget | None = None,
 ) -> None:
-    """Train a run to its end, or evaluate its `target`; raises RunError. `resume_with` is the command to print after
-    an interruption."""
+    """Train a run to its end, or evaluate its `target`; raises RunError. Prints `resume_with` after an interruption."""
     source = experiment.source if engine == "in-process" else with_classes_of_main(experiment.source, address)
     assignment = Assignment(source, folder.location, target=target)
     messages = [resume_with, "The evaluation runs to its end."] if target else [resume_with]

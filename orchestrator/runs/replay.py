@@ -1,5 +1,4 @@
-"""Replay of an iteration from the nearest checkpoint before it, on this machine and without Ray. Writes nothing to the
-run."""
+"""Replay of an iteration from the nearest checkpoint before it, on this machine, without Ray or writing to the run."""
 
 import multiprocessing
 import tempfile

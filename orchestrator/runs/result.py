@@ -157,9 +157,8 @@ class Run(Result):
     def query(self, sql: str) -> pd.DataFrame:
         """Return the result of an SQL query, such as `select rank, avg(step_s) from rows group by rank`.
 
-        The table `rows` has the rows of `stats`, in no particular order; empty cells are null. The SQL dialect is
-        DuckDB's. A query reads nothing else, changes nothing, and uses bounded memory. Raises UsageError if it is
-        invalid.
+        The table `rows` has the rows of `stats`, in no particular order; empty cells are null. The dialect is DuckDB's.
+        A query reads nothing else, changes nothing, and uses bounded memory. Raises UsageError if it is invalid.
         """
         from orchestrator.stats.read.query import query
         from orchestrator.stats.read.valid_rows import open_valid_rows
@@ -264,9 +263,8 @@ class Run(Result):
     ) -> Run:
         """Evaluate `best`, `last` or a named checkpoint as the run does, on any number of ranks.
 
-        Returns a separate run in `evaluations/`. Uses the run's engine by default. Raises UsageError if there is no
-        such checkpoint or data, or the task cannot be imported; ConfigError for an override that is wrong or has no
-        effect; RunError if it fails.
+        Returns a run in `evaluations/`, by default of the same engine. Raises UsageError if the checkpoint, the data or
+        the task is missing, ConfigError for an override that is wrong or has no effect, RunError if it fails.
         """
         from orchestrator.runs.evaluation import Evaluation
 

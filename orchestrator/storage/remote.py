@@ -89,8 +89,7 @@ class Remote:
     """An object store, or another file system of pyarrow or fsspec. Folders of a storage share it.
 
     Data stays on the local disk until it is sent, so every request can be retried: for RETRY_TIMEOUT_S, or not at all
-    if the store has already failed to answer for that long. Raises StorageError if the store does not answer, or
-    refuses a request.
+    if the store has already failed to answer for that long. Raises StorageError for no answer or a refused request.
     """
 
     def __init__(self, location: str) -> None:

@@ -103,8 +103,7 @@ def resume_sweep(
     Finished trials stay as they are; the others resume from their newest checkpoint, or start if they have none.
     With `failed`, failed trials restart too.
 
-    Raises UsageError if no trial is left, or if the sweep is running or may still be running on another machine
-    (unless `force_lease`).
+    Raises UsageError if no trial is left, or, without `force_lease`, if the sweep runs, perhaps on another machine.
     """
     folder = open_sweep_folder(path)
     with folder.lease(force=force_lease) as lease:

@@ -152,8 +152,7 @@ def _format_metrics(report: Mapping[str, Any]) -> Iterator[str]:
 def _make_table(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str], cut: Sequence[str] = ()) -> Table:
     """Make a table without empty columns.
 
-    Columns in `left` align left. Columns in `cut` share the space that remains, and their text is cut. Each row is
-    one line.
+    Columns in `left` align left; those in `cut` share the space that remains, and are cut. Each row is one line.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), expand=bool(cut))
     names = [name for name in rows[0] if any(row[name] for row in rows)]

@@ -32,8 +32,7 @@ def check_hook(
     """Check that a hook keeps the promises of hooks: `check_hook(MyHook)`, one line in a test. Takes seconds.
 
     The hook runs in small loops on the CPU: on one rank, on two with accumulation (gloo processes, which stay for the
-    next check), and sharded if the hook allows it. Each loop is also stopped and resumed at every report, and must give
-    the same results bit for bit.
+    next check), and sharded if the hook allows it. Stopped and resumed at every report, each must give the same bits.
 
     `fields` are values as in an experiment file; other fields have their defaults. `task` is for a hook that needs a
     special one. `varies` names columns, metrics and entries of state dicts that differ from run to run; names with a

@@ -56,8 +56,7 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
 class SwappedPrediction(Hook):
     """Base of hooks that give the loss codes for some views, from the batches of all ranks and a queue.
 
-    In training, one collective per Sinkhorn iteration, of K values for each assigned view. A hook implements
-    `on_forward`.
+    In training, one collective per Sinkhorn iteration, of K values per assigned view. A hook implements `on_forward`.
     """
 
     prototypes: str = "prototypes"

@@ -149,8 +149,7 @@ def count_trainings(sweep: Sweep, first: int = 0) -> int:
 def count_concurrent_trials(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
     """Return the number of trials that fit side by side on nodes with these resources.
 
-    With a range of ranks, each trial takes the maximum, so that trials do not compete for slots. A single trial runs
-    with fewer.
+    With a range of ranks, each trial takes the maximum, so that trials do not compete; a single one runs with fewer.
     """
     bundle = workers.bundle()
     slots = sum(

@@ -43,8 +43,7 @@ def find_class(
 ) -> type[T]:
     """Return the subclass of `base` called `name`: in `table`, an entry point of `group`, or `module:Class`.
 
-    Raises ConfigError at `path`; it suggests near names of the table and of `others`. Imports the module and evaluates
-    nothing.
+    Imports the module, evaluates nothing. Raises ConfigError at `path`, which suggests near names, also of `others`.
     """
     with catch_user_errors(path, f"'{name}' cannot be inspected"):
         cls = table.get(name) or (group and _load_entry_point(name, path, group))

@@ -144,8 +144,7 @@ class Loader(Model):
     drop_last: bool = False
     """Drops the last training batch of an epoch if it is smaller than the others."""
     on_exhausted: Literal["restart", "stop"] = "restart"
-    """Action of a rank whose part of a stream is exhausted before the run ends: `restart` the part, or `stop`
-    training on all ranks."""
+    """Action when a rank's part of a stream is exhausted: `restart` the part, or `stop` training on all ranks."""
 
 
 class Scaler(Model):
@@ -254,8 +253,7 @@ class Experiment(Model):
     """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments; or a list
     of them, each with `begin`, `end` and `every`."""
     optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], NamedOptimizer] = Field(default_factory=dict)
-    """Several optimizers by name, for a task with `turns`: each with its class and arguments, `params` and
-    `scheduler`."""
+    """Optimizers by name, for a task with `turns`: each with its class and arguments, `params` and `scheduler`."""
     init: Init | None = None
     """Initial weights from another run or a file; by default those of the task's `model()`."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -267,8 +265,7 @@ class Experiment(Model):
     sync_batchnorm: bool = False
     """Normalizes over the batches of all ranks: BatchNorm layers become torch's SyncBatchNorm, which needs GPUs."""
     activation_checkpointing: Patterns | None = None
-    """Patterns, with * and ?, of the names of modules whose activations are recomputed in the backward pass instead of
-    stored."""
+    """Patterns, with * and ?, of modules that save memory by recomputing activations in the backward pass."""
     compile: Annotated[
         Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
         Discriminator(
@@ -278,16 +275,13 @@ class Experiment(Model):
     """Compiles the model in place with torch.compile, or the modules that the task calls; under fsdp, each unit. Names
     of parameters and checkpoints do not change. A mapping sets torch's `mode`."""
     deterministic: bool = False
-    """Uses only deterministic algorithms (torch.use_deterministic_algorithms), which are slower; an operation without
-    one is an error."""
+    """Uses slower, deterministic algorithms (torch.use_deterministic_algorithms); an operation without one fails."""
     cudnn_benchmark: Annotated[bool, Needs("workers.gpu: true")] = False
     """Lets cuDNN time its algorithms for each input shape and use the fastest. Needs `workers.gpu: true`."""
     float32_matmul_precision: Literal["highest", "high", "medium"] | None = None
-    """Precision of float32 matrix products (torch.set_float32_matmul_precision); by default the task's, or
-    `highest`."""
+    """Precision of float32 products (torch.set_float32_matmul_precision); by default the task's, or `highest`."""
     accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
-    """Micro-batches in one optimizer step; `auto` splits a batch only where memory runs out, with the same
-    gradients."""
+    """Micro-batches in an optimizer step; `auto` splits a batch only where memory runs out, with the same gradients."""
     validate_every: Interval = Interval(1)
     """Interval between val phases: `1` or `2 epochs`, `100 steps`, 0 for never."""
     seed: Seed = 0
@@ -303,8 +297,7 @@ class Experiment(Model):
     workers: Workers = Workers()
     """The processes of one run."""
     upload_every: Annotated[Duration, Ge(1)] = 30.0
-    """Time between two uploads of a rank's rows to an object store (`s3://...`): `30`, `30s`, `2m`. In a folder rows
-    are readable within a second."""
+    """Time between uploads of a rank's rows to an object store: `30`, `2m`. In a folder, rows appear in a second."""
     environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(default_factory=list)
     """Environment variables to pass to workers on a cluster, such as API keys; their values are never saved."""
     tags: list[str] = Field(default_factory=list)

@@ -22,13 +22,11 @@ class Init(Model):
     source: Annotated[str, Field(alias="from", min_length=1)]
     """A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."""
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
-    """For a run: `model` for the weights in training, `ema` for their averages; by default the evaluated weights. For a
-    file: the entry to load."""
+    """Weights of a run (`model`, or `ema` for averages; by default the evaluated ones), or the entry of a file."""
     strict: bool = False
     """Makes a missing, unused or reshaped tensor an error instead of a log line."""
     rename: dict[str, str] = Field(default_factory=dict)
-    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. Each * stands for the same text in
-    both."""
+    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. A * stands for the same text in both."""
     only: Patterns | None = None
     """Patterns of the model's tensors to load; all others are skipped."""
 
@@ -54,8 +52,7 @@ class Init(Model):
     def renamed(self, names: Iterable[str]) -> dict[str, str]:
         """Return the new name of each tensor to load, mapped to its name in the file.
 
-        The first rename that matches a name applies. Raises ConfigError for a pattern that matches nothing, and for two
-        tensors with one new name.
+        The first rename that matches applies. Raises ConfigError for a pattern without match, and for equal new names.
         """
         names, new_names = list(names), dict[str, str]()
         for old, new in self.rename.items():

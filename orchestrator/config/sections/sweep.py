@@ -219,8 +219,7 @@ class Population(Model):
     synch: bool = True
     """Trials wait for each other at each perturbation, so that a seed reproduces the sweep."""
     mutate: list[str] | None = None
-    """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by default all
-    of these."""
+    """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by default all."""
 
 
 class PBT(Population):
@@ -232,8 +231,7 @@ class PBT(Population):
     resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25
     """Probability of a new draw from the domain."""
     perturbation_factors: Annotated[list[Annotated[float, Gt(0)]], Field(min_length=1)] = [0.8, 1.2]  # noqa: RUF012
-    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves to the next item
-    or the previous one."""
+    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves by one item."""
 
 
 class PB2(Population):
@@ -284,8 +282,7 @@ class Stop(Model):
 
 
 class Budget(Model):
-    """Limits of the whole sweep. When one is reached, no new trial begins; `time` and `samples` also stop running
-    trials."""
+    """Limits of the whole sweep, after which no trial begins; `time` and `samples` also stop running trials."""
 
     time: Duration | None = None
     """Time since the sweep began: `600`, `10m`, `2h`."""
@@ -302,15 +299,13 @@ class Sweep(Model):
     """Metric to compare trials by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a column of the rows;
     with Optuna several, of which the first selects the best trial."""
     mode: Mode | list[Mode] | None = None
-    """`max` or `min`, for all metrics or for each; by default as another hook has it for the metric, or as its name
-    implies."""
+    """`max` or `min`, for all metrics or for each; by default as in a hook, or as the metric's name implies."""
     trials: Annotated[int, Ge(1)] | None = None
     """Number of trials; by default those of the grid, or one."""
     repeats: Annotated[int, Ge(1)] = 1
     """Trials of each configuration: with the experiment's `seed`, with the next number, and so on."""
     aggregate: Literal["mean", "lower_bound"] = "mean"
-    """Aggregate of the results of `repeats`: their `mean`, or the `lower_bound`, one standard error below the mean
-    (above it with `mode: min`)."""
+    """Aggregate of the results of `repeats`: `mean`, or `lower_bound`, one standard error worse than the mean."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Source of configurations; `optuna` (TPE) learns from earlier trials, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)

@@ -38,8 +38,7 @@ class Workers(Model):
     resources: dict[Annotated[str, Field(min_length=1)], Annotated[float, Gt(0)]] = {}  # noqa: RUF012
     """Custom Ray resources that each rank requests."""
     spares: Annotated[int, Ge(0)] = 0
-    """Number of processes that wait, each with a rank's resources, to replace a rank that is lost. Engine `gang`
-    only."""
+    """Number of processes that wait, each with a rank's resources, to replace a lost rank; engine `gang` only."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Parallelism: each rank has a full copy of the model, or a shard of every parameter (torch's fully_shard)."""
     meta_device: Annotated[bool, Needs("workers.strategy: fsdp")] = False

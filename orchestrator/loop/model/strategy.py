@@ -57,8 +57,7 @@ def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: Wor
 class WithinOneCall(nn.Module):
     """Wrapper inside DDP that calls the model, or a function that may call its submodules one by one.
 
-    DDP prepares the backward pass in its own forward call. A submodule called outside it would silently train on each
-    rank alone.
+    DDP prepares the backward pass in its forward call. A submodule called outside it would train on each rank alone.
     """
 
     def __init__(self, module: nn.Module) -> None:

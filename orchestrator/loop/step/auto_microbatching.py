@@ -162,8 +162,7 @@ def count_rows(batch: Any) -> int:
 def split_batch(batch: Any, number: int) -> list[Any]:
     """Split a batch along the first dimension of its tensors, into at most as many pieces as it has rows.
 
-    Numbers, text and tensors without dimensions are repeated in each piece. Raises ValueError if the batch cannot be
-    split.
+    Each piece repeats numbers, text and tensors without dimensions. Raises ValueError for a batch that cannot be split.
     """
     rows = count_rows(batch)
     number = min(number, rows)

@@ -34,8 +34,7 @@ def _select_numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: s
 def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each column: min, median, p95 and max over all rows, and the rank with the highest median.
 
-    Here and below, `selected` are the columns to summarize; None selects all measurements. Raises UsageError for an
-    invalid column.
+    Here and below, `selected` are the columns; None selects all measurements. Raises UsageError for an invalid one.
     """
     columns = _select_numeric_columns(rows, selected)
     names = [*columns]

@@ -67,8 +67,7 @@ class RecordedFiles:
 def list_recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:
     """Return the files of a table, `rows` or `costs`; `storage` is the run's folder, `folder` a subfolder.
 
-    A segment contains the parts of its rank since the previous segment, up to its own number. A joined file contains
-    all attempts up to its newest.
+    A segment contains its rank's parts since the previous segment, a joined file all attempts up to its newest.
     """
     joined = COMPACTED[table] if storage.exists(COMPACTED[table]) else None
     recorded = (parse_recorded_path(f"{folder}/{name}") for name in storage.tree(folder))

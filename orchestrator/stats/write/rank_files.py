@@ -124,8 +124,7 @@ class RankFiles:
 
     It appends batches to a part, starts another part for a new column, and rewrites parts as segments in a thread. If
     rewriting fails, it keeps the parts. After a kill, parts on a disk can be read up to the last whole batch. On an
-    object store the thread uploads grown parts every `upload_interval_s`, and retries after a failure, in `sync` at the
-    latest.
+    object store the thread uploads grown parts every `upload_interval_s`; `sync` retries a failure at the latest.
     """
 
     def __init__(self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float) -> None:
