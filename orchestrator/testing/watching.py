@@ -108,23 +108,22 @@ class DeviceReads(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         tensors = [leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
-        if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
-            self._inspected[args[0]] = True
+        field = getattr(func, "__self__", None) if name == "__get__" else None
         on_host = all(tensor in self._on_host for tensor in tensors)
+        if field is Tensor.is_cpu and not on_host:
+            return False  # so that `State.record` does not read it
+        if field is Tensor.device:
+            self._inspected[args[0]] = True
         is_known = on_host or any(tensor in self._inspected for tensor in tensors)
-        if not is_known and (name in READS or (name == "__getitem__" and _has_mask(args[1]))):
-            self._report("indexing by a mask" if name == "__getitem__" else name.strip("_"))
+        is_masked = name == "__getitem__" and any(index.dtype in (torch.bool, torch.uint8) for index in tensors[1:])
+        if not is_known and (name in READS or is_masked):
+            self._report("indexing by a mask" if is_masked else name.strip("_"))
         result = func(*args, **kwargs)
         if on_host and name != "to" and kwargs.get("device") is None and (tensors or name in FACTORIES):
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor):
                     self._on_host[leaf] = True
         return result
-
-
-def _has_mask(index: Any) -> bool:
-    leaves = (leaf for leaf in tree_leaves(index) if isinstance(leaf, Tensor))
-    return any(not leaf.dtype.is_floating_point and leaf.dtype.itemsize == 1 for leaf in leaves)
 
 
 class Collectives(TorchDispatchMode):

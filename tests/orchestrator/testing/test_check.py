@@ -73,8 +73,9 @@ class ReadsBesideIt(Hook):
 
     def on_loss(self, state: State) -> None:
         if state.loss is not None:
-            factor = torch.ones((), device=state.loss.device)
-            state.record(twice=(state.loss * 2 * factor).item())
+            twice = state.loss * 2 * torch.ones((), device=state.loss.device)
+            state.record(twice=twice)
+            state.record(read=twice.item())
 
 
 @dataclass
@@ -278,10 +279,13 @@ def test_a_declared_device_read_passes() -> None:
 
 @dataclass
 class SeesAdagrad(Hook):
-    """Fails beside another optimizer."""
+    """Fails beside another optimizer; records a tensor without reading it."""
 
     def on_start(self, state: State) -> None:
         assert isinstance(state.optimizer, torch.optim.Adagrad)
+
+    def on_loss(self, state: State) -> None:
+        state.record(twice=state.loss * 2)
 
 
 def test_check_trains_with_the_own_optimizer_of_a_task() -> None:
