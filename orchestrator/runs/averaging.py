@@ -108,7 +108,7 @@ def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
     for name in store.list_names():
         state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.read_manifest(name)["files"] else None
         if state and state["last_steps"]:
-            step = state["last_steps"][""]
+            step = max(state["last_steps"].values())  # optimizers may take turns
             by_step[step] = name, [Term(name, step, std) for std in state["stds"]]
     return dict(by_step.values())
 

@@ -17,6 +17,7 @@ from orchestrator import Run, run
 from orchestrator.cli import app
 from orchestrator.runs.averaging import MAX_ERROR
 from tests.hooks.training.test_ema import direct
+from tests.orchestrator.loop.step.test_turns import NONE, written
 from tests.orchestrator.runs.several_ranks import train_on_ranks
 from tests.tasks import described
 
@@ -136,6 +137,15 @@ def test_damaged_snapshot_is_a_usage_error(tmp_path: Path) -> None:
     file = Path(broken.path) / "checkpoints/step-00000012/ema.pt"
     file.write_bytes(bytes(reversed(file.read_bytes())))
     assert "ema.pt is damaged" in told("average", broken.path, "--std", 0.07, code=2)
+
+
+def test_average_over_turns_ends_with_the_last_step_of_any_optimizer(tmp_path: Path) -> None:
+    experiment = written(task_args={"order": "dg d"}, hooks={**NONE, "checkpoint": {}, "ema": POWER})
+    trained = run(experiment, tmp_path, local=True)
+    made, kept = trained.average(0.05), trained.weights("last")
+    assert (made.step, made.error) == (trained.stats["step"].max(), pytest.approx(0, abs=1e-6))
+    for name, value in kept.items():
+        torch.testing.assert_close(made.weights[name], value)
 
 
 def test_ranks_and_shards_give_the_same_average(tmp_path: Path) -> None:
