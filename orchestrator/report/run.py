@@ -69,9 +69,7 @@ def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
 
 def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
     """Make tiles of the metrics' best values, or last ones if unknown: metrics of val and test if there are any."""
-    names = [
-        name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.get_unit(name)
-    ]
+    names = dict.fromkeys(name for report in reports for name in report if not name.endswith(quantities.COSTS))
     shown = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")
     ]

@@ -36,8 +36,6 @@ from orchestrator.task import has_custom_loop
 
 _LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
 """Modules of hooks that only produce output, such as logs and checkpoints."""
-_MEASURED_UNITS = ("s", "bytes", "/s", "%", "°C", "W")
-"""Units of measured values, which differ from run to run."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +193,8 @@ def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
     numbers = [
         name
         for name in row.index
-        if quantities.is_number(row[name])
-        and quantities.get_unit(str(name)) not in _MEASURED_UNITS
+        if (name == "loss" or any(quantities.is_number(values.get(name)) for values in (stored, replayed)))
+        and not quantities.get_unit(str(name))  # measured values differ from run to run
         and name != "attempt"
     ]
     table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": replayed.reindex(numbers)}).rename_axis(

@@ -11,6 +11,7 @@ from hooks.metrics.direction import declared_modes
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.runs.best import Best, find_best_and_divergence
+from orchestrator.stats.aggregate.quantities import COSTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +70,7 @@ class Run(Result):
         columns = [
             name
             for name in map(str, metrics)
-            if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))
+            if name in ("epoch", "step") or ("/" in name and not name.endswith(COSTS))
         ]
         best = f"best {self.best}" if self.best else None
         return render_result(self.path, self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS))

@@ -10,10 +10,9 @@ from hooks.metrics.names import PHASES, phase_of
 from orchestrator.report import page
 from orchestrator.report.binning import Floats, compute_envelope
 from orchestrator.report.figures import COLORS, GREY, SPAN_COLORS, Line, draw_lines
-from orchestrator.report.markup import Markup, concatenate, element, make_table
-from orchestrator.stats.aggregate import quantities
+from orchestrator.report.markup import Markup, Quantity, concatenate, element, make_table
 from orchestrator.stats.aggregate.best_report import find_best_report
-from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.stats.aggregate.quantities import COSTS, is_number
 from orchestrator.stats.aggregate.row_blocks import merge_blocks
 from orchestrator.stats.read.query import TRAINING, Rows
 
@@ -32,7 +31,7 @@ def render_learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> p
     by_name = group_metrics(reports)
     charts = [
         _draw_loss(rows, by_name.pop("loss", {}), reports),
-        *(draw_metric(name, phases, reports) for name, phases in by_name.items() if not quantities.get_unit(name)),
+        *(draw_metric(name, phases, reports) for name, phases in by_name.items() if not name.endswith(COSTS)),
     ]
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
@@ -80,9 +79,11 @@ def _draw_loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Marku
     drawn, note = _select_lines(phases, reports), ""
     if "loss" in rows.columns:
         bins = compute_envelope(rows, "step", "loss", MAX_BINS, TRAINING)
-        count = int(rows.aggregate({"rows": "coalesce(sum(rows), 0)"}, [], TRAINING, rows.blocks)["rows"].iloc[0])
         note = "The band spans the losses of neighboring steps on all ranks, and the line is their mean."
-        finite = int(bins["known"].sum())
+        # As recorded: a custom loop may record the loss only in some iterations, and `rows` has null for NaN.
+        count, finite = rows.aggregate(
+            {"all": "count(loss)", "finite": "count(*) filter (isfinite(loss::double))"}, (), TRAINING, "recorded"
+        ).iloc[0]
         if finite < count:
             note += f" Not drawn: {count - finite:,} of {count:,} values, which are not finite."
         if len(bins):
@@ -101,15 +102,13 @@ def _select_lines(phases: Mapping[str, str], reports: Reports) -> list[Line]:
 
 
 def _make_best_table(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
-    names = [
-        full_name
-        for name, phases in group_metrics(reports).items()
-        if not quantities.get_unit(name)
-        for full_name in phases.values()
-    ]
+    by_phase = group_metrics(reports).values()
+    names = [name for phases in by_phase for name in phases.values() if not name.endswith(COSTS)]
     rows, unknown = [], []
     for name, best, last in find_best_and_last(names, reports, modes):
-        rows.append((name, *(best.get(key) if best else None for key in (name, "epoch", "step")), last[name]))
+        reached = best or {}
+        numbers = (Quantity(name, reached.get(name)), *map(reached.get, ("epoch", "step")), Quantity(name, last[name]))
+        rows.append((name, *numbers))
         if best is None:
             unknown.append(name)
     if not rows:

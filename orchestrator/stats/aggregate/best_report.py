@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from numbers import Real
 from typing import Any
 
 from orchestrator.stats.aggregate.quantities import is_number
@@ -28,7 +29,7 @@ def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) ->
     """
     losses = [name for report in reports for name in report if name == "train/loss" or name.startswith("train/loss_")]
     for name in dict.fromkeys([*losses, *([metric] if metric else [])]):
-        having = [(report[name], report) for report in reports if isinstance(report.get(name), float)]
+        having = [(report[name], report) for report in reports if isinstance(report.get(name), Real)]
         if having and not math.isfinite(last := having[-1][0]):
             *_, (_, first) = takewhile(lambda entry: not math.isfinite(entry[0]), reversed(having))
             description = f"{name} is {'NaN' if math.isnan(last) else last} since epoch {first.get('epoch', 0)}"

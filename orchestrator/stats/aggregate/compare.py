@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hooks.metrics.direction import direction
-from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.stats.aggregate.quantities import COSTS, is_number
 from orchestrator.stats.aggregate.usage import compute_train_s
 from orchestrator.stats.read.query import TRAINING, Rows
 
@@ -88,7 +88,7 @@ def _find_modes(sides: Sequence[Side]) -> dict[str, str | None]:
     names = dict.fromkeys(
         name
         for name, value in reported
-        if name.startswith(("train/", "val/", "test/")) and not name.endswith(("_s", "_bytes")) and is_number(value)
+        if name.startswith(("train/", "val/", "test/")) and not name.endswith(COSTS) and is_number(value)
     )
     modes = {name: {direction(name, side.modes) for side in sides} - {None} for name in names}
     return {name: next(iter(directions)) if len(directions) == 1 else None for name, directions in modes.items()}

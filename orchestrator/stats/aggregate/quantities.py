@@ -29,6 +29,8 @@ _SUFFIXES = {
     "_clock_mhz": "MHz",
 }
 """Unit of each suffix of a name; the first match applies."""
+COSTS = ("_s", "_bytes")
+"""Suffixes of reported costs, as opposed to metrics of the model."""
 _COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 

@@ -67,6 +67,12 @@ def test_replay_of_one_rank_is_equal_and_writes_nothing(tmp_path: Path) -> None:
         replay(done, 99)
 
 
+def test_replay_of_a_loss_that_is_not_a_number_shows_it(tmp_path: Path) -> None:
+    found = replay(run(described(optimizer={"type": "SGD", "lr": 1e30}), tmp_path, local=True), 14)
+    assert found.row.loc["loss"].isna().tolist() == [True, True, False]
+    assert found.row["same"].all()
+
+
 def test_replay_skips_a_deleted_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done, names = run(described(), tmp_path, local=True), CheckpointStore.list_names
     monkeypatch.setattr(CheckpointStore, "list_names", lambda store: [*names(store), "epoch-0009"])

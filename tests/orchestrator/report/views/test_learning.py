@@ -1,5 +1,8 @@
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 
 from orchestrator.report.views.learning import (
     MAX_CHARTS,
@@ -11,6 +14,8 @@ from orchestrator.report.views.learning import (
     render_other_columns,
     select_points,
 )
+from orchestrator.report.views.time import render_spans
+from orchestrator.stats.aggregate.quantities import format_value
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import charts_of, lines_of, parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import training
@@ -54,6 +59,18 @@ def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
     assert [*find_best_and_last(["val/f1"], REPORTS, {})] == []
 
 
+@pytest.mark.parametrize("ending", ["", "_s", "_per_s", "_percent", "_power_w", "_temperature_c", "_clock_mhz"])
+def test_every_reported_number_has_a_chart(ending: str) -> None:
+    """Among the times if it is one, otherwise among the metrics, with its best value."""
+    rows, reports, name = Rows.wrap(training(2)), [{"step": 10, f"val/top{ending}": 50.0}], f"top{ending}"
+    metrics, times = (section.content for section in (render_learning(rows, reports, {}), render_spans(rows, reports)))
+    charts, of_times = charts_of(metrics), charts_of(times)
+    assert (name in charts, name in of_times) == ((False, True) if name.endswith("_s") else (True, False))
+    if name in charts:
+        ((metric, *_, last),) = tables_of(metrics)["Each metric at its best and as last reported"][1:]
+        assert (metric, last) == (f"val/{name}", format_value(name, 50.0))
+
+
 def test_metric_without_direction_has_no_best() -> None:
     drawn = render_learning(
         EMPTY, [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}], {}
@@ -73,9 +90,13 @@ def test_loss_chart_keeps_the_extremes() -> None:
 def test_losses_that_are_not_finite_are_counted() -> None:
     losses = np.ones((200, 2))
     losses[7, 1] = np.nan
-    assert "Not drawn: 1 of 400 values, which are not finite." in str(
-        render_learning(Rows.wrap(training(2, loss=losses)), [], {}).content
-    )
+    table = pa.Table.from_pandas(training(2, loss=losses), preserve_index=False)
+    said = "Not drawn: 1 of 400 values, which are not finite."
+    assert said in render_learning(Rows.wrap(training(2, loss=losses)), [], {}).content
+    # A loop of its own records the loss in every other iteration.
+    some = pc.if_else(pc.equal(pc.bit_wise_and(table["iteration"], 1), 0), pa.array(losses.ravel()), None)
+    rows = Rows.wrap(table.set_column(table.column_names.index("loss"), "loss", some))
+    assert said.replace("400", "200") in render_learning(rows, [], {}).content
 
 
 def test_metric_without_numbers_has_no_points() -> None:

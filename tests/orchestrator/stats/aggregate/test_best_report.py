@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.stats.aggregate.best_report import find_best_report, find_divergence
 
-VALUES = (math.nan, math.inf, -math.inf, 0.5, 0.7)
+VALUES = (math.nan, math.inf, -math.inf, 0.5, 3)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
