@@ -18,10 +18,10 @@ INDEX = "shards.pt"
 _SHARDED = "hookyard.sharded"
 _ENCODED = "hookyard.encoded"
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
-_VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype, torch.device)
+_VALUES = {bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype, torch.device}
 """Types that `weights_only=True` reads; subclasses are other types."""
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
-_NUMPY_SCALARS = tuple(numpy.dtype(kind).type for kind in "?bhilqBHILQefdFD")
+_NUMPY_SCALARS = {numpy.dtype(kind).type for kind in "?bhilqBHILQefdFD"}
 
 # Metrics are often numpy scalars.
 _make_scalar: Any = numpy.float64(0).__reduce__()[0]
@@ -49,12 +49,12 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     Containers without placeholders are not copied. Raises RunError at the path `place` for a value that torch refuses.
     """
     kind = type(tree)
+    if kind in _VALUES or kind in _NUMPY_SCALARS or isinstance(tree, torch.layout):
+        return tree
     if isinstance(tree, Tensor) and sharded is not None and shards.is_sharded(tree):
         return {_SHARDED: sharded.setdefault(id(tree), (place, tree))[0]}
     if isinstance(tree, Tensor) and (kind in (Tensor, nn.Parameter) or kind in _get_registered_types()):
         encode(vars(tree), None, f"{place}.__dict__")
-        return tree
-    if kind in _VALUES or kind in _NUMPY_SCALARS or isinstance(tree, torch.layout):
         return tree
     if kind in _CONTAINERS:
         for key in tree if isinstance(tree, dict) else ():
