@@ -15,7 +15,7 @@ SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").rglob("*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_what_a_benchmark_imports_of_the_project_is_there(script: Path) -> None:
+def test_names_that_benchmarks_import_exist(script: Path) -> None:
     taken = [node for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.ImportFrom)]
     for node in taken:
         if str(node.module).partition(".")[0] in ("hooks", "orchestrator", "experiments", "tests"):

@@ -125,7 +125,7 @@ def test_tasks_import_the_task_and_no_more_of_the_orchestrator() -> None:
         assert others <= {"orchestrator", "orchestrator.task"}, module
 
 
-def test_there_is_no_cycle() -> None:
+def test_imports_have_no_cycle() -> None:
     """Among files, annotations counted, and among packages. The public API names its types without importing them."""
     files = {module: {*imported(module, types=module != "orchestrator")} & {*MODULES} for module in MODULES}
     packages: dict[str, set[str]] = {}

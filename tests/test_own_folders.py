@@ -69,7 +69,7 @@ def test_a_user_s_folders_may_have_any_name(tmp_path: Path, study: Path) -> None
     assert told.returncode == 0, told.stderr
 
 
-def test_where_python_itself_puts_the_user_s_folder_first_the_error_says_so(tmp_path: Path, study: Path) -> None:
+def test_error_explains_a_user_folder_that_python_puts_first(tmp_path: Path, study: Path) -> None:
     """As `python -m orchestrator` does, and a script beside such a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(study), str(ROOT)])}
     told = subprocess.run(

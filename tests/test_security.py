@@ -123,9 +123,7 @@ MEANT = {
 
 @pytest.mark.parametrize("name", ["line", "swept"])
 @pytest.mark.parametrize("keep", [frozenset(MEANT), frozenset()], ids=["what is free", "everything"])
-def test_what_a_stored_run_says_moves_no_cursor_and_makes_no_markup(
-    plain: Path, tmp_path: Path, name: str, keep: frozenset[str]
-) -> None:
+def test_texts_of_a_stored_run_are_escaped(plain: Path, tmp_path: Path, name: str, keep: frozenset[str]) -> None:
     folder = shutil.copytree(plain / name, tmp_path / "runs" / name)
     for aside in ("index", ".driver"):  # whose lines are no JSON; whose drivers would be waited for
         shutil.rmtree(folder / aside, ignore_errors=True)

@@ -116,7 +116,7 @@ def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(cluste
     assert operate(cluster, "status", job, address=tunnel).stdout.startswith(f"{job}: SUCCEEDED, exit code 0")
 
 
-def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, undisturbed: Any) -> None:
+def test_run_continues_when_its_unreachable_host_is_back(cluster: Cluster, undisturbed: Any) -> None:
     victim, run, told = disturbed(cluster, "cut", cluster.hosts.cut, cluster.hosts.mend)
     rows, reference = (one.stats.set_index(KEY).sort_index() for one in (run, undisturbed))
     assert rows.index.equals(reference.index)
@@ -150,7 +150,7 @@ def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) ->
     cluster.restart(victim)
 
 
-def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> None:
+def test_elastic_run_continues_without_a_dead_host(cluster: Cluster) -> None:
     cluster.wait_for(*NAMES)
     victim, run, told = disturbed(
         cluster, "dead", lambda name: cluster.hosts[name].kill(), overrides=["workers.count=[2, 3]"]

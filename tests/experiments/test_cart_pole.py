@@ -25,7 +25,7 @@ def test_a_push_is_that_of_the_equations() -> None:
     assert stand(torch.tensor([[2.3, 0, 0.2, 0], [2.5, 0, 0, 0], [0, 0, -0.21, 0]])).tolist() == [True, False, False]
 
 
-def test_it_learns_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_policy_learns_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     def reports(epochs: int, restored: str | None = None) -> list[float]:
         store = CheckpointStore(Storage(tmp_path))
         loop = CustomLoop(

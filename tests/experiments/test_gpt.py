@@ -27,7 +27,7 @@ def test_a_block_is_of_one_file_and_each_epoch_has_another_order(sources: Source
     assert any(order != orders[0] for order in orders)
 
 
-def test_the_stream_goes_on_at_any_block(sources: Sources) -> None:
+def test_stream_resumes_at_any_block(sources: Sources) -> None:
     whole = torch.stack(list(sources))
     for given in range(1, len(whole)):
         before: Any = iter(sources)

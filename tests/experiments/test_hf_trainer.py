@@ -24,7 +24,7 @@ class Small(TrainedByTrainer):
         return [{"input_ids": block, "labels": block} for block in bytes_]
 
 
-def test_what_the_trainer_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_path: Path) -> None:
+def test_trainer_logs_become_rows_and_reports_and_resume_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
 

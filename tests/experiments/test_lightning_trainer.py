@@ -13,7 +13,7 @@ from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment
 
 
-def test_what_lightning_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_path: Path) -> None:
+def test_lightning_logs_become_rows_and_reports_and_resume_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("pytorch_lightning")
 
     def trained(restored: str | None = None) -> tuple[list[Any], list[Any], Any]:

@@ -79,7 +79,7 @@ class Heavy(Hook):
             self.product = torch.ones(8192, 8192, device=state.device) @ torch.ones(8192, 8192, device=state.device)
 
 
-def test_a_step_lasts_as_long_as_the_device_works_where_the_host_is_ahead(cuda: torch.device) -> None:
+def test_step_time_is_the_device_time_where_the_host_is_ahead(cuda: torch.device) -> None:
     rows = Rows()
     list(loop_on(cuda, Points(train=96), {"heavy": Heavy()}, recorder=rows, epochs=1).run())
     host, device = (
@@ -99,7 +99,7 @@ class Reads(Hook):
             torch.cuda.synchronize()
 
 
-def test_a_hook_that_waits_is_not_charged_the_work_given_before(cuda: torch.device, tmp_path: Path) -> None:
+def test_waiting_hook_is_not_charged_for_earlier_work(cuda: torch.device, tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0})
     list(loop_on(cuda, Points(train=96), {"heavy": Heavy(), "reads": Reads()}, recorder=recorder, epochs=1).run())
@@ -137,7 +137,7 @@ def test_a_snapshot_of_memory_opens(device: torch.device, tmp_path: Path) -> Non
         assert pickle.loads(file.read_bytes())["segments"]
 
 
-def test_what_device_stats_records_is_what_nvidia_smi_says(device: torch.device) -> None:
+def test_device_stats_agree_with_nvidia_smi(device: torch.device) -> None:
     pytest.importorskip("pynvml")
     rows = Rows()
     list(

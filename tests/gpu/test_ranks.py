@@ -106,7 +106,7 @@ def _wait_for_a_rank_that_is_gone(rank: int, world_size: int, folder: str) -> No
     os._exit(0)
 
 
-def test_a_rank_waits_no_more_for_one_that_is_gone_once_it_is_told(cuda: torch.device, tmp_path: Path) -> None:
+def test_rank_stops_waiting_for_a_lost_peer_once_it_is_aborted(cuda: torch.device, tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two GPUs, and there is {torch.cuda.device_count()}")
     assert until_killed(_wait_for_a_rank_that_is_gone, 2, str(tmp_path)) == [0, 0]

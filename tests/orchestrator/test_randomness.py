@@ -64,7 +64,7 @@ def drawn(count: int) -> Iterator[list[float]]:
         yield draw()
 
 
-def test_what_is_with_own_generators_begins_at_its_seed_and_disturbs_nothing() -> None:
+def test_own_generators_start_at_their_seed_and_restore_the_state() -> None:
     seed_all(11)
     aside = list(drawn(3))
     seed_all(4)

@@ -35,7 +35,7 @@ def test_a_mixture_has_so_many_of_each_dataset_as_the_weights_say_and_each_of_it
     assert list(sampler) != order
 
 
-def test_what_does_not_come_out_even_goes_to_the_largest_remainders() -> None:
+def test_rounding_favors_the_largest_remainders() -> None:
     parts = Counter((place >= 10) + (place >= 14) for place in MixtureSampler(THREE, [0.45, 0.35, 0.2]))
     assert [parts[part] for part in range(3)] == [9, 7, 4]
     assert len(MixtureSampler(THREE, [1, 1, 1], length=5)) == 5

@@ -125,7 +125,7 @@ def test_std_that_snapshots_do_not_approximate_is_refused(done: Run, words: list
     assert sorted(Path(done.path).rglob("*")) == before
 
 
-def test_a_run_without_snapshots_says_what_to_write(tmp_path: Path) -> None:
+def test_run_without_snapshots_error_names_the_setting(tmp_path: Path) -> None:
     plain = run(described(epochs=1, hooks={"ema": {}}), tmp_path, local=True)
     assert "has no snapshots; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}" in told(
         "average", plain.path, "--std", 0.07, code=2

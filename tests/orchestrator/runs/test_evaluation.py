@@ -236,7 +236,7 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_sweep_stands_for_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
+def test_sweep_path_means_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["evaluate", outcome.path, "--json"])
     made = json.loads(result.stdout)
     assert made["path"] == f"{outcome.best.path}/evaluations/epoch-0001-val"

@@ -53,7 +53,7 @@ def test_accuracy_of_the_loaded_model_is_the_reported_one(tmp_path: Path) -> Non
     assert measured(again.eval(), Digits()) == reported(done, "best")
 
 
-def test_each_metric_has_the_weights_that_gave_it(tmp_path: Path) -> None:
+def test_each_metric_has_its_evaluated_weights(tmp_path: Path) -> None:
     hooks = {"ema": {"decay": 0.9, "evaluate": "both"}, "checkpoint": {"best": ["val/accuracy", "val/ema/accuracy"]}}
     done = run(described(hooks=hooks), tmp_path, local=True)
     for label, metric in (("best-val-accuracy", "val/accuracy"), ("best-val-ema-accuracy", "val/ema/accuracy")):

@@ -187,7 +187,7 @@ def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("pattern", FAULTS)
-def test_a_straggler_is_found_in_stretches_as_in_all(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_straggler_is_found_in_blocks_as_in_all_rows(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     span, seconds = FAULTS[pattern]
     stats = training(4, ITERATIONS, change=slower(span, 2, seconds))
     (whole,) = diagnose(stats).findings

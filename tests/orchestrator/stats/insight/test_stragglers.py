@@ -203,7 +203,7 @@ def test_long_tails_are_not_stragglers(ranks: int) -> None:
     assert found(training(ranks, 400, change)) == []
 
 
-def test_one_rank_and_short_runs_say_nothing() -> None:
+def test_one_rank_and_short_runs_give_no_finding() -> None:
     assert found(training(1, change=slower("forward_s", 0, 0.1))) == []
     assert found(training(2, iterations=10, change=slower("forward_s", 1, 0.1))) == []
 

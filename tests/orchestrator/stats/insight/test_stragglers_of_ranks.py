@@ -5,7 +5,7 @@ from orchestrator.stats.insight.stragglers import MIN_SYNCS, compare_ranks
 from tests.orchestrator.stats.insight.runs import OWN_S, slower, training
 
 
-def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_long() -> None:
+def test_slow_rank_is_found_by_its_own_work_in_equal_iterations() -> None:
     rows = training(4, change=slower("forward_s", 2, 0.02))
     found = compare_ranks(rows)
     assert [rank for rank, standing in found.items() if standing.slowest] == [2]
@@ -22,7 +22,7 @@ def test_ranks_that_are_alike_have_no_slowest() -> None:
     assert not any(standing.slowest for standing in compare_ranks(training(4)).values())
 
 
-def test_nothing_is_said_of_one_rank_or_of_few_iterations() -> None:
+def test_one_rank_or_few_iterations_give_no_finding() -> None:
     assert compare_ranks(training(1)) == {}
     assert compare_ranks(training(2, iterations=MIN_SYNCS)) == {}, "the first is left out"
     assert set(compare_ranks(training(2, iterations=MIN_SYNCS + 1))) == {0, 1}

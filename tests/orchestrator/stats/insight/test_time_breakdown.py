@@ -93,7 +93,7 @@ def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
     assert finding.sentence.startswith("saving checkpoints between phases took 6 s on rank 0")
 
 
-def test_a_ledger_of_a_table_without_times_says_nothing() -> None:
+def test_table_without_times_has_an_empty_time_breakdown() -> None:
     stats = training(1).drop(columns="step_s")
     assert list(find_costly_hooks(asked(stats)[1], costs((0, "a", "on_step", 1, 99.0)))) == []
     assert list(find_data_waits(*seen(stats))) == []
