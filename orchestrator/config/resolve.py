@@ -14,7 +14,7 @@ from orchestrator.config.checks.key_paths import suggest_path
 from orchestrator.config.checks.metrics import with_inferred_modes
 from orchestrator.config.components import make_hooks, make_task
 from orchestrator.config.optim.optimization import (
-    check_optimizations,
+    check_optimizer_arguments,
     fill_optimization_defaults,
     with_stepping_interval,
 )
@@ -76,7 +76,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     if task_class and not is_custom:
         # If the hooks are invalid, assume that the default one steps the scheduler.
         hooks_to_check = {"param_scheduler": ParamScheduler()} if built is None else hooks
-        check_optimizations(experiment, task_class, hooks_to_check, problems)
+        check_optimizer_arguments(experiment, task_class, hooks_to_check, problems)
     if problems or task is None or built is None:
         raise ConfigError([suggest_path(problem, task_class) for problem in dict.fromkeys(problems)])
 

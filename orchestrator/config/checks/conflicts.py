@@ -9,7 +9,7 @@ from hooks import HOOKS, Hook
 from hooks.hook import Setup
 from orchestrator.config.checks.metrics import check_metrics, find_contradicting_modes
 from orchestrator.config.components import DEFAULT_HOOKS, find_hook_class, make_hook
-from orchestrator.config.optim.optimization import check_optimization
+from orchestrator.config.optim.optimization import find_optimizer_conflicts
 from orchestrator.config.optim.optimizer import OPTIMIZERS, check_optimizer, needs_closure
 from orchestrator.config.python.imports import catch_user_errors, find_source_location
 from orchestrator.config.python.parameters import check_needs, find_changed_keys
@@ -36,7 +36,7 @@ def find_conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]
     else:
         yield from check_needs(experiment, experiment)
         yield from _check_distribution(experiment, cls)
-        yield from check_optimization(experiment, cls, hooks)
+        yield from find_optimizer_conflicts(experiment, cls, hooks)
         yield from check_changes(experiment, cls)
     yield from check_metrics(data, task, hooks)
     yield from _check_hooks(experiment, cls, hooks)

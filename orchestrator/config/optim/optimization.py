@@ -58,7 +58,7 @@ def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experime
     return experiment.model_copy(update={"hooks": hooks})
 
 
-def check_optimizations(
+def check_optimizer_arguments(
     experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]
 ) -> None:
     """Check classes and arguments of optimizers and schedulers, and add the problems."""
@@ -73,7 +73,7 @@ def check_optimizations(
                 collect_problems(problems, phase.check, task)
 
 
-def check_optimization(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
+def find_optimizer_conflicts(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     """Yield the conflicts between optimizers, schedulers, the task and the hooks."""
     optimizations = list(experiment.optimizations.values())
     if has_turns(task) and not experiment.optimizers:

@@ -64,17 +64,16 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     settings: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [(path, arguments, extra_keys)]
     problems: list[Problem] = []
     if groups and issubclass(cls, torch.optim.LBFGS):
-        problems.append(
-            Problem(f"{path}.groups", f"cannot be used with {cls.__name__}, which treats all parameters alike")
-        )
+        message = f"cannot be used with {cls.__name__}, which treats all parameters alike"
+        problems.append(Problem(f"{path}.groups", message))
         groups = []
     for index, group in enumerate(groups):
+        group_path = f"{path}.groups.{index}"
         if group is None and "weight_decay" not in make_signature_model(cls).model_fields:
-            problems.append(
-                Problem(f"{path}.groups.{index}", f"no_decay has no effect: {optimizer.type} has no weight_decay")
-            )
+            message = f"no_decay has no effect: {optimizer.type} has no weight_decay"
+            problems.append(Problem(group_path, message))
         else:
-            settings.append((f"{path}.groups.{index}", arguments | group_settings(group), GROUP_KEYS))
+            settings.append((group_path, arguments | group_settings(group), GROUP_KEYS))
     for entry_path, values, keys in settings:
         collect_problems(
             problems, check_component, optimizer.type, values, Optimizer, OPTIMIZERS, _NoParameters(), entry_path, keys
@@ -140,11 +139,9 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
         arguments, groups = _split_groups(optimizer, path)
         named = _select_parameters(optimization, task, model)
-        parameters: Any = (
-            make_parameter_groups(named, groups, cls, arguments, path)
-            if groups
-            else list(dict.fromkeys(named.values()))
-        )
+        parameters: Any = list(dict.fromkeys(named.values()))
+        if groups:
+            parameters = make_parameter_groups(named, groups, cls, arguments, path)
         built: Optimizer = build_component(cls, parameters, optimizer.type, arguments, path)
         return built
     task_optimizer, method = task.optimizer(model, **optimizer.arguments), f"{type(task).__name__}.optimizer()"
