@@ -16,8 +16,7 @@ M = TypeVar("M", bound=nn.Module)
 def keep_no_activations(part: nn.Module) -> None:
     """Make a part recompute its activations in the backward pass, by torch's non-reentrant checkpoint.
 
-    It stays the same object with the same names. The numbers are the same: random draws repeat, and buffers such as
-    BatchNorm's statistics change once.
+    Object, names and numbers stay the same: random draws repeat, and buffers such as BatchNorm's change once.
     """
     cls: Any = type(part)
     part.__class__ = _make_checkpointed_class(cls)

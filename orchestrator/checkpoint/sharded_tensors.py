@@ -70,8 +70,6 @@ def _rows(length: int, rank: int, world_size: int) -> range:
 
 def _empty(described: Mapping[str, Any], mesh: DeviceMesh | None) -> Tensor:
     size, dtype = described["shape"], described["dtype"]
-    return (
-        torch.empty(size, dtype=dtype)
-        if mesh is None
-        else empty_shards(size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
-    )
+    if mesh is None:
+        return torch.empty(size, dtype=dtype)
+    return empty_shards(size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])

@@ -221,13 +221,10 @@ class CheckpointStore:
             last = self.find_latest(lambda reason: _log.warning("skipped: %s", reason), check_hashes=False)
             if last is not None:
                 return last
-        names = self.list_names()
+        names, place = self.list_names(), f"in {self.storage}{self._explain_missing(label)}"
         if not names:
-            raise CheckpointError(f"no checkpoint in {self.storage}{self._explain_missing(label)}")
-        available = ", ".join(["last", *names])
-        raise CheckpointError(
-            f"no checkpoint 'best' in {self.storage}{self._explain_missing(label)}; available: {available}"
-        )
+            raise CheckpointError(f"no checkpoint {place}")
+        raise CheckpointError(f"no checkpoint 'best' {place}; available: {', '.join(['last', *names])}")
 
     # Verifying
 

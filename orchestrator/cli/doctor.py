@@ -129,11 +129,9 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
         for trial in trials
     ]
     print_table(("trial", "status", "findings", "most severe"), rows)
-    return echo(
-        f"For all findings of a trial: hookyard doctor {path}/trials/{trials[0]['trial']}"
-        if trials
-        else "no trials yet"
-    )
+    if not trials:
+        return echo("no trials yet")
+    return echo(f"For all findings of a trial: hookyard doctor {path}/trials/{trials[0]['trial']}")
 
 
 def _print_diagnosis(path: str, diagnosis: Diagnosis) -> None:

@@ -167,11 +167,9 @@ def end_process(reason: str) -> None:
 def _format_position(state: State | None) -> str:
     if state is None:
         return "before training, building what is trained"
-    done = (
-        f"{state.phase_iteration} of {state.phase_length} iterations done"
-        if state.phase_length
-        else "before the first iteration"
-    )
+    done = "before the first iteration"
+    if state.phase_length:
+        done = f"{state.phase_iteration} of {state.phase_length} iterations done"
     return f"{state.phase or 'train'}, epoch {state.epoch - state.epoch_completed}, {done}"
 
 

@@ -153,11 +153,9 @@ def count_frames_below_user_code(error: BaseException) -> int:
 
 def _format_gpu_error(error: BaseException) -> str:
     """Return the message for a GPU failure, which surfaces wherever the CPU next synchronizes with the GPU."""
-    place = (
-        f" It surfaced in hook '{error.hook}' ({error.event}), but may have happened earlier."
-        if isinstance(error, HookError)
-        else ""
-    )
+    place = ""
+    if isinstance(error, HookError):
+        place = f" It surfaced in hook '{error.hook}' ({error.event}), but may have happened earlier."
     advice = " Usually a label or a token ID is out of range." if is_user_error(error) else ""
     message = str(_root_cause(error)).partition("\n")[0]
     return (
@@ -221,9 +219,9 @@ class RankFailed(RunError):
 
 def would_fail_again(error: BaseException) -> bool:
     """Return whether a retry would fail the same way: from a RankFailed itself, otherwise by `is_user_error`."""
-    return (
-        error.is_user_error if isinstance(error, RankFailed) else isinstance(error, Exception) and is_user_error(error)
-    )
+    if isinstance(error, RankFailed):
+        return error.is_user_error
+    return isinstance(error, Exception) and is_user_error(error)
 
 
 def find_root_failure(failures: Mapping[int, RankFailed]) -> RankFailed:

@@ -95,11 +95,10 @@ class TrainJobs:
         """Start the job in a thread. A run's mailbox is also its report queue."""
         self._run = RunFolder(assignment.location)
         remove_placement_group_of(self._run)
-        self._queue = (
-            ray.get_actor(assignment.mailbox)
-            if assignment.mailbox
-            else ray.remote(ReportQueue).options(num_cpus=0).remote()
-        )
+        if assignment.mailbox:
+            self._queue = ray.get_actor(assignment.mailbox)
+        else:
+            self._queue = ray.remote(ReportQueue).options(num_cpus=0).remote()
         ray.get(self._queue.begin.remote())
         experiment = (resolved or resolve(assignment.source)).experiment
         self._job = self._threads.submit(self._train, self._queue, assignment, experiment)
@@ -112,6 +111,7 @@ class TrainJobs:
         from ray.train.torch import TorchTrainer
 
         workers, folder = experiment.workers, RunFolder(assignment.location)
+        is_elastic = workers.min_count < workers.max_count
         with ExitStack() as on_exit:
             on_exit.callback(lambda: ray.get(queue.close.remote()))
             on_exit.callback(remove_placement_group_of, folder)
@@ -120,9 +120,7 @@ class TrainJobs:
                 partial(train_and_report, queue),
                 train_loop_config=assignment,
                 scaling_config=ScalingConfig(
-                    num_workers=(workers.min_count, workers.max_count)
-                    if workers.min_count < workers.max_count
-                    else workers.max_count,
+                    num_workers=(workers.min_count, workers.max_count) if is_elastic else workers.max_count,
                     use_gpu=bool(workers.gpu),
                     resources_per_worker=workers.bundle(),
                 ),

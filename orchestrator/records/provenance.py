@@ -18,8 +18,7 @@ _FILES_LIMIT = 1000
 
 
 def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
-    """Return command line, versions, some environment variables, and the git state of the first import path, or of the
-    working directory. Runs in the driver."""
+    """Return command line, versions, environment variables, and the git state of the first import path, else of `.`."""
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),

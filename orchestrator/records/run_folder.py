@@ -113,8 +113,7 @@ class RunFolder:
         return self.storage.location
 
     def begin(self, experiment: str, source: ExperimentSource | None = None, code: str = "", **metadata: Any) -> None:
-        """Write the first files of a run, `run.json` last. `code` is the source of classes that are not
-        in a file, such as those of a notebook."""
+        """Write the first files of a run, `run.json` last. `code` is the source of a notebook's or script's classes."""
         entries = {"name": self.name, "status": "running", "started": now(), **asdict(Process.this()), **metadata}
         RunMetadata(**entries)
         self.write_experiment(experiment, source)
@@ -360,8 +359,7 @@ def list_run_folders(storage: Storage) -> list[RunFolder]:
 
 
 def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
-    """Return the runs and sweeps in a storage with their metadata, damaged ones first, then the oldest; raises
-    UsageError if the storage does not answer."""
+    """Return runs and sweeps, damaged ones first, then the oldest; raises UsageError for an unreachable storage."""
     root = Storage(storage)
     root.reach()
     folders = [RunFolder(root, name) for name in root.names()]

@@ -134,9 +134,8 @@ class CheckedRuns:
         except HookError as error:
             cause = error.__cause__
             is_refusal = error.event == "on_start" and isinstance(cause, ValueError)
-            raise CheckFailure(
-                "runs", f"refuses to start: {cause}" if is_refusal else str(error), GIVE_FIELDS
-            ) from error
+            what = f"refuses to start: {cause}" if is_refusal else str(error)
+            raise CheckFailure("runs", what, GIVE_FIELDS) from error
         except Exception as error:  # a hook that harms training can make it fail in any way
             if self._situation.ranks > 1:
                 raise

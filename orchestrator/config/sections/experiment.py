@@ -177,8 +177,7 @@ class Hang(Model):
     """Time without an iteration: `300` seconds, `5m`, `2h`. A phase's first iteration, which may compile, gets five
     times as long, and so does everything between iterations, such as a checkpoint."""
     action: Literal["warn", "fail"] = "warn"
-    """`warn` reports which rank hangs where, and which ranks wait for it. `fail` also ends its process, which counts as
-    a lost worker: see `max_failures`."""
+    """`warn` reports which rank hangs where, and which ranks wait; `fail` also ends its process: see `max_failures`."""
 
 
 class Change(Model):

@@ -43,14 +43,11 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
     try:
         return _read(file, folders, above)
     except ConfigError as error:
-        raise ConfigError(
-            [
-                problem
-                if problem.path or problem.line is not None
-                else document.locate(Problem("base", f"{shorten(str(file), 200)} {problem.message}"))
-                for problem in error.problems
-            ]
-        ) from None
+        problem = error.problems[0]
+        if problem.path or problem.line is not None:
+            raise
+        # The base itself cannot be read.
+        raise _make_base_error(document, f"{shorten(str(file), 200)} {problem.message}") from None
 
 
 def _list_base_names(base: Any, document: Document) -> list[str]:

@@ -139,9 +139,8 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
         return [*data[: int(key)], _with_value(data[int(key)], keys, depth + 1, value), *data[int(key) + 1 :]]
     if isinstance(data, Mapping):
         return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
-    shown = (
-        f"a list of {len(data)}, numbered from 0" if isinstance(data, list) else f"{shorten(repr(data))}, not a mapping"
-    )
+    is_list = isinstance(data, list)
+    shown = f"a list of {len(data)}, numbered from 0" if is_list else f"{shorten(repr(data))}, not a mapping"
     raise ConfigError.at(".".join(keys), f"cannot be set: {parent} is {shown}")
 
 

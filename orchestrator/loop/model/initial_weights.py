@@ -51,11 +51,10 @@ def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
 
 def find_again(origin: InitialWeights) -> InitialWeights:
     """Return `origin` again; raises CheckpointError if the weights have changed since they were found."""
-    now = (
-        _open_store(origin.path).compute_fingerprint(str(origin.checkpoint))
-        if origin.checkpoint
-        else _hash_file(origin.path)
-    )
+    if origin.checkpoint:
+        now = _open_store(origin.path).compute_fingerprint(origin.checkpoint)
+    else:
+        now = _hash_file(origin.path)
     if now != origin.sha256:
         raise CheckpointError(
             f"{origin} has changed since this run began: its sha256 is {now[:12]}..., expected {origin.sha256[:12]}..."

@@ -25,11 +25,8 @@ from orchestrator.task import Task, has_turns
 
 # The hook sync_buffers broadcasts buffers once per phase, instead of DDP in each forward pass. The option had a
 # different name before torch 2.13.
-_SYNC_BUFFERS = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
-    else "broadcast_buffers"
-)
+_HAS_NEW_NAME = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = "forward_sync_buffers" if _HAS_NEW_NAME else "broadcast_buffers"
 
 
 def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
