@@ -134,6 +134,23 @@ class Exploiting(FIFOScheduler):
         due = (reports // self._perturbation_interval + 1) * self._perturbation_interval
         self._next_perturbation_sync: int = max(burn_in, due)
 
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Have the trial wait for the next comparison, also if it was resumed or restarted behind the others."""
+        super().on_trial_add(tune_controller, trial)
+        self._trial_state[trial].last_perturbation_time = self._next_perturbation_sync - self._perturbation_interval
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Return the trial to run. Compare the population first if the trial that the others waited for has ended.
+
+        Tune compares only at a report, and would wait forever.
+        """
+        chosen: Trial | None = super().choose_trial_to_run(tune_controller)
+        waiting = [*tune_controller.get_live_trials()]
+        if chosen or not waiting or any(trial.status != Trial.PAUSED for trial in waiting):
+            return chosen
+        super().on_trial_result(tune_controller, waiting[0], self._trial_state[waiting[0]].last_result)
+        return super().choose_trial_to_run(tune_controller)
+
     def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """Return the config with which a trial continues from another trial's checkpoint."""
         raise NotImplementedError

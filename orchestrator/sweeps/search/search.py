@@ -265,9 +265,17 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
     if domain.kind == "lograndint":
         # An integer has the share of the logarithmic scale up to the next integer.
         return min(math.floor(math.exp(random.uniform(math.log(low), math.log(high + 1)))), high)
-    if domain.is_logarithmic:
-        return domain.nearest(math.exp(random.uniform(math.log(low), math.log(high))))
-    return domain.nearest(random.uniform(low, high))
+    return from_scale(domain, random.uniform(to_scale(domain, low), to_scale(domain, high)))
+
+
+def to_scale(domain: Domain, value: float) -> float:
+    """Return where a number is on the scale that its domain is uniform on: its logarithm in a logarithmic domain."""
+    return math.log(value) if domain.is_logarithmic else float(value)
+
+
+def from_scale(domain: Domain, place: float) -> int | float:
+    """Return the nearest value of a domain to a place on its scale."""
+    return domain.nearest(math.exp(place) if domain.is_logarithmic else place)
 
 
 def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
@@ -302,9 +310,3 @@ def perturb(domain: Domain, value: Any, scheduler: PBT, random: np.random.Random
         index = domain.values.index(value) + random.choice([-1, 1])
         return domain.values[min(max(index, 0), len(domain.values) - 1)]
     return domain.nearest(value * random.choice(scheduler.perturbation_factors))
-
-
-def clip(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Clip mutated values to their domains."""
-    paths = list_mutated_paths(sweep)
-    return {name: sweep.space[name].nearest(value) if name in paths else value for name, value in values.items()}

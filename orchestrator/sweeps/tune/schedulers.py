@@ -20,7 +20,7 @@ from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population import History
-from orchestrator.sweeps.search.search import clip, make_trial_config, mutate
+from orchestrator.sweeps.search.search import from_scale, make_trial_config, mutate, to_scale
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 
 TRIAL = "trial"
@@ -31,6 +31,8 @@ FAILED = "failed"
 """Key of a shared result: the numbers of trials that failed since the last result."""
 SECONDS = "seconds"
 """Key of a result: the trial's training time, including earlier attempts."""
+_PLACES = "places"
+"""Key of a config: for PB2, each mutated value on the scale of its domain, as PB2 chose it."""
 _MAX_REPORTS = 1_000_000
 """Upper bound of a trial's number of reports."""
 _WORST = 1e300
@@ -71,9 +73,9 @@ def make_scheduler(
         case PB2():
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
-            # Both ends of the mutated ranges, where their values are in a trial's config.
-            bounds = {name: list(settings.space[name].ends) for name in list_mutated_paths(settings)}
-            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {"values": bounds}}
+            mutated = {name: settings.space[name] for name in list_mutated_paths(settings)}
+            bounds = {name: [to_scale(domain, end) for end in domain.ends] for name, domain in mutated.items()}
+            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {_PLACES: bounds}}
         case _:
             return _SweepScheduler(*arguments)
     return _Population.extending(base)(
@@ -208,14 +210,26 @@ class _Population(_SweepScheduler, Exploiting):
         self._history = history
         self._random = np.random.RandomState(settings.seed)
 
+    def _add(self, tune_controller: Any, trial: Any) -> None:
+        if isinstance(self._settings.scheduler, PB2):
+            # PB2 gives a value the type of the copied one, and matches later reports by what it chose. So it sees no
+            # integers and no rounded values.
+            space, values = self._settings.space, trial.config[TRIAL]["values"]
+            places = {name: to_scale(space[name], values[name]) for name in list_mutated_paths(self._settings)}
+            trial.config[TRIAL].setdefault(_PLACES, places)
+        super()._add(tune_controller, trial)
+
     def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        values = source.config[TRIAL]["values"]
+        number, values = trial.config[TRIAL]["number"], source.config[TRIAL]["values"]
         if isinstance(self._settings.scheduler, PBT):
-            values = mutate(self._settings, values, self._random)
-        else:
-            # PB2 computes in float32, and may exceed the range by rounding.
-            values = {**values, **clip(self._settings, tunes_own()[TRIAL]["values"])}
-        return make_tune_config(trial.config[TRIAL]["number"], values)
+            return make_tune_config(number, mutate(self._settings, values, self._random))
+        before, places = source.config[TRIAL][_PLACES], tunes_own()[TRIAL][_PLACES]
+        changed = {
+            name: from_scale(self._settings.space[name], place)
+            for name, place in places.items()
+            if place != before[name]
+        }
+        return {TRIAL: {**make_trial_config(number, {**values, **changed}), _PLACES: places}}
 
     def record_exploit(
         self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.sweeps.search.search import clip, draw, draw_points, mutate
+from orchestrator.sweeps.search.search import draw, draw_points, mutate
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 
 pytest.importorskip("optuna")
@@ -326,11 +326,3 @@ def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neigh
     assert {point["optimizer.lr"] for point in points} == {0.4, 0.6}
     switched = sweep_over(SWITCHED, scheduler="pbt", trials=4)
     assert mutate(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, "a missing value stays missing"
-
-
-def test_pb2_s_values_are_clipped_to_their_domain() -> None:
-    space = {"hooks.ema.decay": {"uniform": [0.5, 0.999]}, "batch_size": {"choice": [8]}}
-    settings, rounded = sweep_over(space, scheduler="pb2", trials=4), float(np.float32(0.999))
-    assert rounded > 0.999
-    clipped_values = clip(settings, {"hooks.ema.decay": rounded, "batch_size": 8})
-    assert clipped_values == {"hooks.ema.decay": 0.999, "batch_size": 8}

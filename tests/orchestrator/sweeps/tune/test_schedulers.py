@@ -153,6 +153,68 @@ def _one_epoch(scheduler: Any, controller: Controller, epoch: int, diverged: int
         member.status = Trial.RUNNING
 
 
+@pytest.mark.filterwarnings("ignore::Warning")  # of scikit-learn, as above
+def test_pb2_learns_from_each_of_its_own_values_as_in_tune(tmp_path: Path) -> None:
+    """Also from integers, steps and logarithms; one starts as an integer. A report after an exploit counts for the GP
+    only if PB2 knows the trial's values.
+    """
+    pytest.importorskip("sklearn")
+    space: dict[str, Any] = {
+        "hooks.ema.decay": {"uniform": [0, 1]},
+        "hooks.ema.every": {"randint": [1, 5]},
+        "optimizer.lr": {"loguniform": [1e-4, 1]},
+        "optimizer.momentum": {"quniform": [0, 0.9, 0.1]},
+    }
+    settings = sweep(trials=4, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space=space)
+    settings.points.extend({"hooks.ema.decay": end} for end in (0, 1))
+    controller, scheduler = Controller(), scheduler_of(settings, tmp_path)
+    controller.members += [Member(number, values) for number, values in enumerate(draw_points(settings))]
+    for member in controller.members:
+        scheduler.on_trial_add(controller, member)
+    for epoch in range(1, 5):
+        _one_epoch(scheduler, controller, epoch)
+    exploits = History(RunFolder(tmp_path)).read()
+    chosen = [exploit.after for exploit in exploits if exploit.changes]
+    assert all(value in settings.space[path] for values in chosen for path, value in values.items())
+    assert {path: {type(values[path]) for values in chosen} for path in space} == {
+        path: {int if "randint" in domain else float} for path, domain in space.items()
+    }
+    assert any(0 < values["hooks.ema.decay"] < 1 for values in chosen)
+    groups = scheduler.data.groupby([column for column in scheduler.data if column not in ("Time", "Reward")])
+    copied = sum(not exploit.changes and exploit.report < 4 for exploit in exploits)
+    assert (groups["Time"].diff() > 0).sum() == 3 * 4 - copied
+
+
+@pytest.mark.parametrize("reports", [(0, 0, 0), (3, 1, 0)])
+def test_a_population_waits_for_all_trials_and_not_for_one_that_has_failed(
+    reports: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Two of three trials wait at the next comparison when the third, behind them, fails. Some may be resumed."""
+    settings = sweep(trials=3, scheduler={"type": "pbt", "perturbation_interval": 2})
+    previous = {
+        number: previous_trial({}, "lost", [{"val/score": 1.0}] * count, name=trial_name(number))
+        for number, count in enumerate(reports)
+    }
+    controller, scheduler = Controller(), make_scheduler(settings, previous, history=History(RunFolder(tmp_path)))
+    scheduler.set_search_properties("val/score", "max")
+    controller.members += [Member(number, values) for number, values in enumerate(draw_points(settings))]
+    for member in controller.members:
+        scheduler.on_trial_add(controller, member)
+    for member, first in zip(controller.members, reports, strict=True):
+        for count in range(first + 1, max(reports) // 2 * 2 + 3):
+            result = {"val/score": 1 / count, TRAINING_ITERATION: count, "epoch": count - 1, "step": count}
+            if member is controller.members[-1] and count > first + 1:
+                break
+            decision = scheduler.on_trial_result(controller, member, result)
+            member.status = Trial.PAUSED if decision == TrialScheduler.PAUSE else Trial.RUNNING
+    assert [member.status for member in controller.members] == [Trial.PAUSED, Trial.PAUSED, Trial.RUNNING]
+    assert scheduler.choose_trial_to_run(controller) is None
+    assert History(RunFolder(tmp_path)).read() == []
+    controller.members.pop().status = Trial.ERROR
+    assert scheduler.choose_trial_to_run(controller) in controller.members
+    assert len(History(RunFolder(tmp_path)).read()) == 1
+
+
 def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_path: Path) -> None:
     """The three trials of a bracket report for the last time; one has paused by then, one is still saving."""
     scheduler = scheduler_of(
