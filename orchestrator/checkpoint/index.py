@@ -93,7 +93,7 @@ def read_checkpoints(storage: Storage) -> tuple[dict[str, dict[str, Any]], dict[
     manifests = {name: manifest for name, manifest in read.items() if isinstance(manifest, dict)}
     errors = {name: error for name, error in read.items() if isinstance(error, CheckpointError)}
     positions = {name: Position.read(manifest["position"]) for name, manifest in manifests.items()}
-    by_age = sorted(positions, key=lambda name: (positions[name].step, positions[name].stage))
+    by_age = sorted(positions, key=lambda name: (positions[name].iteration, positions[name].stage))
     return {name: manifests[name] for name in by_age}, errors
 
 

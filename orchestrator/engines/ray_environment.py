@@ -134,9 +134,9 @@ class Ray:
     ) -> None:
         self.address = choose_address(address)
         self._options = local_options
-        # Only if there are new ones, because Ray starts separate worker processes for each environment.
+        # Only if a cluster lacks some, because Ray starts separate worker processes for each environment.
         new = {name: value for name, value in (environment or {}).items() if name not in variables_of_job()}
-        self._environment = {"runtime_env": {"env_vars": new}} if new else {}
+        self._environment = {"runtime_env": {"env_vars": new}} if new and self.address else {}
 
     def __enter__(self) -> Any:
         set_environment(self.address)

@@ -58,6 +58,7 @@ def collect_launch_metadata(experiment: Experiment, engine: EngineName) -> dict[
 def check_can_run(experiment: Experiment, engine: EngineName, address: str | None) -> None:
     """Raise UsageError if the engine or this machine cannot run the experiment."""
     workers = experiment.workers
+    read_environment(experiment.environment)  # raises UsageError for an unset variable
     if engine == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
             f"workers.count must be one number for --engine gang, got {workers.count}; or use --engine train"
@@ -135,8 +136,7 @@ def _drive_on_ray(
 ) -> None:
     display.line(describe_connection(address))
     experiment, workers = resolved.experiment, resolved.experiment.workers
-    environment = read_environment(experiment.environment) if address else None
-    with Ray(address, environment=environment) as ray, ExitStack() as on_exit:
+    with Ray(address, environment=read_environment(experiment.environment)) as ray, ExitStack() as on_exit:
         from orchestrator.engines.mailbox import Mailbox, start_mailbox
 
         def show_line(line: str) -> None:

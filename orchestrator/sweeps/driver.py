@@ -244,7 +244,7 @@ def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang
     """Run the remaining trials under Ray Tune, as many at a time as fit."""
     experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
     display.line(describe_connection(address))
-    with Ray(address, environment=read_environment(experiment.environment) if address else None) as ray:
+    with Ray(address, environment=read_environment(experiment.environment)) as ray:
         from orchestrator.sweeps.tune.launch import launch
 
         max_concurrent, explanation = _compute_concurrency(ray, experiment, settings)
@@ -289,6 +289,7 @@ def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
 
 def _check_requirements(experiment: Experiment, settings: SweepSettings, local: bool, address: str | None) -> None:
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot run the scheduler."""
+    read_environment(experiment.environment)  # raises UsageError for an unset variable
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
         if needed[package] and find_spec(package) is None:

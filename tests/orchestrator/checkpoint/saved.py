@@ -14,13 +14,16 @@ def weights(value: float) -> dict[str, Any]:
     return {"weight": torch.full((20, 5), value)}
 
 
-def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED) -> str:
-    """Save a checkpoint as the loop does, and return its name."""
+def save(
+    store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED, skipped: int = 0
+) -> str:
+    """Save a checkpoint as the loop does after some steps and `skipped` ones, and return its name."""
     name = store.choose_name(name)
     store.discard_unfinished(name)
     entries = store.write_files(name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}})
     entries |= store.write_files(name, {"rank-0000.pt": {"random": torch.arange(3)}})
-    store.commit(name, entries, Position(step=step, stage=stage), {"world_size": 1, "metrics": {}})
+    position = Position(step=step, iteration=step + skipped, stage=stage)
+    store.commit(name, entries, position, {"world_size": 1, "metrics": {}})
     return name
 
 

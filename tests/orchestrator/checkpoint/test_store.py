@@ -41,8 +41,9 @@ def test_names_are_sorted_by_training_progress(store: CheckpointStore) -> None:
     save(store, "step-00000100", 100, stage=Stage.VALIDATED)
     save(store, "c", 3)
     save(store, "d", 100, stage=Stage.TRAIN)
-    assert store.list_names() == ["c", "b", "d", "a", "step-00000100"]
-    assert store.find_latest() == "step-00000100"
+    save(store, "after an epoch of skipped steps", 100, skipped=7)
+    assert store.list_names() == ["c", "b", "d", "a", "step-00000100", "after an epoch of skipped steps"]
+    assert store.find_latest() == "after an epoch of skipped steps"
 
 
 def test_last_is_the_newest_with_all_files(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:

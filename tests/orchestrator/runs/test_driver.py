@@ -65,6 +65,16 @@ def test_missing_resources_are_refused_before_ray_starts(tmp_path: Path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("begin", [run, sweep])
+@pytest.mark.parametrize("local", [True, False])
+def test_unset_environment_variable_is_refused_before_a_run_is_created(tmp_path: Path, begin: Any, local: bool) -> None:
+    grid = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"seed": {"grid": [1, 2]}}}
+    experiment = described(environment=["HOOKYARD_UNSET"], **({"sweep": grid} if begin is sweep else {}))
+    with pytest.raises(UsageError, match="`environment` names HOOKYARD_UNSET, not set here"):
+        begin(experiment, tmp_path, local=local)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "name", ["", "..", "/tmp/esc", "-rf", "a\n", "\x1b[31mred", "n" * 300, "\u6f22" * 67, "a b", 5]
 )
