@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from hooks.errors import describe_error
+from hooks.metrics.names import kind_of
 from hooks.parameter_names import listed
 from hooks.private_torch import tree_leaves
 from orchestrator.config.sections.experiment import Experiment
@@ -44,7 +45,7 @@ class Indexed(PhaseData):
         default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
         own = find_sampler_order(task, dataset, phase, experiment.seed, world)
         order, length = own or (default, len(dataset))
-        is_evaluated = phase == "test" or (not self._is_training and experiment.validate_every.count > 0)
+        is_evaluated = kind_of(phase) == "test" or (not self._is_training and experiment.validate_every.count > 0)
         if is_evaluated and length < world.world_size and task.meters():
             message = f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
             raise ConfigError.at("task", f"{message} ranks")

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
 
+from hooks import Interval
 from orchestrator.errors import ConfigError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
@@ -69,6 +70,10 @@ def test_an_epoch_without_a_batch_is_refused() -> None:
 @dataclass
 class Metered(Points):
     val_samples: int | None = None
+    far: int = 9
+
+    def data(self) -> Any:
+        return {**super().data(), "test/far": PointSet(self.far, False, 3)}
 
     def sampler(self, dataset: Any, phase: str) -> Any:
         return SequentialSampler(range(self.val_samples)) if phase == "val" and self.val_samples else None
@@ -77,11 +82,13 @@ class Metered(Points):
         return {"f1": MulticlassF1Score(3)}
 
 
-@pytest.mark.parametrize("task", [Metered(val=1), Metered(val=4, val_samples=1)], ids=["dataset", "sampler"])
-def test_meters_with_a_rank_without_samples_are_refused(task: Task) -> None:
+@pytest.mark.parametrize(
+    ("task", "every"), [(Metered(val=1), 1), (Metered(val=4, val_samples=1), 1), (Metered(far=1), 0)], ids=str
+)
+def test_meters_with_a_rank_without_samples_are_refused(task: Task, every: int) -> None:
     of_two: Any = SimpleNamespace(rank=0, world_size=2, device=torch.device("cpu"), gather=lambda value: [value] * 2)
-    with pytest.raises(ConfigError, match="need a val sample on each rank; there are 1 for 2 ranks"):
-        Data(task, experiment(), of_two)
+    with pytest.raises(ConfigError, match=r"need a (val|test/far) sample on each rank; there are 1 for 2 ranks"):
+        Data(task, experiment(validate_every=Interval(every)), of_two)
 
 
 def batches(loader: Any) -> list[list[int]]:
