@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import torch
 
+from hooks.parts.layers import run_uncompiled
 from hooks.state import State
 
 
@@ -21,7 +22,8 @@ def first_batch(state: State) -> Any:
 
 @contextmanager
 def evaluating(state: State) -> Iterator[None]:
-    """Put `state.module` into eval mode without gradients.
+    """Put `state.module` into eval mode without gradients, and run it uncompiled: compiled code calls no module hooks,
+    and torch neither traces nor counts it.
 
     On exit, even after an error, restore the modes of its modules, its buffers and the random states.
     """
@@ -35,7 +37,7 @@ def evaluating(state: State) -> Iterator[None]:
     drawn = random.getstate(), numpy.random.get_state()
     cuda = [state.device] if state.device.type == "cuda" else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(cuda):
+        with torch.no_grad(), torch.random.fork_rng(cuda), run_uncompiled():
             state.module.eval()
             yield
     finally:

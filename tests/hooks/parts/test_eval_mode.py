@@ -47,6 +47,18 @@ def test_modes_buffers_and_random_states_are_restored(fails: bool) -> None:
     assert all(torch.equal(buffer, before[name]) for name, buffer in module.named_buffers())
 
 
+def test_a_compiled_model_calls_module_hooks() -> None:
+    """BatchNorm statistics, FLOPs and exports need them, and code that was compiled before does not know them."""
+    module, calls = nn.Sequential(nn.Linear(2, 2)).eval(), list[Any]()
+    compiled: Any = torch.compile(module, backend="eager")
+    with torch.no_grad():
+        compiled(torch.ones(3, 2))
+    handle = module[0].register_forward_pre_hook(lambda *call: calls.append(call))
+    with evaluating(State(module=module)), handle:
+        compiled(torch.ones(3, 2))
+    assert len(calls) == 1
+
+
 def test_missing_training_data_is_an_error() -> None:
     with pytest.raises(ValueError, match="there is no training batch to take as an example"):
         first_batch(State(fresh_batches=lambda phase: iter(())))
