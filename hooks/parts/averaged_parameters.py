@@ -107,9 +107,11 @@ class Snapshots:
         """Number of the snapshot being written; None if the checkpoint is not a snapshot."""
 
     def request_if_due(self, state: State, owner: str) -> None:
-        done = state.epoch if self.interval.unit == "epochs" else state.step
-        if self.interval.due(state) and done // self.interval.count % self._stride(done) == 0:
-            self._requested = done // self.interval.count
+        if not self.interval.due(state):
+            return
+        number = (state.epoch if self.interval.unit == "epochs" else state.step) // self.interval.count
+        if number % self._stride(number) == 0:
+            self._requested = number
             state.request_checkpoint(f"snapshot of {owner}")
 
     def begin_save(self) -> None:
@@ -118,13 +120,9 @@ class Snapshots:
 
     def finish_save(self, state: State, owner: str, name: str) -> None:
         """Keep the stored checkpoint if it is a snapshot, and drop those that are now too many."""
-        if self._saving is None:
-            return
-        stride = self._stride(self._saving * self.interval.count)
-        numbers = {**self._numbers, name: self._saving}
-        self._numbers = {snapshot: number for snapshot, number in numbers.items() if number % stride == 0}
-        self._saving = None
-        self._retain(state, owner)
+        if self._saving is not None:
+            self._retain(state, owner, {**self._numbers, name: self._saving})
+            self._saving = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save; the checkpoint's own name is not known yet."""
@@ -137,17 +135,18 @@ class Snapshots:
         """Continue from the checkpoint `name`: drop later snapshots, and the names of deleted ones."""
         known = {**self._numbers, **({} if self._requested is None else {name: self._requested})}
         stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
-        self._numbers = {snapshot: number for snapshot, number in known.items() if snapshot in stored}
         self._requested = None
-        self._retain(state, owner)
+        self._retain(state, owner, {snapshot: number for snapshot, number in known.items() if snapshot in stored})
 
-    def _retain(self, state: State, owner: str) -> None:
+    def _retain(self, state: State, owner: str, numbers: Mapping[str, int]) -> None:
+        stride = self._stride(max(numbers.values(), default=0))
+        self._numbers = {snapshot: number for snapshot, number in numbers.items() if number % stride == 0}
         if state.checkpoints is not None:
             state.checkpoints.retain(owner, [*self._numbers])
 
-    def _stride(self, done: int) -> int:
-        """Return the distance of two snapshots in intervals, after `done` epochs or steps."""
+    def _stride(self, number: int) -> int:
+        """Return the distance of two snapshots in intervals, after a number of them."""
         stride = 1
-        while done // self.interval.count // stride > self.max_count:
+        while number // stride > self.max_count:
             stride *= 2
         return stride
