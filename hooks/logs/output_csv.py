@@ -137,6 +137,7 @@ def _classes(target: Any, samples: int) -> Tensor:
 
 
 def _join(values: list[Any]) -> Any:
-    if isinstance(values[0], Tensor):
-        return torch.cat(values).cpu().numpy()
-    return [value for batch in values for value in batch]
+    if not isinstance(values[0], Tensor):
+        return [value for batch in values for value in batch]
+    joined = torch.cat(values).cpu()
+    return (joined.float() if joined.dtype == torch.bfloat16 else joined).numpy()  # NumPy has no bf16

@@ -59,9 +59,12 @@ def test_targets_may_be_classes_one_hot_or_soft(target: Any, tmp_path: Path) -> 
     assert found == [["id", "predicted", "target"], ["0", "1", "1"], ["1", "0", "0"], ["2", "2", "0"]]
 
 
-def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_ids_and_targets_by_key_with_scores(dtype: torch.dtype, tmp_path: Path) -> None:
     batch = {"name": ["a,b", "c", "d"], "label": torch.tensor([2, 1, 0])}
-    found = one_phase(OutputCSV(id_key="name", target_key="label", scores=True), tmp_path, [(batch, OUTPUT)] * 2)
+    found = one_phase(
+        OutputCSV(id_key="name", target_key="label", scores=True), tmp_path, [(batch, OUTPUT.to(dtype))] * 2
+    )
     once = [
         ["a,b", "1", "2", "0.5", "2.0", "-1.0"],
         ["c", "0", "1", "3.0", "0.0", "0.25"],
