@@ -131,7 +131,7 @@ class Domain(Model):
         if self.is_list:
             return value in self.values
         low, high = self.ends
-        return type(value) in (int, float) and low <= value <= high
+        return type(value) in (int, float) and low <= value <= high and bool(self.nearest(value) == value)
 
     def nearest(self, number: float) -> int | float:
         """Return the nearest value of a range: within its ends, on its steps, an integer if its ends are."""

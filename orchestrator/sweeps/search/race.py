@@ -57,13 +57,14 @@ class Race(Search):
         self._ended: set[int] = set()
         self._failed: set[int] = set()
         self._paused: set[int] = set()
-        for number, trial in previous.items():
+        # In the order of their ends, because an eliminated configuration stays eliminated.
+        for number, trial in sorted(previous.items(), key=lambda entry: entry[1].ended or ""):
             for report in trial.compared_reports:
                 self._keep_best(number, report)
             if trial.has_ended:
                 self._started.add(number)
                 self._end(number, failed=trial.status == "failed")
-        self._eliminate()
+                self._eliminate()
         # A failed trial runs again only if its configuration can still win.
         lost = {
             number for number, trial in previous.items() if trial.error and number // self._repeats in self.eliminated

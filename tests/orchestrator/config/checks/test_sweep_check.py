@@ -96,6 +96,10 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ({"space": GRID, "search": "grid", "trials": None, "seed": 3}, "sweep.seed: has no effect: search: grid draws"),
         # Points.
         ({"points": [{"optimizer.lr": 0.95}]}, "sweep.points.0.optimizer.lr: must be within uniform: "),
+        (
+            {"space": {"seed": {"quniform": [8, 16, 8]}}, "points": [{"seed": 12}]},
+            "points.0.seed: must be within quniform",
+        ),
         ({"points": [{"optimizer.rl": 1}]}, "is not in the space (did you mean 'optimizer.lr'?)"),
         (
             {"space": {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}, "points": [{"hooks.ema.decay": 0.9}], "trials": 2},

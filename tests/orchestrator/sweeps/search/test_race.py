@@ -171,12 +171,19 @@ def test_a_running_trial_stops_once_another_s_end_eliminates_its_configuration()
 
 @pytest.mark.parametrize("family", ["normal", "heavy"])
 def test_the_winner_of_all_seeds_is_eliminated_less_often_than_the_level(family: str) -> None:
+    """And a race that is resumed halfway trains the same trials as without the interruption."""
     random, kept, share = np.random.default_rng(0), 0, 0.0
     for _ in range(60):
         noise = random.normal(0, 0.01, (8, 5)) if family == "normal" else random.standard_t(3, (8, 5)) * 0.006
         losses = random.uniform(0.05, 0.2, (8, 1)) + random.normal(0, 0.02, 5) + noise
         race = race_of(8)
-        share += len(run(race, losses)) / 40
+        begun = run(race, losses)
+        share += len(begun) / 40
+        previous = {
+            number: previous_trial({}, "finished", [{"val/loss": losses.ravel()[number]}], ended=f"{place:02}")
+            for place, (number,) in enumerate(begun[: len(begun) // 2])
+        }
+        assert run(race_of(8, dict(sorted(previous.items()))), losses) == begun[len(previous) :]
         kept += int(losses.mean(1).argmin()) not in race.eliminated
     assert kept >= 57
     assert share / 60 < 0.55

@@ -111,16 +111,6 @@ def test_population_moves_decay_to_the_optimum_within_bounds(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore::Warning")  # of scikit-learn, about the Gaussian process of few points
-def test_pb2_stays_within_bounds(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    scheduler = {"type": "pb2", "quantile_fraction": 0.5}
-    settings = sweep(trials=3, scheduler=scheduler, space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}})
-    exploits, _ = exploits_of(settings, tmp_path, 4)
-    assert len(exploits) == 4
-    assert len({exploit.after["hooks.ema.decay"] for exploit in exploits}) > 1
-
-
-@pytest.mark.filterwarnings("ignore::Warning")  # of scikit-learn, as above
 @pytest.mark.parametrize("kind", ["pbt", "pb2"])
 def test_a_diverged_trial_of_a_population_copies_another(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
