@@ -115,8 +115,8 @@ def _parts(value: Any) -> list[Any] | None:
     if type(value) is frozenset:
         return ["frozenset", [*value]]
     if type(value) is defaultdict:
-        factory = value.default_factory
-        name = None if factory is None else factory.__name__ if factory in _FACTORIES.values() else factory
+        factory: Any = value.default_factory
+        name = factory.__name__ if factory in _FACTORIES.values() else factory
         return ["defaultdict", name, {**value}]
     return None
 

@@ -117,9 +117,11 @@ class Lifecycle:
 
 def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
     """Return a run's final status and the reasons to stop, from its last report."""
-    reasons = last.stopped if last else ()
-    interrupted = last is not None and last.interrupted
-    return "interrupted" if interrupted else "stopped" if reasons else "finished", reasons
+    if last is None:
+        return "finished", ()
+    if last.interrupted:
+        return "interrupted", last.stopped
+    return "stopped" if last.stopped else "finished", last.stopped
 
 
 def compact_rows(folder: RunFolder) -> None:

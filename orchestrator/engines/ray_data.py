@@ -114,10 +114,10 @@ def _make_share(dataset: Any, phase: str, experiment: Experiment, world: World, 
     is_training, options = phase == "train", experiment.loader
     size = experiment.batch_size if is_training else options.eval_batch_size or experiment.batch_size
     drop_last = is_training and options.drop_last
-    rows = None
+    batches = None
     if is_training and experiment.epochs is not None and experiment.epoch_steps is None:
         rows = world.broadcast(dataset.count) // world.world_size
-    batches = None if rows is None else rows // size if drop_last else -(-rows // size)
+        batches = rows // size if drop_last else -(-rows // size)
     return RayShare(_make_iterator(dataset, is_training, experiment, world, of_train), size, drop_last, batches)
 
 

@@ -38,7 +38,8 @@ def learning_rates(state: State) -> dict[str, float]:
     rates = {}
     for name, optimizer in state.optimizers.items():
         for index, group in enumerate(optimizer.param_groups):
-            rates["_".join(["lr", *([name] if name else []), *([str(index)] if index else [])])] = group["lr"]
+            parts = ["lr", name, str(index or "")]
+            rates["_".join(filter(None, parts))] = group["lr"]
     return read_numbers(rates)
 
 
@@ -94,4 +95,5 @@ def _leaves(config: Mapping[str, Any], prefix: str, mappings: Collection[str]) -
                 yield key, "on"
             yield from _leaves(value, f"{key}.", mappings)
         elif not _PATH.search(name):
-            yield key, value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)
+            plain = value if isinstance(value, bool | int | float | str) else str(value)
+            yield key, "none" if value is None else plain

@@ -51,7 +51,9 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
 
 
 def _list_base_names(base: Any, document: Document) -> list[str]:
-    names = base if isinstance(base, list) else [] if base is None else [base]
+    if base is None:
+        return []
+    names = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) and name for name in names):
         raise _make_base_error(document, f"must be a file or a list of files, got {shorten(repr(base))}")
     return names

@@ -155,8 +155,10 @@ def to_plain_data(value: Any, path: str = "") -> Any:
 
 
 def _is_deeper_than(levels: int, value: Any) -> bool:
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return levels < 0 or any(_is_deeper_than(levels - 1, child) for child in inner)
+    if levels < 0 or not isinstance(value, Mapping | list | tuple):
+        return levels < 0
+    children = value.values() if isinstance(value, Mapping) else value
+    return any(_is_deeper_than(levels - 1, child) for child in children)
 
 
 def to_plain(value: Any) -> Any:
