@@ -1,7 +1,6 @@
 """Hooks: what happens around a step of a PyTorch training loop. Imports torch, and neither Ray nor the orchestrator.
 
-Names come from `hooks.table`, imported when they are first used. So `hooks.metrics.direction` can be imported without
-torch.
+Names come from `hooks.table`, imported at their first use. So `hooks.metrics.direction` can be imported without torch.
 """
 
 from importlib import import_module

@@ -134,8 +134,7 @@ class State:
     """The state of a run, which hooks read and change. The loop makes one in each worker process.
 
     Counters count completed units, so in `on_step` and later they include the current iteration. `iteration` counts
-    micro-batches, `step` optimizer steps, `samples` this rank's training samples, `epoch` passes over the training
-    data.
+    micro-batches, `step` optimizer steps, `samples` this rank's training samples, `epoch` passes over the data.
     """
 
     # Process

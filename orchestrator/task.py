@@ -37,9 +37,8 @@ class Task(ABC):
 
     @property
     def progress(self) -> State:
-        """The loop's state, to be read in `loss`, `metrics`, `turns` and other methods: `self.progress.epoch`, `step`,
-        `iteration`, `phase`, `info` and so on. Counters include only completed steps. Outside a loop, it is the
-        initial state of a run."""
+        """The loop's state, to be read in methods such as `loss`: `self.progress.epoch`, `step`, `iteration`, `phase`,
+        `info` and so on. Counters include only completed steps. Outside a loop, it is the initial state of a run."""
         if "_progress" not in vars(self):
             from hooks.state import State
 
@@ -165,8 +164,7 @@ class Task(ABC):
         """Return the submodules whose parameters `strategy: fsdp` gathers before their call and releases after it.
         Parameters outside them are gathered for the whole forward pass.
 
-        By default, these are the members of every `ModuleList` (a transformer's blocks), or, if there is none, of the
-        outermost `Sequential`s."""
+        By default the members of every `ModuleList` (a transformer's blocks), else of the outermost `Sequential`s."""
         from torch import nn
 
         def list_members(kind: type[nn.Module]) -> list[nn.Module]:
@@ -178,8 +176,7 @@ class Task(ABC):
         return list_members(nn.ModuleList) or [layer for layer in layers if layer not in nested]
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Return the hooks that this task requires, by name: as in YAML, a class, or an object. The experiment may
-        override their fields."""
+        """Return required hooks by name: as in YAML, a class, or an object. Experiments may override their fields."""
         return {}
 
 

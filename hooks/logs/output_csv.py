@@ -29,8 +29,7 @@ class OutputCSV(Hook):
     `<artifacts>/<hook's name>/val/step-00000100.csv` has `id`, `predicted`, `target` and, with `scores`, the outputs as
     `score_0`, `score_1`, ... Averaged weights that are also validated have their own folder, such as `val/ema`.
     Outputs are scores of shape (B, C); targets are classes (B,), or one-hot or soft (B, C). Each rank keeps its samples
-    in memory until the phase ends; the master then gathers and writes them in the order of the dataset. Source:
-    ClassyVision OutputCSVHook.
+    in memory until the phase ends; the master then writes all in dataset order. Source: ClassyVision OutputCSVHook.
     """
 
     id_key: int | str | None = None

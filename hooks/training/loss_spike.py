@@ -24,8 +24,7 @@ class LossSpike(Hook):
     the cost of an all-reduce of one number and a synchronization in each step. A `nan_guard` in the same run needs
     `action: skip`. Records `loss_spike` = 1.
 
-    `hookyard samples` lists the samples of such an iteration. Source: OLMo-core SkipStepOptimizer, Lightning
-    SpikeDetection.
+    `hookyard samples` lists the step's samples. Source: OLMo-core SkipStepOptimizer, Lightning SpikeDetection.
     """
 
     threshold: Annotated[float, Gt(0)] = 6.0

@@ -14,9 +14,8 @@ logger = logging.getLogger("hookyard")
 class DistSamplerSeed(Hook):
     """A new order of the training data in each epoch, by `set_epoch` of the sampler.
 
-    Calls `set_epoch(state.epoch)` on the loader, its dataset, sampler, batch sampler and the batch sampler's
-    sampler, if they have it. Warns once if several ranks train and none has it. Source: MMEngine DistSamplerSeedHook,
-    VISSL SetDataSamplerEpochHook.
+    Calls `set_epoch(state.epoch)` on the loader, its dataset, batch sampler and samplers, if they have it. Warns once
+    if several ranks train and none has it. Source: MMEngine DistSamplerSeedHook, VISSL SetDataSamplerEpochHook.
     """
 
     def __post_init__(self) -> None:

@@ -37,8 +37,7 @@ class Training:
     """The model, optimizers, schedules and data of a task, and its training phases. One in each worker process.
 
     Its `runs` save, evaluate and report; a plain loop has one. `hooks` and `context` belong to the first run. With
-    `resumes`, a checkpoint will be restored, so the initial weights are not read. `origin` is where they were found
-    when the run was created.
+    `resumes`, a checkpoint replaces the initial weights, which were found at `origin` when the run was created.
     """
 
     def __init__(

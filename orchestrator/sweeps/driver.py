@@ -65,8 +65,7 @@ def sweep(
 
     With `local` the trials run one after the other in this process, with one rank each.
 
-    Raises UsageError before anything starts if the name is taken, an extra is missing, or no trial fits; RunError if
-    the sweep itself failed.
+    Raises UsageError if the name is taken, an extra is missing, or no trial fits; RunError if the sweep itself failed.
     """
     experiment = check_experiment(experiment)
     settings = experiment.sweep

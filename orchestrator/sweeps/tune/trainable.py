@@ -41,8 +41,7 @@ class Trial(tune.Trainable):
     the first step, so that Tune can restore a checkpoint before. A checkpoint for Tune is a pointer to one in a trial's
     folder. If Tune ends a trial, the driver records the end.
 
-    After the loss of this process or of a rank, Tune starts the trial again on a new engine, and the trial resumes from
-    its newest checkpoint.
+    After the loss of this process or of a rank, Tune restarts the trial from its newest checkpoint on a new engine.
 
     Trials that share a training run are one trial for Tune, whose results name the trial that reported. The driver
     calls `drop` to stop a single one.
