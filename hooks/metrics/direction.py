@@ -31,6 +31,8 @@ _LESS = frozenset(
 )
 _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
 """Suffixes of units, the first that matches."""
+_MEASURED = ("/samples_per_s", "/iteration_s", "_bytes")
+"""Ends of the metrics of `perf_stats` and `memory_stats`."""
 
 
 def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
@@ -111,8 +113,9 @@ def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> 
 
 
 def val_metrics(reported: Iterable[str]) -> list[str]:
-    """Return the metrics of val, losses last."""
-    return sorted((name for name in reported if name.startswith("val/")), key=lambda name: name.endswith("/loss"))
+    """Return the metrics of val, losses last, but before the speed and memory that default hooks measure."""
+    names = (name for name in reported if name.startswith("val/"))
+    return sorted(names, key=lambda name: (name.endswith(_MEASURED), name.endswith("/loss")))
 
 
 class MonitoredMetrics(NamedTuple):

@@ -43,8 +43,8 @@ def ls(
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
-    if Path(storage).is_file():
-        raise UsageError(f"{storage} is a file; --storage names the folder that holds the runs")
+    if file := next((path for path in (Path(storage), *Path(storage).parents) if path.is_file()), None):
+        raise UsageError(f"{file} is a file; --storage names the folder that holds the runs")
     listed = list_runs(storage)
     if not listed and not Storage(storage).exists():
         raise UsageError(f"the folder {storage} does not exist; --storage names the folder that holds the runs")

@@ -30,7 +30,9 @@ def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new module and its experiments.")],
 ) -> None:
     """Write a task, a hook, an experiment and a sweep to start from: NAME.py, NAME.yaml, NAME_sweep.yaml."""
-    if not name.isidentifier() or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise UsageError(f"'{name}' cannot be a Python module, because it is a keyword; choose another name")
+    if not name.isidentifier():
         raise UsageError(f"'{name}' cannot be a Python module: use letters, digits and _, not starting with a digit")
     if find_spec(name) is not None:
         raise UsageError(f"a module '{name}' exists and would be imported instead of {name}.py; choose another name")

@@ -98,7 +98,7 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
 
 def show_brief(folder: RunFolder) -> None:
     """Print the summary of a run, and how to use its checkpoints."""
-    from hooks.metrics.direction import explain_unknown_direction
+    from hooks.metrics.direction import explain_unknown_direction, val_metrics
 
     summary = format_briefly(folder)
     run = escape_data(summary) | {"error": summary["error"] and summary["error"].replace("\n", "\n  ")}
@@ -117,7 +117,7 @@ def show_brief(folder: RunFolder) -> None:
         echo("")
     if run["best"]:
         echo(f"Best: {run['best']}")
-    elif not run["evaluates"] and (metrics := sorted(name for name in run["metrics"] if name.startswith("val/"))):
+    elif not run["evaluates"] and not run["diverged"] and (metrics := val_metrics(run["metrics"])):
         echo(explain_unknown_direction(metrics))
     _print_usage_hint(run["use"])
 

@@ -163,7 +163,8 @@ def _convert(
     if first["type"] == "union_tag_invalid":
         dotted, value = join(dotted, "type"), value["type"]
     if first["type"] in _MAPPING_TYPES:
-        suggestion = _suggest_mapping(value, _list_known_keys(model, location, values))
+        keys = [] if first["type"] == "dict_type" else _list_known_keys(model, location, values)  # a dict has any keys
+        suggestion = _suggest_mapping(value, keys)
     else:
         suggestion = _suggest_value(first)
     return Problem(dotted, f"{message}, got {_format_value(value)}", suggestion=suggestion)

@@ -126,13 +126,16 @@ def parse_value(text: str, file: str, *, fast: bool = False) -> tuple[Any, Docum
         raise ConfigError([Problem("", _TOO_DEEP, file, 1)]) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
         mark = getattr(error, "problem_mark", None)
-        texts = filter(None, (getattr(error, name, None) for name in ("problem", "context")))
-        reason = " ".join(texts) or " ".join(str(error).split())
+        problem, context = (getattr(error, name, None) or "" for name in ("problem", "context"))
+        is_continued = problem.startswith("but ")
+        reason = f"{context}, {problem}" if is_continued else f"{problem} {context}".strip()
+        reason = reason or " ".join(str(error).split())
         line = mark.line + 1 if mark else None
         start = getattr(error, "context_mark", None)
-        if mark and start and start.line < mark.line:
+        if mark and start and start.line < mark.line and not is_continued:
             reason += f" that begins on line {start.line + 1}"
-        raise ConfigError([Problem("", f"invalid YAML: {reason}", file, line)]) from None
+        hint = "use spaces instead of tabs" if "'\\t'" in reason else None
+        raise ConfigError([Problem("", f"invalid YAML: {reason}", file, line, hint)]) from None
 
 
 def load_yaml(text: str, file: str) -> Any:

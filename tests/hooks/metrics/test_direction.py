@@ -2,7 +2,7 @@
 
 import pytest
 
-from hooks.metrics.direction import declared_modes, direction, directions, find_monitored_metrics
+from hooks.metrics.direction import choose_main_metric, declared_modes, direction, directions, find_monitored_metrics
 from hooks.metrics.names import list_known, nearest, phase_of
 
 MORE = """
@@ -40,6 +40,11 @@ def test_sweep_mode_precedes_checkpoint_mode_and_both_precede_names() -> None:
 )
 def test_invalid_mode_is_ignored(config: dict[str, object]) -> None:
     assert declared_modes(config) == {}
+
+
+def test_speed_and_memory_are_no_main_metric() -> None:
+    reported = ["val/loss", "val/score", "val/samples_per_s", "val/iteration_s", "val/peak_rss_bytes"]
+    assert choose_main_metric(reported, {}) == "val/loss"
 
 
 def test_one_mode_for_all_or_one_for_each() -> None:

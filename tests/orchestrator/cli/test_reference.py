@@ -246,7 +246,7 @@ def test_init_refuses_the_name_of_a_folder(folder: Path, inside: str) -> None:
     ("name", "said"),
     [
         ("two-arms", "cannot be a Python module"),
-        ("class", "cannot be a Python module"),
+        ("class", "it is a keyword"),
         ("json", "a module 'json' exists"),
     ],
 )

@@ -113,6 +113,17 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "e.yaml:7: sweep.space.seed: must be a mapping, got [0, 1] (known: choice, fan_out, grid, lograndint,"
             " loguniform, normal, qloguniform, quniform, randint, uniform)",
         ),
+        (f"{SWEEP}  space: [seed]", "e.yaml:7: sweep.space: must be a mapping, got ['seed']"),
+        # Syntax.
+        (
+            "hooks:\n\tema: {}",
+            "e.yaml:5: invalid YAML: found character '\\t' that cannot start any token while scanning for the next"
+            " token (use spaces instead of tabs)",
+        ),
+        (
+            "---\nname: b",
+            "e.yaml:4: invalid YAML: expected a single document in the stream, but found another document",
+        ),
         # One mistake is one problem.
         (f"{SWEEP}  spaces: {{seed: {{choice: [0]}}}}", "e.yaml:7: sweep.spaces: unknown key (did you mean 'space'?)"),
         # Several keys together; each is reported at its own line.

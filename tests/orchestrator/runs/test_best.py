@@ -198,6 +198,7 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
     for done in (after, at_once):
         words = f"train/loss is NaN since epoch {epochs[done.name]}"
         assert f"diverged: {words}\n" in answer("show", done.path)
+        assert "It is unknown" not in answer("show", done.path)
         known = json.loads(answer("show", done.path, "--json"))
         assert known["diverged"] == words
         assert (known["use"] is None) == (done is at_once)
