@@ -86,12 +86,7 @@ def test_ids_and_targets_by_key_with_scores(dtype: torch.dtype, tmp_path: Path) 
             OUTPUT,
             "id_key: a batch has the keys 'id', 'label', not 'name'",
         ),
-        (
-            OutputCSV(),
-            (None, torch.zeros(3, 2, 2)),
-            OUTPUT,
-            r"shape \(3,\) or \(3, classes\), got \(3, 2, 2\)",
-        ),
+        (OutputCSV(), (None, torch.zeros(3, 2, 2)), OUTPUT, r"shape \(3,\) or \(3, classes\), got \(3, 2, 2\)"),
         (OutputCSV(), (None, torch.zeros(2)), OUTPUT, r"got \(2,\)"),
     ],
 )

@@ -91,16 +91,8 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
     wide = tmp_path / "wide.safetensors"
     made = json.loads(told("average", done.path, "--std", 0.15, "--at", 28, "--output", wide, "--json"))
     assert (made["file"], made["step"], made["checkpoint"]) == (str(wide), 28, "epoch-0004")
-    begun = run(
-        described(
-            epochs=1,
-            task_args={"batch_norm": True},
-            optimizer={"type": "SGD", "lr": 0.0},
-            init={"from": str(wide), "strict": True},
-        ),
-        tmp_path,
-        local=True,
-    )
+    fields = {"task_args": {"batch_norm": True}, "init": {"from": str(wide), "strict": True}}
+    begun = run(described(epochs=1, optimizer={"type": "SGD", "lr": 0.0}, **fields), tmp_path, local=True)
     expected = done.average(0.15, 28).weights
     assert all(torch.equal(begun.weights("last")[name], expected[name]) for name in ("0.weight", "4.bias"))
 

@@ -273,10 +273,6 @@ def test_broken_hook_fails_with_the_check_and_the_difference(cls: type[Hook], ch
     assert "\n  to do:  " in text
 
 
-def test_a_declared_device_read_passes() -> None:
-    check_hook(ReadsDeclared)
-
-
 @dataclass
 class SeesAdagrad(Hook):
     """Fails beside another optimizer; records a tensor without reading it."""
@@ -288,12 +284,13 @@ class SeesAdagrad(Hook):
         state.record(twice=state.loss * 2)
 
 
-def test_check_trains_with_the_own_optimizer_of_a_task() -> None:
-    check_hook(SeesAdagrad, task=OwnOptimizer())
-
-
-def test_columns_named_in_varies_may_differ() -> None:
-    check_hook(Forgets, varies=["updates"])
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [(ReadsDeclared, {}), (SeesAdagrad, {"task": OwnOptimizer()}), (Forgets, {"varies": ["updates"]})],
+    ids=["declared device read", "own optimizer of the task, tensor not read", "column in varies"],
+)
+def test_hook_that_keeps_its_promises_passes(cls: type[Hook], options: dict[str, Any]) -> None:
+    check_hook(cls, **options)
 
 
 def test_a_local_class_cannot_be_sent_to_other_processes() -> None:

@@ -233,7 +233,6 @@ def test_resume_past_the_last_sample_is_refused(tmp_path: Path) -> None:
     begin(tmp_path, "3 steps")
     loop = Loop(Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
     with pytest.raises(
-        CheckpointError,
-        match=(r"had 52 samples.*has 20 now within an epoch, after 24 of them; restore the data"),
+        CheckpointError, match=(r"had 52 samples.*has 20 now within an epoch, after 24 of them; restore the data")
     ):
         loop.restore("step-00000003")

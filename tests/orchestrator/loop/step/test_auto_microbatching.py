@@ -199,10 +199,7 @@ class Ragged(Fits):
 def test_batch_that_cannot_be_split_is_refused() -> None:
     for task, message in (
         (Fits(most=0), "out of memory, even with one row at a time: .*DefaultCPUAllocator"),
-        (
-            Together(),
-            "along the first dimension, but 8 samples became pieces of 8, 8",
-        ),
+        (Together(), "along the first dimension, but 8 samples became pieces of 8, 8"),
         (Ragged(), r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows"),
     ):
         with pytest.raises((RunError, TaskError), match=message):
