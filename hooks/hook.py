@@ -130,7 +130,12 @@ class Setup:
         ]
         missed = [event for event in acts_in if event != "on_step"]
         reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires" if missed else ""
-        return self.explain(custom_loop=reason) or _explain_epochs(hook, acts_in) or hook.unsuitable(self)
+        return (
+            self.explain(custom_loop=reason)
+            or _explain_epochs(hook, acts_in)
+            or _explain_missing_state(hook)
+            or hook.unsuitable(self)
+        )
 
 
 def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
@@ -139,6 +144,17 @@ def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
         interval = hook.get_interval(event)
         if isinstance(interval, Interval) and interval.unit == "epochs" and not hook.handles("on_phase_end"):
             return f"{event} is never called at an interval of {interval}; set one in steps or iterations"
+    return ""
+
+
+def _explain_missing_state(hook: Hook) -> str:
+    """Return which listed attribute a new hook does not have, so that no checkpoint could be saved; empty if none."""
+    for kind in ("state_fields", "rank_state_fields"):
+        missing = next((name for name in _list_fields(hook, kind) if not hasattr(hook, name)), None)
+        if missing is not None:
+            near = get_close_matches(missing, vars(hook), n=1)
+            hint = f"did you mean '{near[0]}'?" if near else "set it in __post_init__"
+            return f"{kind} names '{missing}', which is no attribute of a new hook; {hint}"
     return ""
 
 

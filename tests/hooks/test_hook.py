@@ -82,6 +82,17 @@ def test_attributes_that_a_base_class_lists_are_saved_too() -> None:
     assert RememberingMore().state_dict().keys() == {"count", "layer", "more"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"),
+    [("state_fields", "_cuont", "did you mean '_count'?"), ("rank_state_fields", "_x", "set it in __post_init__")],
+)
+def test_a_listed_attribute_that_does_not_exist_is_refused_before_training(kind: str, name: str, hint: str) -> None:
+    hook = dataclass(type("Forgetful", (Remembering,), {kind: (name,)}))()
+    reason = f"{kind} names '{name}', which is no attribute of a new hook; {hint}"
+    assert Setup().find_reason_against(hook) == reason
+    assert Setup().find_reason_against(RememberingMore()) == ""
+
+
 @pytest.mark.parametrize("ranks", [Ranks.MASTER, Ranks.LOCAL_MASTER])
 def test_a_collective_hook_must_run_on_all_ranks(ranks: Ranks) -> None:
     with pytest.raises(TypeError, match=f"Lonely is collective, so it must run on all ranks, not on {ranks}"):
