@@ -71,9 +71,12 @@ def find_config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, l
     flat = [dict(_flatten(config)) for config in configs]
     paths = dict.fromkeys(path for config in flat for path in config)
     values = {path: [config.get(path) for config in flat] for path in paths if path != "name"}
-    return {
-        path: entry for path, entry in values.items() if len({json.dumps(value, default=str) for value in entry}) > 1
-    }
+    return {path: entry for path, entry in values.items() if len({*map(_make_key, entry)}) > 1}
+
+
+def _make_key(value: Any) -> str:
+    """Return a value as text; the same for 1 and 1.0, but not for 1, true and the text "1"."""
+    return json.dumps(json.loads(json.dumps(value, default=str), parse_int=float))
 
 
 def _flatten(value: Any, path: str = "") -> list[tuple[str, Any]]:

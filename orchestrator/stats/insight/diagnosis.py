@@ -21,7 +21,7 @@ from orchestrator.stats.insight.time_breakdown import (
     find_time_outside_spans,
     sum_times,
 )
-from orchestrator.stats.read.query import TRAINING, Rows
+from orchestrator.stats.read.query import TRAINING, Rows, check_columns
 
 MAX_ROWS, MAX_ITERATIONS = 2**20, 20_000
 """A run with more rows or iterations is sampled."""
@@ -92,11 +92,12 @@ def diagnose(
     """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
 
     `hooks` are the hooks' costs. `failure_finding` describes how the run failed, and `epoch_iterations` is the
-    length of an epoch. Missing columns, other than the key, mean fewer findings.
+    length of an epoch. Missing columns, other than the key, mean fewer findings. Raises UsageError without the key.
     """
     rows = stats if isinstance(stats, Rows) else Rows.wrap(stats)
     if not rows.total:
         return Diagnosis((failure_finding,) if failure_finding else (), {"iterations": 0, "ranks": 0})
+    check_columns(["rank", "phase", "iteration"], rows.columns)
     sample, seconds = sample_iterations(rows), sum_times(rows)
     syncs = extract_gradient_syncs(sample.rows)
     findings = [

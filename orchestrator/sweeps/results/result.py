@@ -186,7 +186,9 @@ class Sweep(Result):
             return pd.DataFrame(columns=["trial", *(columns or ())])
         joined = pd.concat(tables, ignore_index=True)
         for name in joined.columns[joined.dtypes == "object"]:  # text in some trials, numbers in others
-            joined[name] = joined[name].map(str, na_action="ignore")
+            joined[name] = joined[name].map(
+                lambda value: value if isinstance(value, str) else str(value).removesuffix(".0"), na_action="ignore"
+            )
         names = dict.fromkeys(["trial", *(joined.columns if columns is None else columns)])
         categories = {"trial", "phase", "node"} & {*joined.columns}
         return joined.astype(dict.fromkeys(categories, "category")).reindex(columns=[*names])

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import row_blocks
 from orchestrator.stats.insight import diagnose, diagnosis, make_failure_finding
 from orchestrator.stats.insight.diagnosis import sample_iterations
@@ -74,6 +75,9 @@ def test_a_table_from_elsewhere_needs_few_columns() -> None:
         ["rank", "phase", "iteration", "step_s", "forward_s", "backward_s"]
     ]
     assert sorted(finding.kind for finding in diagnose(stats).findings) == ["straggler"]
+    for name in ("rank", "phase", "iteration"):
+        with pytest.raises(UsageError, match=f"there is no column '{name}'"):
+            diagnose(stats.drop(columns=name))
 
 
 def test_a_table_without_times_or_rows_says_too_little() -> None:

@@ -120,13 +120,13 @@ def test_a_column_that_one_trial_lacks_is_empty_there(tmp_path: Path) -> None:
 
 
 def test_column_with_text_in_one_trial_and_numbers_in_another_is_text(tmp_path: Path) -> None:
-    made = crafted(tmp_path, "max", **{"trial-0000": [0.5], "trial-0001": [0.5]})
-    for number, value in enumerate(("warm", 1.5)):
+    made = crafted(tmp_path, "max", **{f"trial-000{number}": [0.5] for number in range(3)})
+    for number, value in enumerate(("warm 1.0", 1.5, 1.0)):
         identity = {"rank": 0, "node": "a", "attempt": 0}
         recorder = Recorder(made.trial(number).folder.storage, "stats/attempt=0/rank=0", identity)
         recorder.append({"phase": "train", "epoch": 0, "iteration": 1, "step": 1, "x": value})
         recorder.close()
-    assert made.stats["x"].tolist() == ["warm", "1.5"]
+    assert made.stats["x"].tolist() == ["warm 1.0", "1.5", "1"]
 
 
 # Reports and ends of trials
