@@ -11,8 +11,9 @@ from orchestrator.stats.aggregate.quantities import TIMES
 
 R = TypeVar("R")
 
-COLUMNS = ("phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *TIMES)
-"""Columns that every row has."""
+_COUNTERS = ("epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt")
+COLUMNS = (*_COUNTERS, "phase", "node", "trial", "superseded", *TIMES)
+"""Columns that every row has, some of them only in a sweep's table or in the files."""
 ROW_COLUMNS = frozenset({"loss", "lr", "microbatches", "evaluations", *COLUMNS})
 """Columns that the loop may record; hooks and loss terms cannot use these names."""
 

@@ -17,11 +17,11 @@ from orchestrator.stats.read.query import Rows
 
 
 def _select_numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> dict[str, str]:
-    """Return the columns to summarize as SQL expressions by name: `selected` without `keys`, or all measurements.
+    """Return the columns to summarize as SQL expressions by name: `selected` or all measurements, without `keys`.
 
     Raises UsageError for a column of text.
     """
-    names = rows.numbers if selected is None else [name for name in dict.fromkeys(selected) if name not in keys]
+    names = [name for name in dict.fromkeys(rows.numbers if selected is None else selected) if name not in keys]
     texts = {name: f"count({quote(name)})" for name in names if name in rows.texts}
     counts = rows.aggregate(texts).iloc[0]
     if counts.any():
@@ -65,7 +65,7 @@ def summarize_by(key: str, rows: Rows, selected: Sequence[str] | None = None) ->
     Nodes are in the order of their ranks.
     """
     leading = _LEADING_COLUMNS[key]
-    columns = _select_numeric_columns(rows, selected, key, *leading)
+    columns = _select_numeric_columns(rows, selected, key, *leading, "rows")
     # The loss of ranks and nodes differs by chance.
     expressions = {name: value for name, value in columns.items() if selected or name != "loss" or key == "phase"}
     peaks = {name: f"max({value})" for name, value in expressions.items() if name.endswith("_bytes")}

@@ -35,7 +35,7 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
     means = rows.query(
         f"select iteration // {group_size} * {group_size} as first, avg(loss) as loss, count(*) as rows,"
         f" count(*) filter (loss is null or isinf(loss)) as bad"
-        f" from rows where {TRAINING} group by first order by first"
+        f" from rows where {TRAINING} group by 1 order by 1"
     ).set_index("first")
     finite = means["loss"][(means["rows"] >= len(by_rank)) & (means["bad"] == 0)]
     if len(finite) >= MIN_ITERATIONS:

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import row_blocks
+from orchestrator.stats.aggregate.summaries import summarize_by
 from orchestrator.stats.insight import diagnose, diagnosis, make_failure_finding
 from orchestrator.stats.insight.diagnosis import sample_iterations
 from orchestrator.stats.insight.loss_anomalies import find_loss_anomalies
@@ -78,6 +79,14 @@ def test_a_table_from_elsewhere_needs_few_columns() -> None:
     for name in ("rank", "phase", "iteration"):
         with pytest.raises(UsageError, match=f"there is no column '{name}'"):
             diagnose(stats.drop(columns=name))
+
+
+def test_a_column_may_have_the_name_of_a_number_that_is_computed() -> None:
+    stats = training(2, loss=FALLING)
+    more = stats.assign(**dict.fromkeys(("rows", "ranks", "first", "last", "bad", "all"), 1.0))
+    assert diagnose(more) == diagnose(stats)
+    for key in ("rank", "node", "phase"):
+        assert summarize_by(key, Rows.wrap(more))["rows"].equals(summarize_by(key, Rows.wrap(stats))["rows"])
 
 
 def test_a_table_without_times_or_rows_says_too_little() -> None:
