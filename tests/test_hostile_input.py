@@ -69,8 +69,7 @@ YAML = st.lists(st.sampled_from([*TOKENS.split(), *INDENTS, *LINES]) | st.text(m
 
 
 def result_of(call: Callable[[], T], *, placed: bool = False) -> T | None:
-    """What the call gives, or None where it raises our error: every problem says where it is, in a length that can be
-    read."""
+    """Return the result, or None for an error of ours, whose problems have locations and a readable length."""
     try:
         return call()
     except ConfigError as error:

@@ -93,8 +93,7 @@ ALL = [
 
 
 def exists(name: str) -> bool:
-    """Whether a name is a hook or one of its parameters, an event, a setting of the experiment, or of the state or
-    task."""
+    """Return whether a name is a hook, a parameter, an event, a setting, or an attribute of the state or task."""
     first, _, rest = name.partition(".")
     if first in HOOKS:
         return not rest or rest in {field.name for field in fields(HOOKS[first])}

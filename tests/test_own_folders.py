@@ -47,8 +47,7 @@ def study_in(tmp_path: Path) -> Path:
 
 
 def hookyard(tmp_path: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command as it is where Hookyard is installed: its two packages, and nothing else of the checkout, are on the
-    import path."""
+    """Run the installed command: only its two packages, and nothing else of the checkout, are on the import path."""
     installed = tmp_path / "installed"
     if not installed.exists():
         installed.mkdir()

@@ -86,8 +86,7 @@ class Cluster:
             self.hosts[name].run("bash", "-c", command, **options)
 
     def wait_until_quiet(self) -> None:
-        """Waits until Ray is on no host: `ray down` stops the head, and workers end when they have missed it for a
-        while."""
+        """Wait until Ray runs on no host: `ray down` stops the head, and workers end some time after it."""
         deadline = time.monotonic() + 180
         while left := [
             host.name for host in self.hosts.hosts.values() if "raylet" in host.run("ps", "-eo", "comm").stdout

@@ -123,8 +123,7 @@ def test_run_continues_when_its_unreachable_host_is_back(cluster: Cluster, undis
     before = rows["attempt"] == 0
     assert 0 < before.sum() < len(rows)
     assert rows["loss"][before].equals(reference["loss"][before])
-    # Three gradients are added in an order that depends on DDP's buckets, and a group that begins has other ones for a
-    # step.
+    # DDP's buckets decide in which order three gradients are added, and a new group has other buckets for a step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
     checkpoint = run.folder.read_attempts()[1].checkpoint
     assert re.fullmatch(f"Rank [012] on {victim} failed: died without an error message: .*", told[0])

@@ -102,8 +102,7 @@ SWEEP_NOT_SHOWN = {
     "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
     "engine": "needs Ray: tests/ray/test_sweep.py",
 }
-"""The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one
-process."""
+"""Also schedulers `hyperband`, `pbt` and `pb2`, which need concurrent trials (tests/ray); one process refuses them."""
 
 
 def test_every_key_of_a_sweep_is_covered() -> None:

@@ -12,8 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_its_turns_are_those_of_the_paper() -> None:
-    """log(1 + e^-x) is -log D for D = sigmoid(x): what the discriminator maximizes, and the generator's that does not
-    saturate."""
+    """With D = sigmoid(x), -log D is log(1 + e^-x): the discriminator's loss, and the non-saturating generator's."""
     task = MnistGan(width=2, noise=3)
     torch.manual_seed(0)
     model: Any = task.model()

@@ -1,5 +1,4 @@
-"""The device that the tests for a GPU run on: `pytest tests/gpu -m gpu`, or with `--device cpu` what of them a CPU can
-run."""
+"""The device of the GPU tests: `pytest tests/gpu -m gpu`, or `--device cpu` for those that a CPU can run."""
 
 import os
 from collections.abc import Iterator

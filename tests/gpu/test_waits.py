@@ -69,8 +69,7 @@ def train_watched(
     watch_from: int = FIRST,
     **settings: Any,
 ) -> int:
-    """Trains; a hook's events that have an interval, or say that they wait, may. Returns how many iterations were
-    watched."""
+    """Train, and fail if an event waits that does not declare it; return the number of watched iterations."""
     watched = Watched(device, watch_from)
     recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10**6, flush_s=3600)
     loop = loop_on(

@@ -54,8 +54,7 @@ def hooks_of() -> dict[str, Hook]:
 
 
 def run_loop(rank: int, world_size: int, folder: str) -> dict[str, Any]:
-    """A run that early stopping ends after three epochs; shares are interleaved, so the batches are those of one
-    rank."""
+    """A run that early stopping ends after three epochs; interleaved shares make the batches those of one rank."""
     rows, seen = Rows(), Seen()
     fields = {"epochs": 9, "batch_size": 8 // world_size, "scheduler": SCHEDULER}
     loop = Loop(

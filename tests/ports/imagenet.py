@@ -1,5 +1,4 @@
-"""pytorch/examples imagenet: SGD with momentum and weight decay, top-5 accuracy, data parallel; the rate warms up in
-steps here."""
+"""pytorch/examples imagenet: SGD with momentum and weight decay, top-5 accuracy, DDP; the warm-up is in steps here."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,4 @@
-"""Nodes that are drained, and ranks that get SIGTERM: the run saves, and continues on another node without repeating a
-step."""
+"""Drained nodes, and ranks that get SIGTERM: the run saves, and continues on another node without repeating steps."""
 
 import json
 import os

@@ -199,8 +199,7 @@ class WithTasks(T):
 
 
 def test_workers_import_from_user_folders_of_any_name(tmp_path: Path) -> None:
-    """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is
-    installed."""
+    """Ray puts the current folder first on its workers' import path, so its `hooks` and `torch` hide installed ones."""
     study = study_in(tmp_path)
     task = (study / "experiments/t.py").read_text()
     (study / "experiments/t.py").write_text(

@@ -181,8 +181,7 @@ class Watches(Hook):
 
 
 def test_trials_of_a_shared_training_stop_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
-    """Four places on one draw: ASHA ends the low one, the highest fails by a mistake of its own, and the others go on
-    together."""
+    """Four trials on one draw: ASHA ends the lowest, the highest fails on its own, and the others continue together."""
     (outside / "watches.py").write_text(WATCHES)
     space = {"hooks.watches.place": {"fan_out": [0.5, 2.0, 0.1, 0.7]}, "optimizer.lr": {"uniform": [0.01, 0.1]}}
     hooks = {"watches": {"type": "watches:Watches"}, "ema": None}

@@ -1,5 +1,4 @@
-"""Sweeps whose ranks, trials or driver are killed with SIGKILL: the same trials with the same results, none run
-twice."""
+"""Sweeps whose ranks, trials or driver get SIGKILL: the same trials with the same results, and none runs twice."""
 
 import signal
 from pathlib import Path
@@ -72,8 +71,7 @@ def begun_from(done: Sweep) -> list[list[str | None]]:
 
 
 def test_trial_resumes_after_losing_a_rank_or_its_own_process(ray_cluster: Any, outside: Path) -> None:
-    """Three trials of the same configuration, one after the other: of one a rank is killed, of one rank 0, of one
-    nothing."""
+    """Three trials of one configuration in turn: a rank is killed, then rank 0, then none."""
     accidents = [
         {"type": "mishaps:Accident", "step": 7, "rank": rank, "once": str(outside / f"killed-{rank}")}
         for rank in (1, 0)

@@ -43,8 +43,7 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
 
 @pytest.mark.parametrize(("window", "mean"), [("line", 3.0), (4, 3.5), ("epoch", 4.5)])
 def test_short_phases_print_lines_that_cover_all_iterations(window: Window, mean: float) -> None:
-    """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, those of the
-    epoch."""
+    """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, the epoch's."""
     screen, hook = Screen(), Console(every=Interval(5, "iterations"), window=window)
     state = State(display=screen)
     for losses in ((1, 1, 4), (4, 5, 7), (7, 7, 7)):
@@ -123,8 +122,7 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
     [((0.5, 0.25), "lr 0.5, 0.25"), ((1e-6, 1e-6), "lr 1e-06"), ((1e-7, 1e-6, 1e-5, 1e-4, 1e-3), "lr 1e-07 to 0.001")],
 )
 def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[float, ...], shown: str) -> None:
-    """A list of rates crashed VISSL's TensorBoard, and five decimals made 1e-6 a zero; MMEngine shows the first group
-    only."""
+    """VISSL's TensorBoard failed for several rates, and five decimals made 1e-6 zero; MMEngine shows only the first."""
     screen = Screen()
     groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in rates]
     run_phase(

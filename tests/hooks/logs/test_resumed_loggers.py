@@ -1,5 +1,4 @@
-"""Loggers in the real loop: a run that goes on from a checkpoint in mid-epoch says what one without interruption
-says."""
+"""Loggers in the real loop: a run that resumes within an epoch logs the same as an uninterrupted one."""
 
 import json
 import shutil

@@ -24,8 +24,7 @@ SCHEDULES: dict[str, Any] = {
 
 
 class Encoder(nn.Module):
-    """Patches (B, N, 5), of which some may be hidden, to an output of the whole (B, 3) and one of each patch (B, N,
-    4)."""
+    """Maps patches (B, N, 5), some of them masked, to outputs of the whole (B, 3) and of each patch (B, N, 4)."""
 
     def __init__(self) -> None:
         super().__init__()

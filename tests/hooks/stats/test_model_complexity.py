@@ -81,8 +81,7 @@ class Block(nn.Module):
 
 
 def test_resnet_18_has_the_published_flops_and_activations(tmp_path: Path) -> None:
-    """ClassyVision and VISSL: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations of convolutions
-    and linear layers at 224x224."""
+    """ClassyVision and VISSL at 224x224: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
     stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     blocks = [Block(before, width) for before, width in pairwise(widths)]
@@ -111,8 +110,7 @@ LAYERS = {
     "activation function": (nn.ReLU(), (8,), 0),
     "perceptron": (nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,), 74),
 }
-"""Layers, the shape of a sample, and the activations that ClassyVision 0.7 counts: the outputs of its linear layers
-and convolutions."""
+"""Layers, a sample's shape, and the activations that ClassyVision 0.7 counts: outputs of linear and conv layers."""
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -25,8 +25,7 @@ def _passes(ticks: Ticks, seconds: float) -> Any:
 
 
 def test_report_covers_the_samples_and_time_since_the_last_report(ticks: Ticks) -> None:
-    """Four micro-batches, two optimizer steps, a short last batch: 7 + 7 + 7 + 3 samples in 4 x 0.5 s. A value of the
-    task's own stays."""
+    """Four micro-batches, two steps, a short last batch: 7 + 7 + 7 + 3 samples in 4 x 0.5 s; the task's value stays."""
     hook, state = PerfStats(), State(accumulate=2)
     first, second, third = dict[str, Any](), {"train/samples_per_s": 7.0}, dict[str, Any]()
     run_phase(hook, state, "train", [{}] * 4, batch_sizes=[7, 7, 7, 3], work=_passes(ticks, 0.5))

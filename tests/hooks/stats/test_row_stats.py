@@ -60,8 +60,7 @@ def test_column_that_no_row_has_is_warned_of_at_the_end(caplog: pytest.LogCaptur
 
 
 def test_iterations_beyond_the_recent_rows_count() -> None:
-    """Each iteration's row holds its number, and 1,300 of them pass in one phase, where the last 1,000 are
-    remembered."""
+    """Each iteration's row has its number; 1,300 rows are in one phase, and State keeps the last 1,000."""
     hook, state, metrics = RowStats(["iteration/sum"]), State(phase="train"), {}
     plan = Plan({"row_stats": hook})
     recent = state.recent

@@ -56,8 +56,7 @@ def test_stochastic_average_equals_swa_of_torch() -> None:
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_annealing_follows_the_formula_of_mmengine(interval: int) -> None:
-    """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy, of which every `interval`-th
-    updates."""
+    """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy; every `interval`-th updates."""
     state, hook, trail = (
         new_state(small_model()),
         EMA(decay=0.7, average="annealing", gamma=2, every=Interval(interval, "steps")),

@@ -146,8 +146,7 @@ class Reads(Hook):
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, interval: int) -> None:
-    """As in MMEngine, where the scheduler comes after them; epochs of seven iterations, and one line for what is
-    left."""
+    """As in MMEngine, whose scheduler comes after loggers; epochs of seven iterations, and a line for the rest."""
     reads, rows = Reads(), Rows()
     hooks = {
         "schedule": ParamScheduler(every=Interval(1, "steps")),

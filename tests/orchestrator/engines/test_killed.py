@@ -1,5 +1,4 @@
-"""A run on two ranks that is killed at some iteration, and resumed, is the undisturbed one: in its files, bit for
-bit."""
+"""A run on two ranks, killed at some iteration and resumed, equals the uninterrupted one in its files, bit for bit."""
 
 import multiprocessing
 import os

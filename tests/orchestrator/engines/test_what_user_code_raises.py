@@ -1,5 +1,4 @@
-"""Whatever a user's code raises is a failure of that code, told with its place; and the first failure is the one that
-is told."""
+"""An error of user code fails the run with its location, and the first failure is the one that is raised."""
 
 import errno
 import os

@@ -42,8 +42,7 @@ ROUNDS, STEPS = 3, 5
 
 @dataclass
 class Fitted(Task):
-    """Fits a line by momentum and dropout; each rank has numbers of its own, and walks through them in its own
-    order."""
+    """Fits a line with momentum and dropout; each rank has its own random numbers and its own order of samples."""
 
     killed_at: int = 0
     once: str = ""

@@ -140,8 +140,7 @@ def test_event_is_reused_once_its_time_is_read(device: Device) -> None:
 def iterations_on(
     device: Device, *, saves_before: int = -1, waits_in: int = -1, recording: bool = True
 ) -> tuple[CudaClock, list[dict[str, Any]]]:
-    """The clock and rows of five iterations in which the host takes a millisecond for each interval, and gives the
-    device work of a second in each."""
+    """Clock and rows of five iterations: each interval takes a millisecond on the host and a second on the device."""
     clock, rows = CudaClock(), []
     clock.recording = recording
     ended = clock.restart()

@@ -67,8 +67,7 @@ def test_ranks_check_about_every_quarter_of_a_second(monkeypatch: pytest.MonkeyP
 
 
 def test_slow_checks_take_no_more_than_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand ranks, of which an answer goes around in 40 ms, at 10 ms a step; now and then something holds it
-    up."""
+    """A thousand ranks, a collective of 40 ms and steps of 10 ms; some steps are delayed."""
     time = ToldTime()
     monkeypatch.setattr(stopping_module, "perf_counter", time)
 

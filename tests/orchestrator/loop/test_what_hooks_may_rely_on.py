@@ -1,5 +1,4 @@
-"""What a hook may rely on wherever it came from, as docs/migrating/ says: where phases begin, when there is a batch,
-and a gradient."""
+"""Guarantees for hooks, as docs/migrating/ lists them: where phases begin, and when batch and gradients exist."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -53,8 +53,7 @@ def test_ranks_exchange_values() -> None:
 
 
 class Deaf(dist.ProcessGroup):
-    """Stands in for a backend that never notices that a peer is gone, as NCCL within a node: what is waited for ends
-    when it is aborted."""
+    """A backend that, like NCCL within a node, never notices a lost peer: a wait ends when it is aborted."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)

@@ -92,8 +92,7 @@ def test_driver_elsewhere_is_dead_without_heartbeats(folder: Storage) -> None:
 
 
 def test_heartbeats_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All files are an hour old by this machine's clock, and the driver's last sign is as new as what is written
-    now."""
+    """All files are an hour old by this machine's clock; the last heartbeat is as new as a file written now."""
     write = Storage.write
 
     def dated(self: Storage, name: str, data: bytes | str) -> None:

@@ -56,8 +56,7 @@ def told(*words: object, code: int = 0) -> str:
 
 @pytest.mark.parametrize(("std", "at"), [(0.05, None), (0.10, 28), (0.07, None), (0.07, 28), (0.15, None)])
 def test_average_is_the_weighted_sum_within_its_error(done: Run, std: float, at: int | None) -> None:
-    """By Cauchy and Schwarz no weight is further off than the profile's difference times the norm of what the weight
-    was."""
+    """By Cauchy-Schwarz, a weight's error is at most the distance of the profiles times the norm of its values."""
     made = done.average(std, at)
     assert (made.step, made.std) == (at or 42, std)
     values = torch.load(Path(done.path) / "trail.pt", weights_only=True)[: made.step]

@@ -156,8 +156,7 @@ def test_eta_uses_the_mean_pace_of_the_attempt(
 
 
 def test_progress_after_a_change_of_ranks() -> None:
-    """Two ranks completed one epoch of 20 iterations and 10 more; four ranks have 10 in an epoch, and 5 of this one
-    are complete."""
+    """Two ranks completed an epoch of 20 iterations and 10 more; four ranks have 10 per epoch, and completed 5."""
     position = Position(epoch=1, iteration=30, offset=10 * 8 * 2)
     second = replace(FIRST, number=1, position=position, world_size=4, epoch_iterations=10)
     begin = estimate_progress(EPOCHS, second, RunProgress("train", 1, 30, 30), started(FIRST))

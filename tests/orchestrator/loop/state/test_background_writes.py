@@ -102,8 +102,7 @@ def everything(root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("every", ["3 steps", "1"])
 def test_later_steps_do_not_change_a_checkpoint_being_written(tmp_path: Path, every: str) -> None:
-    """Weights, momentum, averages, buffers and generators change in place before the first byte is written, and the
-    best checkpoint is chosen by then."""
+    """All state changes in place before the first byte is written, and the best checkpoint is chosen by then."""
     reports, stored = [], []
     for background in (False, True):
         loop = loop_in(tmp_path / str(background), background, every=every)
@@ -209,8 +208,7 @@ def test_ranks_write_in_the_background_as_they_do_at_once(tmp_path: Path) -> Non
 
 
 def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
-    """A checkpoint of two ranks that their threads write, one after the other; whether the master has put it in its
-    place."""
+    """Write a checkpoint in threads of two ranks, one after the other; return whether the master has committed it."""
     store.discard_unfinished(name)
     thread = ThreadPoolExecutor(1)
 

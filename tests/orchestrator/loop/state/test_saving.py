@@ -28,8 +28,7 @@ from orchestrator.testing.training import Screen
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers, plain
 
-# Everything that can be lost: dropout and noise draw from the generators, batch norm has buffers, the scheduler a
-# count.
+# All state that a resume can lose: random draws of dropout and noise, batch norm's buffers, the scheduler's count.
 TASK = Points(train=44, val=11, batch_norm=True, dropout=0.4, noisy=True)
 SCHEDULER = Component(type="CosineAnnealingLR", T_max=11)
 
@@ -110,8 +109,7 @@ CASES = [
 def test_resume_from_each_checkpoint_is_bit_for_bit(
     tmp_path: Path, every: str, ema: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every stored
-    checkpoint."""
+    """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every checkpoint."""
     whole = run_loop(tmp_path / "whole", make_hooks(every, **ema), **fields)
     names = CheckpointStore(Storage(tmp_path / "whole")).list_names()
     assert len(names) >= 3
@@ -129,8 +127,7 @@ def _run_on_rank(rank: int, world_size: int, root: str) -> Outcome:
 
 
 def test_one_rank_resumes_a_run_of_two(tmp_path: Path) -> None:
-    """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost
-    rank's."""
+    """With the remaining samples in order, and means over all of the epoch's samples, also those of the lost rank."""
     outcomes = on_ranks(_run_on_rank, 2, str(tmp_path))
     alone = run_loop(tmp_path, make_hooks("2 steps"), "step-00000004", epochs=2, batch_size=4)
     dataset: Any = TASK.data()["train"]

@@ -54,8 +54,7 @@ class Allocator(nn.Module):
 
 @dataclass
 class Fits(Points):
-    """Points that fit so many at a time; their loss is the mean over tokens, of which samples have different
-    numbers."""
+    """Points, so many of which fit in memory; the loss is a mean over tokens, and samples differ in their number."""
 
     most: int = 3
     where: str = "cpu"

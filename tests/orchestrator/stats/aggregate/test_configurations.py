@@ -42,8 +42,7 @@ def test_best_configuration_has_most_ended_trials_then_best_mean() -> None:
 
 
 def test_lower_bound_penalizes_spread_between_trials() -> None:
-    """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 the mean 0.65 and the standard error
-    0.05."""
+    """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 have 0.65 and 0.05."""
     wide, narrow_counters = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
     for mode, bounds in (("max", {1: 0.6, 0: 0.2}), ("min", {1: 0.7, 0: 1.2})):
         found = rank_configurations([*wide, *narrow_counters], mode, "lower_bound")

@@ -165,8 +165,7 @@ def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, number
 
 
 def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that is slow, a hook that takes long twice, a loss that is none, memory that grows and is nearly full; in
-    stretches."""
+    """A slow rank, two long hook calls, a NaN loss, and memory that grows and is nearly full; in blocks of rows."""
     monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 200)
     stats = training(4, 400, change=slower("data_wait_s", 2, 0.03))
     grown = {

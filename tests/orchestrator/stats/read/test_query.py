@@ -18,8 +18,7 @@ from orchestrator.stats.read.query import Rows, query
 
 
 def drawn(seed: int, count: int = 400) -> pd.DataFrame:
-    """Rows of up to four ranks, with ties, values that are not finite and cells that are empty; sums of them are
-    exact."""
+    """Rows of up to four ranks, with ties, non-finite values and empty cells, whose sums are exact."""
     draw = np.random.default_rng(seed)
     step_s = draw.integers(0, 2**20, count) / 2**10
     return pd.DataFrame(

@@ -192,8 +192,7 @@ def test_columns_and_conditions_select_from_the_whole_table(tmp_path: Path, stat
         attempts = [*ATTEMPTS, attempt(2, 5, 5, Stage.TRAIN)]
         record(storage, [row(2, "train", 0, n, n, rank, found_inf=0.0) for rank in (0, 1) for n in (6, 7, 8)])
     whole = load(storage, attempts)
-    # 7 of training and 1 of validation by each of two ranks; gone on with from 5, training goes to 8 and the validation
-    # after 7 is gone
+    # Each of two ranks has 7 training rows and 1 of validation; the resume at 5 trains to 8 and drops the validation.
     assert len(whole) == 16
     for columns, where, query in QUESTIONS:
         expected = whole.query(query)[columns or list(whole.columns)].reset_index(drop=True)
@@ -205,8 +204,7 @@ def test_columns_and_conditions_select_from_the_whole_table(tmp_path: Path, stat
 
 
 def test_condition_never_selects_superseded_rows(tmp_path: Path) -> None:
-    """The row of the second attempt counts and does not meet the condition; that of the first does and must not
-    appear."""
+    """The second attempt's row is valid and does not meet the condition; the first's is superseded and does."""
     twice = [row(0, "val", 0, 1, 4, loss=9.0), row(1, "val", 0, 1, 4, loss=1.0)]
     record(Storage(tmp_path), twice)
     attempts = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]

@@ -23,8 +23,7 @@ ROW_KEY = ["rank", "phase", "epoch", "iteration"]
 
 
 def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
-    """Rows of up to three ranks, of which one has no `accuracy` and one text; and of a later attempt from the
-    middle."""
+    """Rows of up to three ranks, one without `accuracy` and one with text; and of a later attempt from the middle."""
     draw = np.random.default_rng(seed)
     begins = [0, *sorted(draw.integers(1, 12, seed % 3).tolist())]
     rows = []

@@ -74,8 +74,7 @@ def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
 
 
 def test_parquet_files_mark_superseded_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those written by ranks before the later attempt began, those packed at the end, and a file joined before it was
-    gone on with."""
+    """Ranks' files from before the later attempt, files compacted at the end, and one joined before the resume."""
     storage = Storage(tmp_path)
     for least in (2, 100):
         monkeypatch.setattr(rank_files, "PART_ROWS", least)

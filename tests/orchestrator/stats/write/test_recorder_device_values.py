@@ -13,8 +13,7 @@ from orchestrator.storage import Storage
 
 
 class Gpu:
-    """Stands in for a GPU and its streams: keeps what was asked of them; what was given until now is passed when
-    told."""
+    """Replacement of a GPU and its streams: records calls; work completes when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
