@@ -15,6 +15,7 @@ from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialSchedule
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
+from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.search.search import draw_points
 from orchestrator.sweeps.tune.schedulers import (
@@ -59,10 +60,17 @@ class Controller:
         trial.status = Trial.PAUSED
 
 
-def scheduler_of(settings: Sweep, folder: Path, mode: str = "max") -> Any:
-    scheduler = make_scheduler(settings, {}, history=History(RunFolder(folder)))
-    scheduler.set_search_properties("val/score", mode)
-    return scheduler
+def began(
+    settings: Sweep, folder: Path, previous: dict[int, TrialRecord] | None = None, status: str = Trial.RUNNING
+) -> tuple[Controller, Any]:
+    """Tune's controller of all trials of a sweep, and its scheduler."""
+    controller, scheduler = Controller(), make_scheduler(settings, previous or {}, history=History(RunFolder(folder)))
+    scheduler.set_search_properties("val/score", "max")
+    for number, values in enumerate(draw_points(settings)):
+        controller.members.append(Member(number, values))
+        scheduler.on_trial_add(controller, controller.members[-1])
+        controller.members[-1].status = status
+    return controller, scheduler
 
 
 def sweep(**more: Any) -> Sweep:
@@ -79,10 +87,7 @@ def sweep(**more: Any) -> Sweep:
 
 def exploits_of(settings: Sweep, folder: Path, epochs: int) -> tuple[list[Exploit], list[Member]]:
     """Train a population, scored by the distance of a decay from 0.7."""
-    controller, scheduler = Controller(), scheduler_of(settings, folder)
-    for number, values in enumerate(draw_points(settings)):
-        controller.members.append(Member(number, values))
-        scheduler.on_trial_add(controller, controller.members[-1])
+    controller, scheduler = began(settings, folder)
     with seeded(settings.seed):
         for epoch in range(1, epochs + 1):
             _one_epoch(scheduler, controller, epoch)
@@ -115,10 +120,7 @@ def test_population_moves_decay_to_the_optimum_within_bounds(tmp_path: Path) -> 
 def test_a_diverged_trial_of_a_population_copies_another(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     settings = sweep(trials=4, scheduler=kind, space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}})
-    controller, scheduler = Controller(), scheduler_of(settings, tmp_path)
-    controller.members += [Member(number, values) for number, values in enumerate(draw_points(settings))]
-    for member in controller.members:
-        scheduler.on_trial_add(controller, member)
+    controller, scheduler = began(settings, tmp_path)
     for epoch in range(1, 5):
         _one_epoch(scheduler, controller, epoch, diverged=2 if epoch == 2 else None)
     exploits = {exploit.report: exploit for exploit in History(RunFolder(tmp_path)).read()}
@@ -155,12 +157,9 @@ def test_pb2_learns_from_each_of_its_own_values_as_in_tune(tmp_path: Path) -> No
         "optimizer.lr": {"loguniform": [1e-4, 1]},
         "optimizer.momentum": {"quniform": [0, 0.9, 0.1]},
     }
-    settings = sweep(trials=4, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space=space)
-    settings.points.extend({"hooks.ema.decay": end} for end in (0, 1))
-    controller, scheduler = Controller(), scheduler_of(settings, tmp_path)
-    controller.members += [Member(number, values) for number, values in enumerate(draw_points(settings))]
-    for member in controller.members:
-        scheduler.on_trial_add(controller, member)
+    points = [{"hooks.ema.decay": end} for end in (0, 1)]
+    settings = sweep(trials=4, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space=space, points=points)
+    controller, scheduler = began(settings, tmp_path)
     for epoch in range(1, 5):
         _one_epoch(scheduler, controller, epoch)
     exploits = History(RunFolder(tmp_path)).read()
@@ -185,11 +184,7 @@ def test_a_population_waits_for_all_trials_and_not_for_one_that_has_failed(
         number: previous_trial({}, "lost", [{"val/score": 1.0}] * count, name=trial_name(number))
         for number, count in enumerate(reports)
     }
-    controller, scheduler = Controller(), make_scheduler(settings, previous, history=History(RunFolder(tmp_path)))
-    scheduler.set_search_properties("val/score", "max")
-    controller.members += [Member(number, values) for number, values in enumerate(draw_points(settings))]
-    for member in controller.members:
-        scheduler.on_trial_add(controller, member)
+    controller, scheduler = began(settings, tmp_path, previous)
     for member, first in zip(controller.members, reports, strict=True):
         for count in range(first + 1, max(reports) // 2 * 2 + 3):
             result = {"val/score": 1 / count, TRAINING_ITERATION: count, "epoch": count - 1, "step": count}
@@ -207,13 +202,9 @@ def test_a_population_waits_for_all_trials_and_not_for_one_that_has_failed(
 
 def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_path: Path) -> None:
     """The three trials of a bracket report for the last time; one has paused by then, one is still saving."""
-    scheduler = scheduler_of(
-        sweep(trials=3, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}), tmp_path
-    )
-    controller = Controller()
-    saving, paused, _ = trials = [Member(number, {}) for number in range(3)]
-    for trial in trials:
-        scheduler.on_trial_add(controller, trial)
+    settings = sweep(trials=3, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2})
+    controller, scheduler = began(settings, tmp_path)
+    saving, paused, _ = trials = controller.members
     paused.status = Trial.PAUSED
     decided = [
         scheduler.on_trial_result(controller, trial, {"val/score": 1.0, TRAINING_ITERATION: 4}) for trial in trials
@@ -231,11 +222,7 @@ def test_hyperband_cuts_each_bracket_to_its_better_half(tmp_path: Path) -> None:
     A larger number scores better. Tune rounds half of three up, to two.
     """
     settings = sweep(trials=10, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2})
-    controller, scheduler, ends = Controller(), scheduler_of(settings, tmp_path), [0] * 10
-    controller.members = [Member(number, {}) for number in range(10)]
-    for trial in controller.members:
-        scheduler.on_trial_add(controller, trial)
-        trial.status = Trial.PENDING
+    (controller, scheduler), ends = began(settings, tmp_path, status=Trial.PENDING), [0] * 10
 
     def end(trial: Member) -> None:
         trial.status = Trial.TERMINATED
@@ -262,11 +249,9 @@ def test_pbt_copies_the_best_and_multiplies_its_value(tmp_path: Path) -> None:
     With synch, that happens after the second and the fourth report.
     """
     scheduler = {"type": "pbt", "perturbation_interval": 2, "resample_probability": 0}
-    settings = sweep(trials=4, scheduler=scheduler, space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}})
-    controller, scheduler = Controller(), scheduler_of(settings, tmp_path)
-    controller.members = [Member(n, {"hooks.ema.decay": value}) for n, value in enumerate([0.4, 0.2, 0.5, 0.3])]
-    for trial in controller.members:
-        scheduler.on_trial_add(controller, trial)
+    points = [{"hooks.ema.decay": value} for value in (0.4, 0.2, 0.5, 0.3)]
+    space = {"hooks.ema.decay": {"uniform": [0.1, 0.9]}}
+    controller, scheduler = began(sweep(trials=4, scheduler=scheduler, space=space, points=points), tmp_path)
     for epoch in range(1, 5):
         for score, trial in zip([3, 1, 4, 2], controller.members, strict=True):
             result = {"val/score": score, TRAINING_ITERATION: epoch, "epoch": epoch - 1, "step": 10 * epoch}
