@@ -162,7 +162,7 @@ class CustomLoop(TrainingLoop):
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
                 raise TaskError(f"train() yields {describe(value)} for '{name}'; expected a number{where}")
-        return {name: float(value) for name, value in report.items()}
+        return {name: float(value.item() if isinstance(value, Tensor) else value) for name, value in report.items()}
 
     def _validate(self) -> None:
         # The task has already validated; only fire the events.

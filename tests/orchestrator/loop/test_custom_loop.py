@@ -172,19 +172,19 @@ def loop_of(
     )
 
 
+@pytest.mark.filterwarnings("error")
 def test_events_fire_in_the_order_of_the_hooked_loop(tmp_path: Path) -> None:
-    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+    def train(session: TrainingSession) -> Iterator[Mapping[str, Any]]:
         session.restore(place={})
         for _ in range(2):
             session.record(reward=1.0)
         yield {"train/reward": 2.0, "val/reward": 1.0}
-        yield {"train/reward": 3.0}
+        yield {"train/reward": torch.tensor(3.0, requires_grad=True)}
 
     heard = Heard()
     loop = loop_of(train, tmp_path, {"heard": heard, "checkpoint": Checkpoint(best="val/reward", mode="max")})
     reports = list(loop.run())
-    train_round = ["phase_start train", "step train"]
-    saved = ["save train", "saved train"]
+    train_round, saved = ["phase_start train", "step train"], ["save train", "saved train"]
     assert heard.events == [
         "start",
         *train_round,
