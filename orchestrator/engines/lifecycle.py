@@ -116,7 +116,7 @@ class Lifecycle:
 
 
 def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
-    """Return a run's final status and the reasons to stop, from its last report."""
+    """Return a run's final status and why it stopped early, from its last report."""
     if last is None:
         return "finished", ()
     if last.interrupted:

@@ -51,18 +51,16 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
         _start_ray()
     datasets = dict(data_from_task(task, experiment, world))
     module = sys.modules.get("ray.data")
-    of_ray = {phase: data for phase, data in datasets.items() if module and isinstance(data, module.Dataset)}
-    if not of_ray:
+    ray_datasets = {phase: data for phase, data in datasets.items() if module and isinstance(data, module.Dataset)}
+    if not ray_datasets:
         return datasets
-    if len(of_ray) == len(datasets):
+    if len(ray_datasets) == len(datasets):
         _check_no_unread_keys(experiment)
     message = world.broadcast(lambda: _explain_lack_of_cpus(experiment, world))
     if message:
         raise ConfigError.at("workers.cpus", message)
-    return {
-        **datasets,
-        **{phase: _make_share(dataset, phase, experiment, world, of_train) for phase, dataset in of_ray.items()},
-    }
+    shares = {phase: _make_share(data, phase, experiment, world, of_train) for phase, data in ray_datasets.items()}
+    return {**datasets, **shares}
 
 
 def _imports_ray(task: type[Task]) -> bool:

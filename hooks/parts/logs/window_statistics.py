@@ -135,14 +135,14 @@ class Windows:
     def summarize(self, row: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
         """Return the statistics by name after an update, and begin a new line."""
         self.update(row)
-        of_phase = self._values.get(self._phase, {})
+        phase_values = self._values.get(self._phase, {})
         statistics = {
-            name: values.value()
-            for name, values in of_phase.items()
+            name: values.compute()
+            for name, values in phase_values.items()
             if values.count and (name in self._changed or name in self._statistics)
         }
         self._changed.clear()
-        for values in of_phase.values():
+        for values in phase_values.values():
             if values.window == "line":
                 values.clear()
         return statistics
@@ -155,17 +155,17 @@ class Windows:
         """Return plain numbers, at most as many as the windows are long."""
         self.update()
         phases = {
-            phase: {name: asdict(values) for name, values in of_phase.items()}
-            for phase, of_phase in self._values.items()
+            phase: {name: asdict(values) for name, values in phase_values.items()}
+            for phase, phase_values in self._values.items()
         }
         return {"epoch": self._epoch, "changed": sorted(self._changed), "windows": phases}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the windows; a statistic whose definition has changed starts empty."""
         self._epoch, self._changed = state["epoch"], {*state["changed"]}
-        for phase, of_phase in state["windows"].items():
-            for name, kept in of_phase.items():
-                values, saved = self._values_of(phase, name, name), _Values(**kept)
+        for phase, phase_values in state["windows"].items():
+            for name, kept in phase_values.items():
+                values, saved = self._find_values(phase, name, name), _Values(**kept)
                 if (saved.method, saved.window) == (values.method, values.window):
                     self._values[phase][name] = saved
 
@@ -188,16 +188,16 @@ class Windows:
         if not numbers:
             return
         for name in self._names.get(column, (column,)):
-            self._values_of(self._phase, name, column).extend(numbers)
+            self._find_values(self._phase, name, column).extend(numbers)
             self._changed.add(name)
 
-    def _values_of(self, phase: str, name: str, column: str) -> "_Values":
-        of_phase = self._values.setdefault(phase, {})
-        if name not in of_phase:
+    def _find_values(self, phase: str, name: str, column: str) -> "_Values":
+        phase_values = self._values.setdefault(phase, {})
+        if name not in phase_values:
             default = Statistic(column, "mean" if _AVERAGED.search(column) else "current", self._window)
             statistic = self._statistics.get(name, default)
-            of_phase[name] = _Values(statistic.method, statistic.window)
-        return of_phase[name]
+            phase_values[name] = _Values(statistic.method, statistic.window)
+        return phase_values[name]
 
 
 @dataclass
@@ -230,7 +230,7 @@ class _Values:
             self.running = float(_METHODS[self.method]((*before, *values)))
         self.count += len(values)
 
-    def value(self) -> float:
+    def compute(self) -> float:
         if self._keeps_values:
             return float(_METHODS[self.method](self.kept))
         return self.running / self.count if self.method == "mean" else self.running
