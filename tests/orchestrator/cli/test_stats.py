@@ -87,23 +87,15 @@ def test_stats_refuses_a_column_that_cannot_be_summarized(run: str, by: tuple[st
     assert "column 'phase' is not a span" in done.stderr or "column 'phase' holds text" in done.stderr
 
 
-def test_a_single_span_has_its_share(run: str) -> None:
-    assert data(run, "--by", "span", "--columns", "data_wait_s")[0]["share"] == pytest.approx(7.5 / 37.5)
-    assert (
-        "column 'loss' is not a span of the iteration; the spans are data_wait_s"
-        in call(run, "--by", "span", "--columns", "loss").stderr
-    )
-
-
 def test_a_summary_of_some_rows_and_columns(run: str) -> None:
     assert data(run, "--columns", "step_s", "--where", "rank == 1") == [
         {"column": "step_s", "min": 1.5, "median": 4.5, "p95": pytest.approx(7.2), "max": 7.5, "worst_rank": 1}
     ]
     assert [(one["node"], one["ranks"], one["rows"]) for one in data(run, "--by", "node")] == [("here", 2, 10)]
     # 15 seconds and 22.5, of which 3.75 and 3.75 are waiting
-    assert [(one["span"], one["seconds"], one["share"]) for one in data(run, "--by", "span")] == [
-        ("data_wait_s", 7.5, 0.2)
-    ]
+    for columns in ([], ["--columns", "data_wait_s"]):
+        (one,) = data(run, "--by", "span", *columns)
+        assert (one["span"], one["seconds"], one["share"]) == ("data_wait_s", 7.5, 0.2)
     assert [one["rows"] for one in data(run, "--by", "rank", "--where", "epoch == 0")] == [2, 2]
 
 
@@ -138,6 +130,7 @@ def test_a_table_for_people(run: str) -> None:
     [
         (["--where", "epok > 1"], "no column 'epok'; did you mean 'epoch'?"),
         (["--columns", "step_z"], "no column 'step_z'; did you mean 'step_s'?"),
+        (["--by", "span", "--columns", "loss"], "'loss' is not a span of the iteration; the spans are data_wait_s"),
         (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
         (["--format", "parquet"], "--output FILE"),
         (["--output", "x.txt"], "--format csv, json or parquet"),
