@@ -107,8 +107,8 @@ def _make_best_table(reports: Reports, modes: Mapping[str, str]) -> Markup | Non
     rows, unknown = [], []
     for name, best, last in find_best_and_last(names, reports, modes):
         reached = best or {}
-        numbers = (Quantity(name, reached.get(name)), *map(reached.get, ("epoch", "step")), Quantity(name, last[name]))
-        rows.append((name, *numbers))
+        place = map(reached.get, ("epoch", "step"))
+        rows.append((name, Quantity(name, reached.get(name)), *place, Quantity(name, last[name])))
         if best is None:
             unknown.append(name)
     if not rows:

@@ -105,7 +105,9 @@ def _format_with_prefix(value: float) -> str:
 
 
 def _format_clock(value: float) -> str:
-    minutes, seconds = divmod(round(abs(value)), 60)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+    seconds = round(abs(value))
+    minutes = round(seconds / 60)
+    text = f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds >= 3600:
+        text = f"{minutes // 60} h {minutes % 60:02d} min"
     return f"-{text}" if value < 0 else text

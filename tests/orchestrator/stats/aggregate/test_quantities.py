@@ -34,6 +34,7 @@ def test_numbers_have_a_unit_that_suits_their_size(format_number: Any, value: fl
         ("step_s", 0.01234567, "12.3 ms"),
         ("stats/step_s/p95", 2.5, "2.5 s"),
         ("total_s", 3599.6, "1 h 00 min"),
+        ("total_s", 4179, "1 h 10 min"),
         ("total_s", 61, "1 min 01 s"),
         ("val/delay_s", -75, "-1 min 15 s"),
         ("rss_bytes", 3 * 2**29, "1.5 GiB"),
