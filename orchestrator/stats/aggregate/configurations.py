@@ -93,15 +93,16 @@ def _make_configuration(number: int, group: Sequence[Repeat], mode: str, aggrega
     with_value.sort(key=lambda repeat: (sign * (repeat.value or 0), repeat.trial))
     ended = [repeat for repeat in with_value if repeat.status in COMPLETE]
     values = [float(repeat.value or 0) for repeat in ended or with_value]
+    mean = compute_score(values, mode, "mean") if values else math.nan
     std = half_width = math.nan
-    if len(values) > 1:
+    if len(values) > 1 and math.isfinite(mean):
         std = stdev(values)
         half_width = compute_quantile((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1) * std / math.sqrt(len(values))
     return Configuration(
         number,
         tuple(repeat.trial for repeat in (*ended, *(repeat for repeat in with_value if repeat not in ended))),
         len(ended),
-        fmean(values) if values else math.nan,
+        mean,
         std,
         half_width,
         compute_score(values, mode, aggregate) if values else math.nan,

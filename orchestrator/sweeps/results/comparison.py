@@ -89,7 +89,7 @@ def _compare_metrics(
 
 def _run_welch_test(first: Configuration | None, other: Configuration | None) -> str:
     """Compare two means by Welch's t test (1947), with integer degrees of freedom."""
-    if first is None or other is None or min(first.n, other.n) < 2:
+    if first is None or other is None or min(first.n, other.n) < 2 or isnan(first.std + other.std):
         return "unknown"
     parts = [group.std**2 / group.n for group in (first, other)]
     squares = parts[0] ** 2 / (first.n - 1) + parts[1] ** 2 / (other.n - 1)
@@ -159,7 +159,8 @@ def _compute_differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) 
     means = [
         table.groupby(table[sorted(paths)].map(_key).agg("\0".join, axis=1))[metric].mean() for table in (first, other)
     ]
-    return (means[1] - means[0]).dropna().to_numpy(dtype=float)
+    differences = (means[1] - means[0]).to_numpy(dtype=float)
+    return differences[np.isfinite(differences)]
 
 
 def _key(value: Any) -> str:

@@ -24,6 +24,9 @@ def test_mean_std_and_interval_match_a_hand_calculation() -> None:
         (2.5 - 3.1824463 * math.sqrt(5 / 12), 2.5 + 3.1824463 * math.sqrt(5 / 12))
     )
     assert one.trials[0] == "trial-0003"
+    (diverged,) = rank_configurations(repeats(0, 1.0, math.inf), "min", "lower_bound")
+    assert (diverged.mean, diverged.score, diverged.trials[0]) == (math.inf, math.inf, "trial-0000")
+    assert math.isnan(diverged.std)
     assert one.describe("val/accuracy") == "2.5 ± 2.054 (mean of 4 trials)"
 
 
