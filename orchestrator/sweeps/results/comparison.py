@@ -159,7 +159,7 @@ def _compute_differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) 
     means = [
         table.groupby(table[sorted(paths)].map(_key).agg("\0".join, axis=1))[metric].mean() for table in (first, other)
     ]
-    differences = (means[1] - means[0]).to_numpy(dtype=float)
+    differences: Series = (means[1] - means[0]).to_numpy(dtype=float)
     return differences[np.isfinite(differences)]
 
 
