@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.every_key.left_by import left_by
+from tests.every_key.outcome import describe_outcome
 
 
 class Ticks:
@@ -46,6 +46,6 @@ def left(tmp_path: Path, same_time: Ticks) -> Left:
 
     def left(experiment: Mapping[str, Any]) -> str:
         same_time.now = 0.0
-        return left_by(experiment, next(folders))
+        return describe_outcome(experiment, next(folders))
 
     return left

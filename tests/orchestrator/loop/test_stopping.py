@@ -12,9 +12,9 @@ from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
+from tests.manual_clock import ManualClock
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment, numbers
-from tests.told_time import ToldTime
 
 # When ranks ask each other
 
@@ -68,7 +68,7 @@ def test_ranks_check_about_every_quarter_of_a_second(monkeypatch: pytest.MonkeyP
 
 def test_slow_checks_take_no_more_than_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand ranks, a collective of 40 ms and steps of 10 ms; some steps are delayed."""
-    time = ToldTime()
+    time = ManualClock()
     monkeypatch.setattr(stopping_module, "perf_counter", time)
 
     class Many(Two):

@@ -25,7 +25,7 @@ from orchestrator.records.lease import (
 )
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
-from tests.told_time import ToldTime
+from tests.manual_clock import ManualClock
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_driver_does_not_recreate_a_removed_run(folder: Storage) -> None:
 
 
 def test_heartbeats_are_sent_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    time = ToldTime()
+    time = ManualClock()
     monkeypatch.setattr(lease, "Event", lambda: time)
     time.is_set = lambda: False  # type: ignore[attr-defined]
     with Lease(folder) as own:

@@ -48,7 +48,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(averaging(hooks={"trail": {"type": f"{__name__}:Trail"}}), tmp_path_factory.mktemp("runs"), local=True)
 
 
-def told(*words: object, code: int = 0) -> str:
+def invoke(*words: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, [*map(str, words)])
     assert (result.exit_code, "Traceback" in result.output) == (code, False), result.output
     return result.output
@@ -80,15 +80,16 @@ def test_other_tensors_of_an_average_are_the_checkpoint_s(done: Run) -> None:
 
 def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Path) -> None:
     """That of the std which validation ran with is measured as the run reported it."""
-    text = told("average", done.path, "--std", 0.05)
+    text = invoke("average", done.path, "--std", 0.05)
     *_, wrote, measure = text.splitlines()
     file = wrote.removeprefix("wrote ")
     assert file == f"{done.path}/averages/epoch-0006-std-0.05.pt"
-    report = json.loads(told(*measure.partition("hookyard ")[2].split(), "--json").partition("\n{")[2].join(["{", ""]))
+    arguments = measure.partition("hookyard ")[2].split()
+    report = json.loads(invoke(*arguments, "--json").partition("\n{")[2].join(["{", ""]))
     assert report["path"].endswith("/evaluations/epoch-0006-val")
     assert report["metrics"]["val/loss"] == pytest.approx(done.reports()[-1]["val/loss"], rel=1e-6)
     wide = tmp_path / "wide.safetensors"
-    made = json.loads(told("average", done.path, "--std", 0.15, "--at", 28, "--output", wide, "--json"))
+    made = json.loads(invoke("average", done.path, "--std", 0.15, "--at", 28, "--output", wide, "--json"))
     assert (made["file"], made["step"], made["checkpoint"]) == (str(wide), 28, "epoch-0004")
     fields = {"task_args": {"batch_norm": True}, "init": {"from": str(wide), "strict": True}}
     begun = run(described(epochs=1, optimizer={"type": "SGD", "lr": 0.0}, **fields), tmp_path, local=True)
@@ -112,13 +113,13 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
 )
 def test_std_that_snapshots_do_not_approximate_is_refused(done: Run, words: list[Any], answer: str) -> None:
     before = sorted(Path(done.path).rglob("*"))
-    assert re.search(answer, told("average", done.path, *words, code=2))
+    assert re.search(answer, invoke("average", done.path, *words, code=2))
     assert sorted(Path(done.path).rglob("*")) == before
 
 
 def test_run_without_snapshots_error_names_the_setting(tmp_path: Path) -> None:
     plain = run(described(epochs=1, hooks={"ema": {}}), tmp_path, local=True)
-    assert "has no snapshots; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}" in told(
+    assert "has no snapshots; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}" in invoke(
         "average", plain.path, "--std", 0.07, code=2
     )
 
@@ -127,7 +128,7 @@ def test_damaged_snapshot_is_a_usage_error(tmp_path: Path) -> None:
     broken = run(averaging(epochs=3), tmp_path, local=True)
     file = Path(broken.path) / "checkpoints/step-00000012/ema.pt"
     file.write_bytes(bytes(reversed(file.read_bytes())))
-    assert "ema.pt is damaged" in told("average", broken.path, "--std", 0.07, code=2)
+    assert "ema.pt is damaged" in invoke("average", broken.path, "--std", 0.07, code=2)
 
 
 def test_average_over_turns_ends_with_the_last_step_of_any_optimizer(tmp_path: Path) -> None:

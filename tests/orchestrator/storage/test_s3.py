@@ -103,7 +103,7 @@ def noisy(**hooks: dict[str, Any]) -> Any:
     )
 
 
-def told(*arguments: str) -> Any:
+def invoke(*arguments: str) -> Any:
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
@@ -130,11 +130,11 @@ def test_run_survives_an_outage_of_its_store(
     at_home = {path.relative_to(here.path).as_posix() for path in Path(here.path).rglob("*") if path.is_file()}
     assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= {*there.folder.storage.tree()}
 
-    assert [row["rows"] for row in told("stats", there.path, "--by", "rank")] == [16]
-    assert told("show", there.path)["checkpoints"] == ["epoch-0001", "epoch-0002"]
-    assert [entry["path"] for entry in told("ls", "--storage", f"{bucket}/one")] == [there.path]
-    assert told("doctor", there.path)["signs"]["ranks"] == 1
-    assert told("watch", there.path)["status"] == "finished"
+    assert [row["rows"] for row in invoke("stats", there.path, "--by", "rank")] == [16]
+    assert invoke("show", there.path)["checkpoints"] == ["epoch-0001", "epoch-0002"]
+    assert [entry["path"] for entry in invoke("ls", "--storage", f"{bucket}/one")] == [there.path]
+    assert invoke("doctor", there.path)["signs"]["ranks"] == 1
+    assert invoke("watch", there.path)["status"] == "finished"
     assert CliRunner().invoke(app, ["report", there.path]).exit_code == 0
     assert there.folder.storage.read("report.html").lower().startswith(b"<!doctype html>")
 

@@ -30,13 +30,13 @@ def recorder(storage: Storage, rank: int = 0) -> Recorder:
 
 def append(to: Recorder, *iterations: int, **values: Any) -> None:
     for iteration in iterations:
-        to.append(told(row(0, "train", 0, iteration, iteration, **values)))
+        to.append(without_recorder_columns(row(0, "train", 0, iteration, iteration, **values)))
     to.sync()
 
 
-def told(given: dict[str, Any]) -> dict[str, Any]:
-    """A row without what the recorder knows of itself."""
-    return {name: value for name, value in given.items() if name not in ("rank", "node", "attempt")}
+def without_recorder_columns(full_row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without the columns that the recorder adds."""
+    return {name: value for name, value in full_row.items() if name not in ("rank", "node", "attempt")}
 
 
 def look(tail: RankTail, storage: Storage) -> None:
@@ -89,7 +89,7 @@ def test_old_rows_and_their_peaks_are_dropped(tmp_path: Path) -> None:
     append(rank, 1, rss_bytes=900)
     for first in range(2, 2 * WINDOW, 50):
         append(rank, *range(first, first + 50), rss_bytes=100)
-    rank.append(told(row(0, "val", 0, 1, 800, rss_bytes=300)))
+    rank.append(without_recorder_columns(row(0, "val", 0, 1, 800, rss_bytes=300)))
     rank.close()
     look(tail, storage)
     last = seen(tail)[-1]

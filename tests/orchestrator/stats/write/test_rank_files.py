@@ -16,7 +16,7 @@ from orchestrator.stats.write import rank_files
 from orchestrator.stats.write.checksums import read_stream
 from orchestrator.stats.write.rank_files import RankFiles
 from orchestrator.storage import Storage
-from tests.told_time import ToldTime
+from tests.manual_clock import ManualClock
 
 FOLDER = "stats/attempt=0/rank=0"
 
@@ -29,14 +29,14 @@ def storage() -> Iterator[Storage]:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> ToldTime:
-    time = ToldTime()
+def time(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    time = ManualClock()
     monkeypatch.setattr("orchestrator.stats.write.rank_files.Event", lambda: time)
     return time
 
 
 @pytest.fixture
-def files(storage: Storage, time: ToldTime) -> Iterator[RankFiles]:
+def files(storage: Storage, time: ManualClock) -> Iterator[RankFiles]:
     files = RankFiles(storage, FOLDER, {"rank": 0}, upload_interval_s=30)
     yield files
     time.set()
@@ -54,7 +54,7 @@ def sent(storage: Storage) -> list[list[float]]:
 
 
 def test_new_rows_are_uploaded_after_the_interval(
-    storage: Storage, files: RankFiles, time: ToldTime, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, files: RankFiles, time: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(files, 1, 2)
     time.advance(29)
@@ -76,7 +76,7 @@ def test_new_rows_are_uploaded_after_the_interval(
     assert sent(storage) == [[1, 2, 3, 4]], "nothing new, nothing sent"
 
 
-def test_sync_uploads_everything(storage: Storage, files: RankFiles, time: ToldTime) -> None:
+def test_sync_uploads_everything(storage: Storage, files: RankFiles, time: ManualClock) -> None:
     write(files, 1, 2.5)
     assert sent(storage) == [], "a new file begins, and the one before it is not waited for"
     files.sync()
@@ -104,7 +104,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
 def test_failed_upload_is_retried(
     storage: Storage,
     files: RankFiles,
-    time: ToldTime,
+    time: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -123,7 +123,7 @@ def test_failed_upload_is_retried(
 
 
 def test_only_sync_waits_for_a_slow_upload(
-    storage: Storage, files: RankFiles, time: ToldTime, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, files: RankFiles, time: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, begun, may_end = Storage.write, threading.Event(), threading.Event()
 

@@ -1,14 +1,14 @@
-"""A clock that only the test moves, for what waits in a thread of its own."""
+"""A clock that only the test advances, for threads that wait."""
 
 from math import inf
 from threading import Condition
 
 _PATIENCE_S = 30
-"""How long a thread may take to do what is due, on a machine that is busy."""
+"""Limit for a thread to do its work, on a busy machine."""
 
 
-class ToldTime:
-    """Seconds that `advance` moves; as `threading.Event` it is a wait that lasts until they have passed."""
+class ManualClock:
+    """Clock that `advance` moves; in place of a `threading.Event`, its `wait` lasts until the time has passed."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -19,7 +19,7 @@ class ToldTime:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass for the thread that waits; returns when it has done what was due, and waits again."""
+        """Let time pass for the waiting thread; return when it has done its work, and waits again."""
         with self._changed:
             self._until_it_waits()
             self.now += seconds

@@ -1,4 +1,4 @@
-"""Everything that a run leaves behind, as text to compare."""
+"""All results of a run, as text to compare."""
 
 import gc
 import gzip
@@ -71,10 +71,10 @@ class Settings(Hook):
         )
 
 
-def left_by(written: Mapping[str, Any], folder: Path) -> str:
-    """All that a run of an experiment in this process leaves: weights, rows, reports, lines, files, and how it ended.
+def describe_outcome(written: Mapping[str, Any], folder: Path) -> str:
+    """Run an experiment in this process; return its weights, rows, reports, lines, files and outcome as text.
 
-    Raises ConfigError where it is refused.
+    Raises ConfigError for an invalid experiment.
     """
     experiment = make_experiment(written)
     resolved, rows, told = resolve(experiment.source), Kept(), Told()
