@@ -168,23 +168,30 @@ def _make_single(scheduler: Component, task: type[Task], timeline: Timeline, pat
         if extra_keys:
             raise ConfigError.at(f"{path}.warmup", "needs the hook param_scheduler to step the scheduler")
         return (LRPhase(path, kind, arguments),)
-    warmup, unit = warm.warmup, timeline.every.unit
+    warmup = warm.warmup
     if str(extra_keys.get("warmup")).strip().isdigit():
-        warmup = Interval(warmup.count, unit)
-    begin, total = timeline.count(warmup) or 0, timeline.count(timeline.length)
-    if warmup.count and needs_metric(scheduler, path):
-        raise ConfigError.at(f"{path}.warmup", f"cannot be combined with {kind}, which steps by a metric")
-    if warmup.count and (warmup.unit, unit) == ("steps", "epochs"):
-        hint = "write hooks.param_scheduler.every: 1 step"
-        message = f"must be in epochs, because the scheduler steps every {timeline.every}; got {warmup}"
-        raise ConfigError.at(f"{path}.warmup", message, hint)
-    if begin and total and begin >= total:
-        raise ConfigError.at(f"{path}.warmup", f"must be shorter than the run of {timeline.length}, got {warmup}")
-    arguments = with_length(kind, arguments, task, total or begin + 1, path)
+        warmup = Interval(warmup.count, timeline.every.unit)
+    if warmup.count:
+        _check_warmup(warmup, timeline.every, scheduler, timeline, path)
+    begin = timeline.count(warmup) or 0
+    arguments = with_length(kind, arguments, task, timeline.count(timeline.length) or begin + 1, path)
     if not begin:
         return (LRPhase(path, kind, arguments),)
     warmup_phase = LRPhase(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, end=begin)
     return warmup_phase, LRPhase(path, kind, _count_from(begin, arguments, path), begin)
+
+
+def _check_warmup(warmup: Interval, every: Interval, scheduler: Component, timeline: Timeline, path: str) -> None:
+    """Raise ConfigError for a warm-up that the scheduler, its interval or the length of the run excludes."""
+    if needs_metric(scheduler, path):
+        raise ConfigError.at(f"{path}.warmup", f"cannot be combined with {scheduler.type}, which steps by a metric")
+    if (warmup.unit, every.unit) == ("steps", "epochs"):
+        hint = "write hooks.param_scheduler.every: 1 step"
+        message = f"must be in epochs, because the scheduler steps every {every}; got {warmup}"
+        raise ConfigError.at(f"{path}.warmup", message, hint)
+    begin, total = timeline.count(warmup), timeline.count(timeline.length)
+    if begin and total and begin >= total:
+        raise ConfigError.at(f"{path}.warmup", f"must be shorter than the run of {timeline.length}, got {warmup}")
 
 
 def _make_several(
