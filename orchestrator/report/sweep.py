@@ -54,7 +54,7 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
     tiles = [
         *_make_best_tiles(ordered, objectives),
         Tile("trials", Quantity("", len(ordered)), counts_text),
-        *_make_cost_tiles(ordered),
+        *make_cost_tiles(ordered),
     ]
     return page.make_page(
         sweep.name, sweep.path, page.make_headline(sweep.name, sweep.status, metadata, tiles), sections, made
@@ -81,13 +81,15 @@ def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> lis
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), list_values(chosen))]
 
 
-def _make_cost_tiles(trials: pd.DataFrame) -> list[Tile]:
+def make_cost_tiles(trials: pd.DataFrame) -> list[Tile]:
     entries: list[Tile] = []
     if "train_s" in trials:
-        spent = float((trials["train_s"] * trials["ranks"]).sum())
-        entries.append(
-            Tile("rank-seconds", Quantity("", spent), "training time of each trial's slowest rank, times its ranks")
-        )
+        spent = trials["train_s"] * trials["ranks"]
+        if "leader" in trials:  # its training lasts until the longest trial of its group ends
+            reports, leaders = trials["reports"], trials["leader"].fillna(trials.index.to_series())
+            spent = spent * reports.groupby(leaders).transform("max") / reports.clip(lower=1)
+        note = "training time of each trial's slowest rank, times its ranks"
+        entries.append(Tile("rank-seconds", Quantity("", float(spent.sum())), note))
     peaks = trials["process_peak_rss_bytes"].dropna() if "process_peak_rss_bytes" in trials else pd.Series(dtype=float)
     if len(peaks):
         most = Quantity("process_peak_rss_bytes", float(peaks.max()))

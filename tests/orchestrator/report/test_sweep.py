@@ -6,7 +6,8 @@ import pytest
 from orchestrator import sweep
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.report.sweep import compute_mean_spans, make_sweep_page
+from orchestrator.report.markup import Quantity
+from orchestrator.report.sweep import compute_mean_spans, make_cost_tiles, make_sweep_page
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of
 from tests.tasks import described
@@ -51,6 +52,15 @@ def test_spans_of_a_trial_are_means_of_its_rows(outcome: Sweep) -> None:
     means = rows[rows["phase"] == "train"][["forward_s", "backward_s"]].mean()
     found = compute_mean_spans(outcome, [trial.name])
     assert found.loc[trial.name, ["forward_s", "backward_s"]].tolist() == pytest.approx(means.tolist())
+
+
+def test_shared_training_costs_until_its_longest_trial_ends() -> None:
+    alone = pd.DataFrame({"train_s": [2.0, 8.0], "ranks": [2, 1], "reports": [4, 2]}, ["a", "b"])
+    follower = pd.DataFrame({"ranks": [2], "reports": [10], "leader": "a"}, ["c"])
+    values = [
+        make_cost_tiles(trials)[0].value for trials in (alone, pd.concat([alone.assign(leader=["a", None]), follower]))
+    ]
+    assert values == [Quantity("", 12.0), Quantity("", 18.0)]
 
 
 def test_the_use_of_the_best_checkpoint_depends_on_its_trial(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
