@@ -299,7 +299,8 @@ def mutate(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomStat
     for name in list_mutated_paths(sweep):
         if name in changed:
             domain = sweep.space[name]
-            resamples = random.uniform() < scheduler.resample_probability
+            # An edited domain may not have the value of a resumed trial.
+            resamples = random.uniform() < scheduler.resample_probability or changed[name] not in domain
             changed[name] = draw(domain, random) if resamples else perturb(domain, changed[name], scheduler, random)
     return changed
 

@@ -215,7 +215,9 @@ class _Population(_SweepScheduler, Exploiting):
             # PB2 gives a value the type of the copied one, and matches later reports by what it chose. So it sees no
             # integers and no rounded values.
             space, values = self._settings.space, trial.config[TRIAL]["values"]
-            places = {name: to_scale(space[name], values[name]) for name in list_mutated_paths(self._settings)}
+            # A resumed trial may lack a value of an edited space.
+            names = [name for name in list_mutated_paths(self._settings) if values.get(name) in space[name]]
+            places = {name: to_scale(space[name], values[name]) for name in names}
             trial.config[TRIAL].setdefault(_PLACES, places)
         super()._add(tune_controller, trial)
 

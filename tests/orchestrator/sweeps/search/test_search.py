@@ -324,5 +324,6 @@ def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neigh
     assert {point["hooks.ema.every"] for point in points} == {3, 4}  # 4.8 exceeds the largest value, 4
     assert {point["hooks.ema.average"] for point in points} == {"a", "b"}
     assert {point["optimizer.lr"] for point in points} == {0.4, 0.6}
+    assert mutate(settings, {**POINT, "hooks.ema.average": "gone"}, random)["hooks.ema.average"] in {"a", "b", "c"}
     switched = sweep_over(SWITCHED, scheduler="pbt", trials=4)
     assert mutate(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, "a missing value stays missing"
