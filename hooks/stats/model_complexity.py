@@ -55,7 +55,7 @@ class ModelComplexity(Hook):
         batch = first_batch(state)
         samples = state.samples_in(batch)
         counter = FlopCounterMode(display=False, custom_mapping=_MISSING)
-        with evaluating(state), _without_fused_attention(), counter, _counting(module, counter) as costs:
+        with evaluating(state), _without_fused_layers(module), counter, _counting(module, counter) as costs:
             state.forward(module, batch)
         costs[""].flops = counter.get_total_flops()  # also of a task that calls only submodules of the model
         state.info.update(costs[""].per_sample(samples))
@@ -115,14 +115,23 @@ def _counting(module: nn.Module, counter: FlopCounterMode) -> Iterator[dict[str,
 
 
 @contextmanager
-def _without_fused_attention() -> Iterator[None]:
-    """Turn off torch's fused transformer layers, which hide their work from counters and module hooks."""
-    before = torch.backends.mha.get_fastpath_enabled()
+def _without_fused_layers(module: nn.Module) -> Iterator[None]:
+    """Turn off torch's fused transformer layers, and the fused LSTMs of cuDNN and oneDNN, which hide their work from
+    counters and module hooks."""
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn) if is_recurrent else ()
+    # Not by their `flags`, which set other options too.
+    before = [library.enabled for library in libraries]
     torch.backends.mha.set_fastpath_enabled(False)
     try:
+        for library in libraries:
+            library.enabled = False
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        for library, enabled in zip(libraries, before, strict=True):
+            library.enabled = enabled
 
 
 _MISSING = {CPU_ATTENTION: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}

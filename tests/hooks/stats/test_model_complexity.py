@@ -119,15 +119,22 @@ def test_activations_count_the_layers_that_classyvision_counts(layer: str, tmp_p
     assert count(module, (torch.randn(3, *shape),), tmp_path).info["activations_per_sample"] == activations
 
 
-def test_fused_attention_is_counted(tmp_path: Path) -> None:
-    """In eval mode torch runs a transformer layer as one call, of which the counter knows nothing. With width d, f in
-    the feed-forward part and s positions: 8sd^2 for the projections, 4s^2d for the attention, 4sdf behind it."""
+@pytest.mark.parametrize("kind", ["attention", "lstm"])
+def test_fused_layers_are_counted(kind: str, tmp_path: Path) -> None:
+    """In eval mode torch runs a transformer layer, or an LSTM, as one call, of which the counter knows nothing. With
+    width d, f in the feed-forward part and s positions: 8sd^2 for the projections, 4s^2d for the attention, 4sdf behind
+    it; in an LSTM four gates of d + f inputs and f outputs."""
     d, f, s = 8, 16, 6
-    module = nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
-    enabled = torch.backends.mha.get_fastpath_enabled()
+    is_lstm = kind == "lstm"
+    module: nn.Module = (
+        nn.LSTM(d, f, batch_first=True) if is_lstm else nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
+    )
+    libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn)
+    before = torch.backends.mha.get_fastpath_enabled(), [library.enabled for library in libraries]
     state = count(module, (torch.randn(3, s, d),), tmp_path)
-    assert state.info["flops_per_sample"] == 8 * s * d * d + 4 * s * s * d + 4 * s * d * f
-    assert torch.backends.mha.get_fastpath_enabled() == enabled
+    attention = 8 * s * d * d + 4 * s * s * d + 4 * s * d * f
+    assert state.info["flops_per_sample"] == (2 * s * 4 * f * (d + f) if is_lstm else attention)
+    assert (torch.backends.mha.get_fastpath_enabled(), [library.enabled for library in libraries]) == before
 
 
 def test_depth_limits_the_rows_and_containers_sum_up(tmp_path: Path) -> None:
