@@ -8,6 +8,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from hooks.errors import TrainingFailed
 from hooks.hook import NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
 from hooks.parts import collectives
 from hooks.state import State
@@ -87,7 +88,7 @@ class LossSpike(Hook):
             f" {deviation:.3g}"
         )
         if self._spikes_in_a_row > self.patience:
-            raise ArithmeticError(f"{reason}: spike {self._spikes_in_a_row} in a row, and patience is {self.patience}")
+            raise TrainingFailed(f"{reason}: spike {self._spikes_in_a_row} in a row, and patience is {self.patience}")
         state.skip_update(reason)
 
     def _compute_statistics(self) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from hooks.state import RECENT, Recent, State
 
 Method = Literal["mean", "median", "min", "max", "current"]
 Window = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
-"""A number of iterations; `line` is since the last line, `global` the whole run."""
+"""A number of iterations that recorded the column; `line` is since the last line, `global` the whole run."""
 LookBack = Annotated[Interval, Units(("iterations",), ge=1, le=RECENT)]
 """An interval after which a hook reads the rows since the last time."""
 POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
@@ -43,8 +43,8 @@ class Statistic:
     method: Method = "mean"
     """Statistic of the values; NaN if one of them is NaN."""
     window: Window = 10
-    """Iterations of the phase: a number, `line` (since the last line or point), `epoch`, or `global` (the whole run). A
-    validation is an epoch of its own."""
+    """Iterations of the phase that recorded the column: a number, `line` (since the last line or point), `epoch`, or
+    `global` (the whole run). A validation is an epoch of its own."""
 
     def __post_init__(self) -> None:
         if self.column in POSITION_COLUMNS:
