@@ -142,7 +142,8 @@ def _read_weights(path: str, weights: str | None) -> dict[str, Any]:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a file of a different format may cause any error
-            reason = str(error).partition("WeightsUnpickler error: ")[2].partition(". Please")[0]
+            text = str(error).partition("WeightsUnpickler error: ")[2]
+            reason = " ".join(text.partition(". Please")[0].partition("Check the documentation")[0].split())
             raise CheckpointError(
                 f"{path} cannot be read; expected tensors and plain data, saved by torch.save"
                 f" ({reason or type(error).__name__})"

@@ -164,7 +164,7 @@ def test_wrong_setting_is_refused_before_training(more: dict[str, Any], told: st
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04", pickle.dumps(print, 2)])
 def test_file_of_another_format_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "weights.pt").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"init.from: .*weights.pt cannot be read; expected tensors and plain data"):
+    with pytest.raises(ConfigError, match=r"init.from: .*weights.pt cannot be read; expected tensors [^\n]+\)\Z"):
         begins_with({"from": str(tmp_path / "weights.pt")})
 
 
