@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import ChainMap
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -274,12 +275,27 @@ class Session:
         self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order)
         if self.world.is_master:
             self.folder.write_attempt(attempt)
-        if checkpoint := self.assignment.target.checkpoint if self.assignment.target else attempt.checkpoint:
+        if target := self.assignment.target:
+            loop.restore(target.checkpoint)
+        elif checkpoint := attempt.checkpoint:
             loop.restore(checkpoint)
-            samples = self.world.gather(loop.state.samples)
+            samples = self._gather_samples(checkpoint)
             if self.world.is_master and len({*samples}) > 1:
                 self._attempt = replace(attempt, samples=samples)
                 self.folder.write_attempt(self._attempt)
+
+    def _gather_samples(self, checkpoint: str) -> list[int]:
+        """Return the training samples of all ranks that saved a restored checkpoint, in their order; collective."""
+        assert self._loop is not None
+        assert self._store is not None
+        rank, saved = self.world.rank, self._store.read_manifest(checkpoint)["world_size"]
+        ranks = range(rank, saved, self.world.world_size)
+        # Ranks that no longer exist have left rows, too.
+        lost = {other: self._store.load(checkpoint, f"rank-{other:04d}.pt")["position"] for other in ranks[1:]}
+        counts = {other: position["samples"] for other, position in lost.items()}
+        own = {rank: self._loop.state.samples} if ranks else {}
+        samples = ChainMap(*self.world.gather(counts | own))
+        return [samples[other] for other in range(saved)]
 
     def write_end(self) -> None:
         """Record the last iteration of this run; its training may continue for other runs."""

@@ -300,8 +300,7 @@ class CheckpointSaver:
         rank_file = _rank_file(world.rank)
         rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
         loaded = LoadedCheckpoint(name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank)))
-        own_position = rank_state.get("position") if loaded.world_size == world.world_size else None
-        self._cursor.restore(Position.read(own_position or manifest["position"]))
+        self._cursor.restore(Position.read(rank_state.get("position") or manifest["position"]))
         contents.restore(loaded)
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state

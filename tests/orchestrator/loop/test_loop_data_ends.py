@@ -23,6 +23,8 @@ from tests.streams import Streams
 from tests.tasks import Points, PointSet
 
 HERE = __name__
+HEAVY = 39
+"""A sample of the second rank in the first epoch."""
 
 
 class OwnLoader:
@@ -73,8 +75,12 @@ class Drawing(Streams):
             data["train"] = LOADERS[self.own](Points.data(self)["train"])
         return data
 
+    def batch_size(self, batch: Any) -> int:
+        """Count words, of which the sample HEAVY has many, so ranks train on different numbers."""
+        return int((1 + (batch[2] == HEAVY) * 1000).sum())
+
     def metrics(self, output: Any, batch: Any) -> Any:
-        return {"drawn": torch.rand(len(output))}
+        return {"drawn": torch.rand(self.batch_size(batch))}
 
     def sampler(self, dataset: Any, phase: str) -> Any:
         return [1.0 + place % 3 for place in range(len(dataset))] if self.weighted and phase == "train" else None
@@ -260,7 +266,9 @@ def changed(root: Path, kind: str, iteration: int, change: dict[str, Any], *worl
         if worlds[0] != worlds[1]:
             dist.barrier()
         seen.append([*SEEN])
-    metrics = Run(RunFolder(assignment.location)).metrics
+    run = Run(RunFolder(assignment.location))
+    metrics, validated = run.metrics, run.stats.query("phase == 'val'").groupby("epoch")["batch_size"].sum()
+    assert {*validated} == {11}, "every sample of val has one row in an epoch"
     return Changed(seen[0], seen[1], list(zip(metrics["epoch"], metrics["step"], strict=True)))
 
 
@@ -299,6 +307,7 @@ ON_RANKS = [
         ((2, 1), 3, 8, True),
         ((2, 1), 2, 20, False),
         ((2, 1), 4, 8, False),
+        ((2, 1), 5, 8, False),
     )
 ]
 
