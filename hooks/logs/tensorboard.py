@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -174,7 +175,8 @@ class Forward(nn.Module):
 
     def __init__(self, state: State, batch: Any) -> None:
         super().__init__()
-        self.model = state.module
+        # A copy has no compiled code, which torch does not trace.
+        self.model = deepcopy(state.module) if state.config.get("compile") else state.module
         self._forward = state.forward
         self._leaves, self._structure = tree_flatten(batch)
 
@@ -191,7 +193,7 @@ class Forward(nn.Module):
 
 def add_graph(writer: SummaryWriter, state: State) -> None:
     """Trace the forward pass of a training batch in eval mode and draw it; raises what the model raises."""
-    traced = Forward(state, first_batch(state))
     # torch warns of each value that becomes a constant, and prints errors before it raises them.
     with evaluating(state), warnings.catch_warnings(action="ignore"), redirect_stdout(io.StringIO()):
+        traced = Forward(state, first_batch(state))
         writer.add_graph(traced, traced.tensors(), use_strict_trace=False)

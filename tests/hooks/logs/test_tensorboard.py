@@ -15,6 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 from hooks import Hook, Interval, Priority, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard, add_graph
 from hooks.parts.logs.readings import flatten
+from hooks.private_torch import compile_in_place
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
@@ -217,10 +218,15 @@ def test_graph_has_the_layers_of_the_model_and_training_is_unchanged(tmp_path: P
     assert numbers(drawn) == numbers(plain)
 
 
-def test_batches_may_be_nested_and_hold_other_things(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_batches_may_be_nested_and_hold_other_things(compiled: bool, tmp_path: Path) -> None:
+    module = nn.Linear(3, 1)
+    if compiled:
+        compile_in_place(module)
     batch = {"views": [torch.ones(2, 3), torch.zeros(2, 3)], "names": ["a", "b"]}
     state = State(
-        module=nn.Linear(3, 1),
+        module=module,
+        config={"compile": compiled},
         fresh_batches=lambda phase: iter([batch]),
         forward=lambda model, batch: {
             "first": model(batch["views"][0]),
