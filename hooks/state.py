@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -300,6 +300,8 @@ class State:
             raise ValueError(f"the loop records the column `{name}`; use another name, such as `own_{name}`")
         for name, value in columns.items():
             if isinstance(value, Tensor):
+                if type(value) is not Tensor and shards.is_sharded(value):
+                    value = cast(Any, value).full_tensor()  # a rank may have only its part of a sum
                 value = float(value.item()) if value.is_cpu and value.numel() == 1 else value.detach().clone()
             self.row[self.column(name) if self.turn else name] = value
 

@@ -75,10 +75,12 @@ def losses(strategy: str, world: World, **fields: Any) -> dict[str, Any]:
     loop = Loop(TASK, written(strategy, **fields), hooks, RunContext(world=world, recorder=rows))
     reports = [report.metrics for report in loop.run()]
     weight: Any = loop.state.module.get_parameter("4.weight")
+    loop.state.record(weight_norm=weight.norm())
     return {
         "rows of 4.weight here": len(weight.to_local() if hasattr(weight, "to_local") else weight),
         "loss": [loss for (loss,) in rows.columns("loss", phase="train")],
         "grad_norm": [float(row["grad_norm"]) for row in rows.rows if "grad_norm" in row],
+        "weight_norm": loop.state.row["weight_norm"],
         "reports": reports,
     }
 
@@ -172,8 +174,8 @@ def two(root: Path) -> list[dict[str, Any]]:
 
 
 def check_alike(ddp: dict[str, Any], fsdp: dict[str, Any]) -> None:
-    assert fsdp["loss"] == pytest.approx(ddp["loss"], abs=1e-5)
-    assert fsdp["grad_norm"] == pytest.approx(ddp["grad_norm"], abs=1e-5)
+    for name in ("loss", "grad_norm", "weight_norm"):
+        assert fsdp[name] == pytest.approx(ddp[name], abs=1e-5)
     for one, other in zip(ddp["reports"], fsdp["reports"], strict=True):
         assert other == pytest.approx(one, abs=1e-5)
 
