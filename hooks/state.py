@@ -292,7 +292,7 @@ class State:
     def record(self, **columns: Any) -> None:
         """Add columns to this iteration's row: numbers, or tensors of one element.
 
-        A tensor on a GPU is copied and stays there. During an optimizer's turn, columns end in its name: `grad_norm_d`.
+        Tensors are copied and stay on their device. During an optimizer's turn, columns end in its name: `grad_norm_d`.
         Raises ValueError for a column that the loop records.
         """
         if taken := self.loop_columns.intersection(columns):
@@ -302,7 +302,7 @@ class State:
             if isinstance(value, Tensor):
                 if type(value) is not Tensor and shards.is_sharded(value):
                     value = cast(Any, value).full_tensor()  # a rank may have only its part of a sum
-                value = float(value.item()) if value.is_cpu and value.numel() == 1 else value.detach().clone()
+                value = value.detach().clone()
             self.row[self.column(name) if self.turn else name] = value
 
     def show(self, line: str) -> None:

@@ -108,12 +108,9 @@ class DeviceReads(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         tensors = [leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
-        field = getattr(func, "__self__", None) if name == "__get__" else None
-        on_host = all(tensor in self._on_host for tensor in tensors)
-        if field is Tensor.is_cpu and not on_host:
-            return False  # so that `State.record` does not read it
-        if field is Tensor.device:
+        if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
             self._inspected[args[0]] = True
+        on_host = all(tensor in self._on_host for tensor in tensors)
         is_known = on_host or any(tensor in self._inspected for tensor in tensors)
         is_masked = name == "__getitem__" and any(index.dtype in (torch.bool, torch.uint8) for index in tensors[1:])
         if not is_known and (name in READS or is_masked):

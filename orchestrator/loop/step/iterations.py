@@ -331,10 +331,7 @@ class IterationRunner:
 
 
 def make_clear_gradients(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return the optimizer's `zero_grad` if it overrides PyTorch's, otherwise a faster equivalent.
-
-    The equivalent omits PyTorch's profiler label.
-    """
+    """Return the optimizer's `zero_grad` if it overrides PyTorch's, otherwise an equivalent without profiler label."""
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
         return optimizer.zero_grad
 

@@ -73,6 +73,12 @@ class DeviceValues:
         return len({id(row) for row, _ in (*self._scalars, *self._times)})
 
 
+def _read_on_cpu(value: Any) -> Any:
+    """Return the number in a tensor on the CPU, and any other value unchanged."""
+    is_on_cpu = getattr(value, "is_cpu", False) and not is_on_gpu(value)
+    return float(value.item()) if is_on_cpu and value.numel() == 1 else value
+
+
 def is_on_gpu(value: Any) -> bool:
     return getattr(value, "is_cuda", False) is True
 
@@ -119,7 +125,7 @@ class Recorder:
         batch = self._batch
         batch.numbers.frombytes(pack(f"{len(numbers)}d", *numbers))  # a fifth of the time of `extend`
         if row:
-            batch.added[batch.count] = row
+            batch.added[batch.count] = {name: _read_on_cpu(value) for name, value in row.items()}
         batch.count += 1
         now = numbers[-1] if numbers else perf_counter()
         if batch.count >= self._flush_rows or now - self._flushed_at >= self._flush_s:
