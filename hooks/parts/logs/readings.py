@@ -18,14 +18,14 @@ def read(values: Sequence[Any]) -> list[float | None]:
 
     Tensors of one element on a GPU are read in one transfer, which synchronizes.
     """
-    if _PLAIN.issuperset(map(type, values)):
-        return list(values)
-    on_device = [value for value in values if is_on_device(value)]
+    on_device = [value for value in values if type(value) not in _PLAIN and is_on_device(value)]
     numbers: Iterator[float] = iter(())
     if on_device:
         same = [value.detach().to(on_device[0].device, torch.float64).reshape(()) for value in on_device]
         numbers = iter(torch.stack(same).tolist())
-    return [next(numbers) if is_on_device(value) else _number(value) for value in values]
+    return [
+        value if type(value) in _PLAIN else next(numbers) if is_on_device(value) else _number(value) for value in values
+    ]
 
 
 def read_numbers(columns: Mapping[str, Any]) -> dict[str, float]:
