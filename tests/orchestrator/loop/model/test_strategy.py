@@ -80,7 +80,7 @@ def losses(strategy: str, world: World, **fields: Any) -> dict[str, Any]:
         "rows of 4.weight here": len(weight.to_local() if hasattr(weight, "to_local") else weight),
         "loss": [loss for (loss,) in rows.columns("loss", phase="train")],
         "grad_norm": [float(row["grad_norm"]) for row in rows.rows if "grad_norm" in row],
-        "weight_norm": loop.state.row["weight_norm"],
+        "weight_norm": float(loop.state.row["weight_norm"]),
         "reports": reports,
     }
 
