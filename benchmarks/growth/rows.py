@@ -84,7 +84,7 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
             )
             recorder.sync()
         if iteration % 1000 == 0 and iteration >= min(rows, 10_000) // 1000 * 1000:
-            largest = max(largest, sum(file.size_bytes for file in run.files(folder).values()) / iteration)
+            largest = max(largest, sum(file.size_bytes for file in run.tree(folder).values()) / iteration)
     recorder.sync()
     if close:
         recorder.close()
