@@ -63,7 +63,7 @@ class LayerMonitor(Cleanup):
         self._watching.enter_context(handle)
 
     def on_start(self, state: State) -> None:
-        import pyarrow.parquet  # noqa: F401  # takes a third of a second, here rather than during training
+        import pyarrow.parquet  # noqa: F401  # here rather than during training
 
         self._files = state.artifacts / self.folder / f"rank={state.rank}"
         ranks = {int(folder.name.removeprefix("rank=")): folder for folder in self._files.parent.glob("rank=*")}
