@@ -29,6 +29,7 @@ SIGNIFICANCE_LEVEL = 0.01
 MIN_ITERATIONS = 40
 """Smallest number of iterations that shows how much a run fluctuates."""
 MIN_REPORTS = 8
+MEMORY = ("rss_bytes", "cuda_peak_allocated_bytes")
 Series = NDArray[np.float64]
 MAX_ITERATIONS, STRETCH_LENGTH = 2**22, 1000
 """A run with more than MAX_ITERATIONS is sampled in stretches of STRETCH_LENGTH iterations."""
@@ -55,14 +56,14 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     too short. `not_known` has the metrics without a known direction, and therefore without a best value.
     """
     modes = _find_modes(sides)
-    ranks = [len(side.rows.aggregate({}, ["rank"])) if "rank" in side.rows.columns else 0 for side in sides]
+    halves = [_load_halves(side.rows) for side in sides]
     return {
         "runs": [side.name for side in sides],
-        "ranks": ranks,
+        "ranks": [len(table.index.unique("rank")) for table in halves],
         "config": find_config_differences([side.config for side in sides]),
         "metrics": _compare_reports([side.reports for side in sides], modes),
         "not_known": [name for name, mode in modes.items() if mode is None],
-        "costs": _compare_times_and_memory([side.rows for side in sides]),
+        "costs": _compare_times_and_memory([side.rows for side in sides], halves),
     }
 
 
@@ -126,8 +127,10 @@ def classify_metric_difference(difference: float, first: Series, other: Series) 
     return describe_direction(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
 
 
-def _compare_times_and_memory(runs: Sequence[Rows]) -> dict[str, dict[str, list[Any]]]:
-    tables = [load_iterations(rows) for rows in runs]
+def _compare_times_and_memory(runs: Sequence[Rows], halves: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
+    tables = [
+        load_iterations(rows, table["rows"].groupby("rank").sum()) for rows, table in zip(runs, halves, strict=True)
+    ]
     entries: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
         series = [get_numbers(table, name) for table in tables]
@@ -141,10 +144,10 @@ def _compare_times_and_memory(runs: Sequence[Rows]) -> dict[str, dict[str, list[
     totals = [np.array([compute_train_s(rows)]) for rows in runs]
     totals = [total[np.isfinite(total)] for total in totals]
     entries["train_s"] = compare_series(totals, np.sum, parts, classify_cost_difference)
-    for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
-        peaks = [_load_peaks(rows, name) for rows in runs]
+    for name in MEMORY:
+        series = [get_numbers(table, name) for table in halves]
         entries[f"peak_{name.removeprefix('cuda_peak_')}"] = compare_series(
-            peaks, np.max, peaks, classify_memory_difference
+            series, np.max, series, classify_memory_difference
         )
     return {name: entry for name, entry in entries.items() if any(value is not None for value in entry["values"])}
 
@@ -153,19 +156,17 @@ def get_numbers(table: pd.DataFrame, name: str) -> Series:
     return table[name].dropna().to_numpy(dtype=float) if name in table else np.empty(0)
 
 
-def load_iterations(rows: Rows) -> pd.DataFrame:
+def load_iterations(rows: Rows, counts: pd.Series) -> pd.DataFrame:
     """Return the slowest rank's times and all ranks' `samples_per_s` for each training iteration.
 
-    A long run is sampled: stretches of STRETCH_LENGTH iterations, evenly spaced.
+    A long run is sampled: stretches of STRETCH_LENGTH iterations, evenly spaced. `counts` are the rows of each rank.
     """
     if not {"epoch", "step_s"} <= {*rows.columns}:
         return pd.DataFrame()
     columns: dict[str, str] = {name: f"max({name})" for name in ("step_s", "data_wait_s") if name in rows.columns}
     if "batch_size" in rows.columns:
         columns["samples_per_s"] = "sum(batch_size) / max(step_s)"
-    every = 1
-    if rows.total > MAX_ITERATIONS:
-        every = max(1, rows.total // (MAX_ITERATIONS * len(rows.aggregate({}, ["rank"]))))
+    every = max(1, counts.sum() // (MAX_ITERATIONS * max(1, len(counts))))
     where = f"{TRAINING} and iteration // {STRETCH_LENGTH} % {every} = 0"
     return rows.aggregate(columns, ["epoch", "iteration"], where)
 
@@ -201,12 +202,11 @@ def is_significant(first: Series, other: Series, summary: Callable[..., Any]) ->
     return bool((n_as_large + 1) / (PERMUTATION_ROUNDS * PERMUTATIONS_PER_ROUND + 1) < SIGNIFICANCE_LEVEL)
 
 
-def _load_peaks(rows: Rows, name: str) -> Series:
-    """Return the largest value of each rank in each half of the run."""
-    if name not in rows.columns:
-        return np.empty(0)
+def _load_halves(rows: Rows) -> pd.DataFrame:
+    """Return the number of `rows` and the largest memory of each rank in each half of the run."""
+    columns = {"rows": "count(*)", **{name: f"max({name})" for name in MEMORY if name in rows.columns}}
     half = "iteration > (select (min(iteration) + max(iteration)) / 2 from rows)"
-    return rows.aggregate({name: f"max({name})"}, ["rank", half])[name].dropna().to_numpy(dtype=float)
+    return rows.aggregate(columns, ["rank", half])
 
 
 def classify_memory_difference(difference: float, first: Series, other: Series) -> str:
