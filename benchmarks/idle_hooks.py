@@ -10,7 +10,7 @@ that set an interval for an event cost at most 3 us together, and each of the ho
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -41,6 +41,7 @@ class Unpaced(Hook):
             state.row["called"] = True
 
 
+_makers: Mapping[str, Callable[..., Hook]] = HOOKS
 PLANS: Mapping[str, Mapping[str, Hook]] = {
     "no hooks": {},
     "30 hooks at one pace": {f"hook{number}": Paced() for number in range(30)},
@@ -48,15 +49,15 @@ PLANS: Mapping[str, Mapping[str, Hook]] = {
         f"hook{number}": Paced((SELDOM, 2 * SELDOM, SELDOM_STEPS)[number % 3]) for number in range(30)
     },
     "30 hooks without a pace": {f"hook{number}": Unpaced() for number in range(30)},
-    "activation_stats": {"": HOOKS["activation_stats"](every=SELDOM_STEPS)},
-    "optimizer_stats": {"": HOOKS["optimizer_stats"](every=SELDOM_STEPS)},
-    "layer_memory": {"": HOOKS["layer_memory"](every=SELDOM_STEPS)},
-    "memory_stats": {"": HOOKS["memory_stats"](every=SELDOM)},
-    "perf_stats": {"": HOOKS["perf_stats"]()},
-    "tensorboard": {"": HOOKS["tensorboard"](every=SELDOM)},
-    "tensorboard with histograms": {"": HOOKS["tensorboard"](every=SELDOM, histograms=SELDOM_STEPS)},
-    "profiler, before its window": {"": HOOKS["profiler"](skip_first=SELDOM)},
-    "memory_snapshot": {"": HOOKS["memory_snapshot"]()},
+    "activation_stats": {"": _makers["activation_stats"](every=SELDOM_STEPS)},
+    "optimizer_stats": {"": _makers["optimizer_stats"](every=SELDOM_STEPS)},
+    "layer_memory": {"": _makers["layer_memory"](every=SELDOM_STEPS)},
+    "memory_stats": {"": _makers["memory_stats"](every=SELDOM)},
+    "perf_stats": {"": _makers["perf_stats"]()},
+    "tensorboard": {"": _makers["tensorboard"](every=SELDOM)},
+    "tensorboard with histograms": {"": _makers["tensorboard"](every=SELDOM, histograms=SELDOM_STEPS)},
+    "profiler, before its window": {"": _makers["profiler"](skip_first=SELDOM)},
+    "memory_snapshot": {"": _makers["memory_snapshot"]()},
 }
 
 

@@ -52,7 +52,7 @@ def raw(data: Dataset[Any], epochs: int, pause: Pause) -> None:
 def raw_with_ema_and_clipping(data: Dataset[Any], epochs: int, pause: Pause) -> None:
     model, loader = make_model(), make_loader(data)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    parameters = list(model.parameters())
+    parameters: list[torch.Tensor] = [*model.parameters()]
     averages = [parameter.detach().clone() for parameter in parameters]
     for _ in range(epochs):
         for images, labels in loader:

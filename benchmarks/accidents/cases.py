@@ -89,7 +89,7 @@ class Case:
         checkpoint = {"every": self.save_every, "background": self.is_background, "keep": 3, "best": "val/loss"}
         accident = (RoundAccident if self.program == "custom" else Accident)(self.places, str(marks), str(disk))
         hooks: dict[str, Any] = {"checkpoint": checkpoint, "console": None, "accident": accident}
-        task_args = {"train_samples": self.train, "val_samples": self.val}
+        task_args: dict[str, Any] = {"train_samples": self.train, "val_samples": self.val}
         common = {"name": "case", "epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed}
         if self.program == "custom":
             return Experiment(task=CustomLoop, task_args=task_args, hooks=hooks, **common)

@@ -54,7 +54,7 @@ def draw(seed: int, accidents: Sequence[str] = ACCIDENTS) -> SweepCase:
     if case.decay:
         space["hooks.ema.decay"] = {"fan_out": [0, 0.5, 0.9]} if shares else {"uniform": [0.1, 0.9]}
     has_bound = repeats > 1 and scheduler != "race" and chance.random() < 0.5
-    settings = {
+    settings: dict[str, Any] = {
         "metric": "val/loss",
         "mode": "min",
         "trials": repeats * (3 * chance.randrange(1, 3) if shares else chance.randrange(2, 4)),

@@ -3,6 +3,7 @@
 python -m benchmarks.gpu --only small_step
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from benchmarks.gpu.part import Device, print_row, run
@@ -20,7 +21,10 @@ def part(device: Device) -> None:
     print_ratios("perceptron of 12 layers", workload, rounds, aim=1.03)
     if not device.is_cuda:
         return
-    trains = {"raw": raw, "captured": partial(hookyard, compile={"mode": "reduce-overhead"})}
+    trains: dict[str, Callable[..., None]] = {
+        "raw": raw,
+        "captured": partial(hookyard, compile={"mode": "reduce-overhead"}),
+    }
     seconds = take_turns({name: partial(train, workload, rounds + 1) for name, train in trains.items()}, rounds)
     print_row(CAPTURED, f"{ratio(seconds['captured'], seconds['raw']):.3f}")
 

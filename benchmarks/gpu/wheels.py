@@ -84,7 +84,7 @@ def try_list() -> None:
     )
     hookyard(workload, 1, lambda: None, hooks={"tensorboard": {}, "checkpoint": {}})
     of_module = packages_distributions()
-    used = {
+    used: set[str] = {
         canonicalize_name(entry)
         for name in {name.partition(".")[0] for name in sys.modules}
         for entry in of_module.get(name, ())

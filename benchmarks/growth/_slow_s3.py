@@ -51,8 +51,8 @@ def _serve(count: Any, port: Any, filled_from: Path | None, delay_s: float) -> N
 
     store = s3_backends["123456789012"]["global"]
     store.create_bucket(BUCKET, "us-east-1")
-    for file in sorted(filled_from.rglob("*")) if filled_from else ():
-        if file.is_file():
+    if filled_from:
+        for file in filter(Path.is_file, sorted(filled_from.rglob("*"))):
             store.put_object(BUCKET, str(file.relative_to(filled_from)), file.read_bytes())
     application = DomainDispatcherApplication(create_backend_app)
 

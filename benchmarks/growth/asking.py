@@ -3,11 +3,12 @@ simulated: an answer goes around twice, at 20 us from rank to rank, and the wait
 
 from collections.abc import Sequence
 from typing import Any, cast
+from unittest import mock
 
-import orchestrator.loop.stopping as stopping
 from benchmarks.growth.law import print_growth
 from hooks import State
 from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.stopping import StopCoordinator
 
 HOP_S, STEP_S, STEPS = 20e-6, 0.01, 100_000
 
@@ -33,12 +34,12 @@ def main(sizes: Sequence[int]) -> None:
     for ranks in sizes:
         ring, clock, state = Ring(ranks), Clock(), State()
         clock.iteration_s = STEP_S
-        stopping.perf_counter = ring.clock
-        asks = stopping.StopCoordinator(state, cast(Any, ring), clock, lambda: False)
-        for state.iteration in range(1, STEPS + 1):
-            ring.now += STEP_S
-            if state.iteration >= asks.next_check:
-                asks.asked()
+        coordinator = StopCoordinator(state, cast(Any, ring), clock, lambda: False)
+        with mock.patch("orchestrator.loop.stopping.perf_counter", ring.clock):
+            for state.iteration in range(1, STEPS + 1):
+                ring.now += STEP_S
+                if state.iteration >= coordinator.next_check:
+                    coordinator.is_stop_requested()
         costs["seconds it takes"].append(ring.took_s)
         costs["seconds between"].append(ring.now / ring.calls)
         costs["% of the time"].append(100 * ring.calls * ring.took_s / ring.now)

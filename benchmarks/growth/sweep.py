@@ -78,7 +78,9 @@ def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = 
     for number in range(trials - 1):
         folder = root / "many" / "trials" / trial_name(number)
         (folder / "stats/attempt=0").mkdir(parents=True)
-        values = search.suggest()["values"]
+        suggestion = search.suggest()
+        assert suggestion
+        values = suggestion["values"]
         _write(
             folder / "run.json",
             {"name": folder.name, "trial": folder.name, "status": "finished", **TIMES, "values": values},
@@ -148,6 +150,11 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
     sizes["report, KiB"].append(len(page.encode()) / 1024)
 
 
+def read_without_index(location: str) -> Any:
+    RunFolder(location).storage.delete(INDEX)
+    return open_sweep(location).trials
+
+
 def on_s3(root: Path, seconds: Costs, requests: Costs) -> None:
     """The sweep of a folder, from its start to its end, in the bucket."""
     location = "s3://bucket/many"
@@ -155,7 +162,7 @@ def on_s3(root: Path, seconds: Costs, requests: Costs) -> None:
         "resume, one trial, and end": lambda: resume_sweep(location),
         "table of trials": lambda: open_sweep(location).trials,
         "watch, its first look": lambda: LiveSweep(RunFolder(location)).read_view(),
-        "without an index": lambda: (RunFolder(location).storage.delete(INDEX), open_sweep(location).trials),
+        "without an index": lambda: read_without_index(location),
     }
     with slow_s3(root) as count_requests:
         for name, ask in asks.items():

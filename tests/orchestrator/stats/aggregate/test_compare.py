@@ -121,7 +121,7 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
 
 def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
     reports = [{"val/ppl": 9.0, "val/score": 0.5}, {"val/ppl": 7.0, "val/score": 0.25}]
-    rows = pd.DataFrame()
+    rows = pd.DataFrame({"rank": [], "iteration": []})
     found = compare([Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, reports, Rows.wrap(rows))])
     assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
     assert "val/score best" not in found["metrics"]
