@@ -1,6 +1,7 @@
 """The loop around a task's own `train`: rounds, rows, reports and checkpoints. Runs in workers."""
 
 from collections.abc import Generator, Mapping, MutableMapping
+from functools import partial
 from numbers import Real
 from statistics import mean
 from time import perf_counter
@@ -152,16 +153,16 @@ class CustomLoop(TrainingLoop):
 
     def _check_report(self, report: Any) -> dict[str, float]:
         """Return a report as plain numbers; raises TaskError if it is not one."""
-        where = find_source_location(self.task.train)
+        where = partial(find_source_location, self.task.train)
         if not isinstance(report, Mapping) or not report:
-            raise TaskError(f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where}")
+            raise TaskError(f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where()}")
         for name, value in report.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
                 raise TaskError(
-                    f"train() yields {name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'{where}"
+                    f"train() yields {name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'{where()}"
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
-                raise TaskError(f"train() yields {describe(value)} for '{name}'; expected a number{where}")
+                raise TaskError(f"train() yields {describe(value)} for '{name}'; expected a number{where()}")
         return {name: float(value.item() if isinstance(value, Tensor) else value) for name, value in report.items()}
 
     def _validate(self) -> None:

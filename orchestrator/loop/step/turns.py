@@ -132,15 +132,16 @@ class TurnRunner(IterationRunner):
 
     def _find_player(self, turn: Any, players: dict[str, Player]) -> Player:
         """Return the player of a turn; raises TaskError if there is none."""
-        where = find_source_location(self.task.turns)
         if not isinstance(turn, tuple) or len(turn) != 2:
-            raise TaskError(f"turns() yields {describe(turn)}; expected {EXPECTED}{where}")
+            raise TaskError(
+                f"turns() yields {describe(turn)}; expected {EXPECTED}{find_source_location(self.task.turns)}"
+            )
         name = turn[0]
         if name in players:
             return players[name]
         hint = did_you_mean(str(name), players)
-        suggestion = f" ({hint})" if hint else ""
-        raise TaskError(f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}{where}")
+        suggestion = (f" ({hint})" if hint else "") + find_source_location(self.task.turns)
+        raise TaskError(f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}")
 
     def _average_gradients(self, player: Player) -> None:
         """Average the gradients of a turn across all ranks; collective.

@@ -128,9 +128,7 @@ def classify_metric_difference(difference: float, first: Series, other: Series) 
 
 
 def _compare_times_and_memory(runs: Sequence[Rows], halves: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
-    tables = [
-        load_iterations(rows, table["rows"].groupby("rank").sum()) for rows, table in zip(runs, halves, strict=True)
-    ]
+    tables = [load_iterations(rows, table) for rows, table in zip(runs, halves, strict=True)]
     entries: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
         series = [get_numbers(table, name) for table in tables]
@@ -156,17 +154,17 @@ def get_numbers(table: pd.DataFrame, name: str) -> Series:
     return table[name].dropna().to_numpy(dtype=float) if name in table else np.empty(0)
 
 
-def load_iterations(rows: Rows, counts: pd.Series) -> pd.DataFrame:
+def load_iterations(rows: Rows, halves: pd.DataFrame) -> pd.DataFrame:
     """Return the slowest rank's times and all ranks' `samples_per_s` for each training iteration.
 
-    A long run is sampled: stretches of STRETCH_LENGTH iterations, evenly spaced. `counts` are the rows of each rank.
+    A long run is sampled: stretches of STRETCH_LENGTH iterations, evenly spaced. `halves` is from _load_halves.
     """
     if not {"epoch", "step_s"} <= {*rows.columns}:
         return pd.DataFrame()
     columns: dict[str, str] = {name: f"max({name})" for name in ("step_s", "data_wait_s") if name in rows.columns}
     if "batch_size" in rows.columns:
         columns["samples_per_s"] = "sum(batch_size) / max(step_s)"
-    every = max(1, counts.sum() // (MAX_ITERATIONS * max(1, len(counts))))
+    every = max([1, *(halves["rows"].groupby("rank").sum() // MAX_ITERATIONS)])
     where = f"{TRAINING} and iteration // {STRETCH_LENGTH} % {every} = 0"
     return rows.aggregate(columns, ["epoch", "iteration"], where)
 

@@ -1,5 +1,6 @@
 """Several optimizers that take turns, beside GANs written by hand with torch alone."""
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
@@ -30,7 +31,7 @@ from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
-from tests.tasks import Points, PointSet, Rows, numbers
+from tests.tasks import Points, PointSet, Rows, experiment, numbers
 
 STEP = Interval(1, "steps")
 SAMPLES, BATCH = 44, 6
@@ -126,6 +127,13 @@ def loop_of(
         ),
         rows,
     )
+
+
+def test_source_code_is_read_only_for_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = loop_of(written())[0], Loop(Points(), experiment(), {})
+    monkeypatch.setattr(inspect, "getsourcelines", lambda _: pytest.fail("reads source code"))
+    for loop in loops:
+        list(loop.run())
 
 
 # By hand

@@ -119,6 +119,15 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
     assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.wrap(rows))["train_s"]]
 
 
+def test_long_run_is_sampled_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 6,000 iterations, 2,000 are sampled: the thousands 0 and 3, which take 1 s each."""
+    monkeypatch.setitem(compare.__globals__, "MAX_ITERATIONS", 2000)
+    iteration = np.repeat(np.arange(6000), 2)
+    rows = pd.DataFrame({"rank": [0, 1] * 6000, "phase": "train", "epoch": 0, "iteration": iteration})
+    rows["step_s"] = np.where(iteration // 1000 % 3 == 0, 1.0, 9.0)
+    assert compare([Side("a", {}, [], Rows.wrap(rows))])["costs"]["step_s"]["values"] == [1.0]
+
+
 def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
     reports = [{"val/ppl": 9.0, "val/score": 0.5}, {"val/ppl": 7.0, "val/score": 0.25}]
     rows = pd.DataFrame({"rank": [], "iteration": []})
