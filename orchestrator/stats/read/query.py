@@ -45,7 +45,7 @@ class Rows:
     def __init__(self, source: Source, where: str | None = None) -> None:
         self.source, self._where = source, where if source.has_rows else None
         if where is not None:
-            check_condition(where, source)
+            check_condition(where)
         self.columns: list[str] = source.schema.names
         self.numbers: list[str] = [
             field.name
@@ -55,6 +55,7 @@ class Rows:
         ]
         """Columns that may hold measurements."""
         self.texts = [field.name for field in source.schema if field.name in NAME_COLUMNS or _is_text(field.type)]
+        self._connection = _connect(source, self._where, self.numbers)
 
     @classmethod
     def wrap(cls, table: pd.DataFrame | pa.Table) -> Self:
@@ -128,21 +129,20 @@ class Rows:
             self._connection.execute(statement)
         return "blocks"
 
-    @cached_property
-    def _connection(self) -> duckdb.DuckDBPyConnection:
-        return _connect(self.source, self._where, self.numbers)
-
 
 def read_matching_rows(source: Source, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
     """Yield columns of the rows that match an SQL condition. Raises UsageError if the condition is invalid."""
-    check_condition(where, source)
+    check_condition(where)
     rows = _connect(source, where).sql(f"select {', '.join(map(quote, columns))} from rows")
     with source.raising_damaged_file(), _explain_errors(where):
         yield from pa.RecordBatchReader.from_stream(rows)
 
 
 def _connect(source: Source, where: str | None, measurements: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
-    """Return a connection whose view `rows` has the rows that match a condition, with `measurements` as doubles."""
+    """Return a connection whose view `rows` has the rows that match a condition, with `measurements` as doubles.
+
+    Raises UsageError if the condition does not fit the columns.
+    """
     check_case(source.schema.names)
     connection = _get_internal_database().cursor()
     connection.register("recorded", source.rows)
@@ -154,35 +154,33 @@ def _connect(source: Source, where: str | None, measurements: Sequence[str] = ()
         columns.append(f"{value} as {quote(field.name)}")
     view = f"select {', '.join(columns)} from recorded"
     condition = f" where ({where}\n)" if where else ""
-    connection.execute(f"create temporary view rows as select * from ({view}){condition}")
+    with _explain_errors(where, source.schema.names, is_checking=True):
+        connection.execute(f"create temporary view rows as select * from ({view}){condition}")
     return connection
 
 
-def check_condition(where: str, source: Source | None = None) -> None:
-    """Raise UsageError unless `where` is a single SQL condition on the columns of `source`."""
+def check_condition(where: str) -> None:
+    """Raise UsageError unless `where` is a single SQL condition."""
     if not isinstance(where, str):
         raise UsageError(f"where: must be text with a condition in SQL, got {where!r}")
     if len(where) > MAX_CONDITION_LENGTH:
         raise UsageError(f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,}")
-    known = source.schema if source and source.has_rows else None
-    with _explain_errors(where, known.names if known else (), is_checked=True):
+    with _explain_errors(where, is_checking=True):
         # Parse it bare and in parentheses, which rejects an unbalanced `)`.
         for text in (where, f"({where}\n)"):
             if len(_get_internal_database().extract_statements(f"select 1 where {text}")) != 1:
                 raise UsageError(f"where: {shorten(where, 200)!r} contains a semicolon; write a single condition")
-        if known:
-            _connect(Source(ds.dataset(known.empty_table())), where)
 
 
 @contextmanager
-def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checked: bool = False) -> Iterator[None]:
+def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checking: bool = False) -> Iterator[None]:
     """Turn DuckDB's errors about a condition into UsageErrors that quote it."""
     import duckdb
 
     try:
         yield
     except duckdb.Error as error:
-        if where is None or not (is_checked or isinstance(error, duckdb.DataError)):
+        if where is None or not (is_checking or isinstance(error, duckdb.DataError)):
             raise
         reason = str(error).splitlines()[0].partition(": ")[2]
         name = re.match(r'Referenced column "(.*)" not found', reason)

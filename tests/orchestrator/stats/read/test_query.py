@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.stats.read import query as queries
+from orchestrator.stats.read.dataset import Source
 from orchestrator.stats.read.query import Rows, query
 
 
@@ -208,7 +210,7 @@ def test_condition_errors_are_explained(where: str, says: str) -> None:
 
 
 def test_columns_that_differ_only_in_case_are_an_error() -> None:
-    rows = Rows.wrap(pd.DataFrame({"rank": [0], "lr": [0.1], "LR": [0.2]}))
-    for ask in (lambda: rows.quantiles({"LR": "LR"}, [0.5]), lambda: query(rows.source, "select LR from rows")):
+    rows = pa.table({"rank": [0], "lr": [0.1], "LR": [0.2]})
+    for ask in (Rows.wrap, lambda rows: query(Source(ds.dataset(rows)), "select LR from rows")):
         with pytest.raises(UsageError, match="columns 'lr' and 'LR' differ only in case, which SQL ignores"):
-            ask()
+            ask(rows)
