@@ -50,7 +50,7 @@ def compute_significance_threshold(tests: int, blocks: int) -> float:
 
     It is higher for few blocks, because their standard error is uncertain.
     """
-    return NormalDist().inv_cdf(1 - 0.001 / max(tests, 1)) * (1 + 6 / blocks)
+    return NormalDist().inv_cdf(1 - 0.001 / max(tests, 1)) * (1 + 120 / blocks**2)
 
 
 def estimate_lower_spread(values: Floats) -> float:

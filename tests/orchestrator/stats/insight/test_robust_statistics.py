@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from orchestrator.stats.insight.robust_statistics import (
+    compute_significance_threshold,
     estimate_change_error,
     estimate_lower_spread,
     estimate_median_error,
@@ -23,6 +24,13 @@ def test_the_error_of_a_median_is_that_of_repeated_draws() -> None:
     assert np.median(estimate_median_error(blocks)) == pytest.approx(0.63, rel=0.1)
     assert np.median(blocks, axis=0).std() == pytest.approx(0.63, rel=0.1)
     assert np.median(estimate_change_error(blocks + np.arange(16)[:, None] * 0.1)) == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize("blocks", [4, 5, 7, 10, 20])
+def test_threshold_gives_a_false_alarm_in_a_thousand(blocks: int) -> None:
+    medians = np.random.default_rng(0).normal(size=(blocks, 100_000))
+    errors = compute_significance_threshold(1, blocks) * estimate_median_error(medians)
+    assert 0.0003 < np.mean(np.median(medians, axis=0) > errors) < 0.003
 
 
 def test_lower_spread_ignores_high_outliers() -> None:
