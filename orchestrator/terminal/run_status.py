@@ -278,6 +278,7 @@ def _count_remaining_iterations(
     return max(0, int(epochs * length - completed)) if epochs and length else None
 
 
+@np.errstate(invalid="ignore", divide="ignore")
 def compute_speed(rows: pd.DataFrame) -> Speed:
     """Return the current speed from training rows, any number for each rank."""
     if not len(rows):

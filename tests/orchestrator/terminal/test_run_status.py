@@ -196,6 +196,7 @@ def test_speed_is_of_the_last_iterations() -> None:
     )
 
 
-def test_speed_of_missing_columns_is_unknown() -> None:
-    assert compute_speed(pd.DataFrame()) == Speed()
-    assert compute_speed(pd.DataFrame({"rank": [0], "iteration": [1], "loss": [float("nan")]})) == Speed()
+@pytest.mark.filterwarnings("error")
+def test_speed_without_finite_values_is_unknown() -> None:
+    rows = {"rank": [0, 0], "iteration": [1, 2], "loss": [np.inf, -np.inf], "step_s": np.nan, "batch_size": 8}
+    assert compute_speed(pd.DataFrame()) == compute_speed(pd.DataFrame(rows)) == Speed()

@@ -119,8 +119,7 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
     assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.wrap(rows))["train_s"]]
 
 
-def test_long_run_is_sampled_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 6,000 iterations, 2,000 are sampled: the thousands 0 and 3, which take 1 s each."""
+def test_every_third_thousand_of_a_long_run_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(compare.__globals__, "MAX_ITERATIONS", 2000)
     iteration = np.repeat(np.arange(6000), 2)
     rows = pd.DataFrame({"rank": [0, 1] * 6000, "phase": "train", "epoch": 0, "iteration": iteration})
