@@ -19,6 +19,7 @@ from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.read.query import check_columns
 from orchestrator.stats.read.recorded_files import warn_lost_rows
 from orchestrator.stats.read.valid_rows import list_columns
+from orchestrator.storage.stored_data import warn_once
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     MIN_TRIALS,
@@ -155,8 +156,8 @@ class Sweep(Result):
             **({} if record.configuration is None else {"configuration": record.configuration}),
             **{f"config/{path}": _format_cell(value) for path, value in record.values.items()},
             metric: record.best.get(metric),
-            **_select_metrics(record.best),
-            **{f"last/{metric}": value for metric, value in _select_metrics(record.last).items()},
+            **{path: value for path, value in record.best.items() if "/" in path},
+            **{f"last/{path}": value for path, value in record.last.items() if "/" in path},
             "epoch": record.best.get("epoch"),
             "diverged": record.diverged or None,
             "reports": record.reports,
@@ -305,10 +306,8 @@ def _read_trial_tables(
             yield run, table
     if errors and len(errors) == len(recorded):
         raise errors[0]
-
-
-def _select_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in report.items() if "/" in name}
+    if errors:
+        warn_once(f"{len(errors)} of {len(recorded)} trials are left out: {errors[0]}")
 
 
 def _get_shared_speed(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
