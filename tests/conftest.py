@@ -1,4 +1,4 @@
-"""What every test shares: one thread for torch, as in a worker, and Ray's environment before anything imports ray."""
+"""What every test shares: one thread of work, as in a worker, and Ray's environment before anything imports ray."""
 
 import gc
 import os
@@ -8,6 +8,7 @@ from functools import cache
 
 # What is imported stays, and going through it again and again meanwhile is half of what it takes to collect the tests.
 gc.disable()
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
