@@ -106,7 +106,7 @@ class Rows:
         columns = ", ".join(f"{expression} as {quote(name)}" for name, expression in expressions.items())
         if self.total * len(expressions) <= MAX_EXACT_VALUES:
             return self.query(f"select {columns} from rows where {where}")
-        # In ubigint as hash(); DuckDB would compute in hugeint, twice as slow.
+        # hash() is unsigned: with a signed number DuckDB computes in 128 bits, which takes twice as long.
         every = f"greatest(1, count(*) * {len(expressions)} * count(*) over () // {MAX_EXACT_VALUES})::ubigint"
         return self.query(
             f'with groups as (select {by} as "(group)", {every} as "(every)" from rows where {where} group by 1)'
