@@ -41,7 +41,8 @@ class Unpaced(Hook):
             state.row["called"] = True
 
 
-_makers: Mapping[str, Callable[..., Hook]] = HOOKS
+MAKERS: Mapping[str, Callable[..., Hook]] = HOOKS
+"""The hooks by name; the type of HOOKS has only the constructor of Hook, which takes nothing."""
 PLANS: Mapping[str, Mapping[str, Hook]] = {
     "no hooks": {},
     "30 hooks at one pace": {f"hook{number}": Paced() for number in range(30)},
@@ -49,15 +50,15 @@ PLANS: Mapping[str, Mapping[str, Hook]] = {
         f"hook{number}": Paced((SELDOM, 2 * SELDOM, SELDOM_STEPS)[number % 3]) for number in range(30)
     },
     "30 hooks without a pace": {f"hook{number}": Unpaced() for number in range(30)},
-    "activation_stats": {"": _makers["activation_stats"](every=SELDOM_STEPS)},
-    "optimizer_stats": {"": _makers["optimizer_stats"](every=SELDOM_STEPS)},
-    "layer_memory": {"": _makers["layer_memory"](every=SELDOM_STEPS)},
-    "memory_stats": {"": _makers["memory_stats"](every=SELDOM)},
-    "perf_stats": {"": _makers["perf_stats"]()},
-    "tensorboard": {"": _makers["tensorboard"](every=SELDOM)},
-    "tensorboard with histograms": {"": _makers["tensorboard"](every=SELDOM, histograms=SELDOM_STEPS)},
-    "profiler, before its window": {"": _makers["profiler"](skip_first=SELDOM)},
-    "memory_snapshot": {"": _makers["memory_snapshot"]()},
+    "activation_stats": {"": MAKERS["activation_stats"](every=SELDOM_STEPS)},
+    "optimizer_stats": {"": MAKERS["optimizer_stats"](every=SELDOM_STEPS)},
+    "layer_memory": {"": MAKERS["layer_memory"](every=SELDOM_STEPS)},
+    "memory_stats": {"": MAKERS["memory_stats"](every=SELDOM)},
+    "perf_stats": {"": MAKERS["perf_stats"]()},
+    "tensorboard": {"": MAKERS["tensorboard"](every=SELDOM)},
+    "tensorboard with histograms": {"": MAKERS["tensorboard"](every=SELDOM, histograms=SELDOM_STEPS)},
+    "profiler, before its window": {"": MAKERS["profiler"](skip_first=SELDOM)},
+    "memory_snapshot": {"": MAKERS["memory_snapshot"]()},
 }
 
 

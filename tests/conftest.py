@@ -8,7 +8,7 @@ from functools import cache
 
 # What is imported stays, and going through it again and again meanwhile is half of what it takes to collect the tests.
 gc.disable()
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy reads it once; more threads than cores wait for each other
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -29,8 +29,8 @@ def test_the_error_of_a_median_is_that_of_repeated_draws() -> None:
 @pytest.mark.parametrize("blocks", [4, 5, 7, 10, 20])
 def test_threshold_gives_a_false_alarm_in_a_thousand(blocks: int) -> None:
     medians = np.random.default_rng(0).normal(size=(blocks, 100_000))
-    errors = compute_significance_threshold(1, blocks) * estimate_median_error(medians)
-    assert 0.0003 < np.mean(np.median(medians, axis=0) > errors) < 0.003
+    thresholds = compute_significance_threshold(1, blocks) * estimate_median_error(medians)
+    assert 0.0003 < np.mean(np.median(medians, axis=0) > thresholds) < 0.003
 
 
 def test_lower_spread_ignores_high_outliers() -> None:
