@@ -105,19 +105,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MEANT = {
-    "status",
-    "started",
-    "ended",
-    "engine",
-    "mode",
-    "metric",
-    "objectives",
-    "modes",
-    "time",
-    "sha256",
-    "checkpoint",
-    "boot",
-    "process_started",
+    *"status started ended engine mode metric objectives modes time sha256 checkpoint boot process_started".split(),
 }
 
 

@@ -162,20 +162,8 @@ class Hosts:
 
     def _boot(self, name: str, address: str) -> Host:
         script = textwrap.dedent(_BOOT).format(name=name, shared=self.folder, root=ROOT)
-        command = [
-            "unshare",
-            "--mount",
-            "--net",
-            "--uts",
-            "--ipc",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "sh",
-            "-c",
-            script,
-        ]
+        isolated = "unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc"
+        command = [*isolated.split(), "sh", "-c", script]
         outer = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

@@ -18,7 +18,6 @@ from orchestrator.records.metadata import Attempt, drop_superseded
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.best_report import find_best_report, find_divergence
 from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
-from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED, warn_lost_rows
 from orchestrator.stats.read.valid_rows import open_valid_rows
 from orchestrator.stats.write.compaction import is_compacted
@@ -115,7 +114,7 @@ def _load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, flo
         if kept := read_stored_usage(file, attempts):
             return kept
     without_leader = [replace(attempt, leader=None) for attempt in attempts]
-    return compute_usage(Rows(open_valid_rows(trial, without_leader)))
+    return compute_usage(open_valid_rows(trial, without_leader))
 
 
 class TrialIndex:

@@ -116,7 +116,7 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
     rows = pd.DataFrame({"rank": [0, 1] * 50, "phase": "train", "epoch": 0, "iteration": np.repeat(np.arange(50), 2)})
     rows["step_s"] = np.where((rows["rank"] + rows["iteration"]) % 2, 1.0, 2.0)
     found = compare([Side("a", {}, [], Rows.wrap(rows))])
-    assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.wrap(rows))["train_s"]]
+    assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.wrap(rows).source)["train_s"]]
 
 
 def test_every_third_thousand_of_a_long_run_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.checkpoint.manifest import Position
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
+from orchestrator.stats.read.dataset import Source
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.stats.read.valid_rows import open_valid_rows
@@ -33,7 +36,7 @@ ROWS = pd.DataFrame(
 
 def test_usage_matches_a_hand_calculation() -> None:
     """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory counts."""
-    assert compute_usage(Rows.wrap(ROWS)) == {
+    assert compute_usage(Rows.wrap(ROWS).source) == {
         "ranks": 2,
         "step_s": 2.5,
         "train_s": 6.0,
@@ -45,16 +48,33 @@ def test_usage_matches_a_hand_calculation() -> None:
     }
 
 
-def test_share_of_waiting_counts_only_measured_iterations() -> None:
-    """`perf_stats` was off in the first iteration of each rank."""
-    rows = ROWS.assign(data_wait_s=[None, 0.6, None, 0.8, 50.0])
-    assert compute_usage(Rows.wrap(rows))["data_wait_share"] == pytest.approx(1.4 / 7)
+def test_usage_of_several_batches_is_that_of_pandas() -> None:
+    """A third of the values is missing; waiting counts beside the time of the iterations in which it was measured."""
+    random = np.random.default_rng(0)
+    names = ["step_s", "data_wait_s", "batch_size", "rss_bytes", "gpu_power_w"]
+    rows = pd.DataFrame(random.random((90, 5)), columns=names).where(random.random((90, 5)) > 1 / 3)
+    rows = rows.assign(rank=random.integers(3, size=90), phase=random.choice(["train", "val"], 90))
+    source = Source(ds.dataset(pa.concat_tables(pa.table(rows[first : first + 40]) for first in (0, 40, 80))))
+    training = rows[rows["phase"] == "train"]
+    train_s = training.groupby("rank")["step_s"].sum().max()
+    assert compute_usage(source) == pytest.approx(
+        {
+            "ranks": 3,
+            "step_s": training["step_s"].median(),
+            "train_s": train_s,
+            "data_wait_share": training["data_wait_s"].sum() / training.dropna(subset="data_wait_s")["step_s"].sum(),
+            "samples_per_s": training["batch_size"].sum() / train_s,
+            "process_peak_rss_bytes": rows["rss_bytes"].max(),
+            "gpu_power_w": rows["gpu_power_w"].mean(),
+        }
+    )
 
 
 def test_missing_columns_give_no_numbers() -> None:
-    assert compute_usage(Rows.wrap(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
-    assert compute_usage(Rows.wrap(ROWS[["rank", "phase"]])) == {"ranks": 2}
-    assert compute_usage(Rows.wrap(ROWS[:0])) == {"ranks": 0}
+    timed = Rows.wrap(ROWS[["rank", "phase", "step_s"]])
+    assert compute_usage(timed.source) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
+    assert compute_usage(Rows.wrap(ROWS[["rank", "phase"]]).source) == {"ranks": 2}
+    assert compute_usage(Rows.wrap(ROWS[:0]).source) == {"ranks": 0}
 
 
 def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> None:
@@ -70,7 +90,7 @@ def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> Non
     with storage.open(COMPACTED["rows"]) as file:
         kept = read_stored_usage(file, begun)
         assert read_stored_usage(file, [*begun, Attempt(2)]) is None
-    assert kept == compute_usage(Rows(open_valid_rows(storage, begun)))
+    assert kept == compute_usage(open_valid_rows(storage, begun))
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
 
 
