@@ -58,7 +58,7 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
         return tree
     if kind in _CONTAINERS:
         for key in tree if isinstance(tree, dict) else ():
-            if encode(key, None, f"the key {key!r} of {place}") is not key:
+            if type(key) not in _VALUES and encode(key, None, f"the key {key!r} of {place}") is not key:
                 raise RunError(
                     f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
                 )

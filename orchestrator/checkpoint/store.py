@@ -42,6 +42,8 @@ _log = logging.getLogger("hookyard")
 
 _THREADS = 4
 """Number of files written concurrently."""
+_MIN_CONCURRENT_BYTES = 2**20
+"""Size of a checkpoint on a disk from which threads write its files; smaller ones take longer with threads."""
 
 
 class CheckpointStore:
@@ -72,6 +74,9 @@ class CheckpointStore:
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Write objects into the unfinished checkpoint `name` and verify them; return their manifest entries."""
         write = partial(write_object, self.storage, self.get_staging_folder(name))
+        size = sum(tensor.nbytes for tensor in placeholders.tensors_in(files))
+        if self.storage.local and size < _MIN_CONCURRENT_BYTES:
+            return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
@@ -91,16 +96,9 @@ class CheckpointStore:
         self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]
     ) -> None:
         """Write the manifest of a checkpoint whose files all ranks have written, and make it visible. Master only."""
-        self._finish(
-            name,
-            {
-                "name": name,
-                "position": asdict(position),
-                "files": dict(sorted(entries.items())),
-                "torch": torch.__version__,
-                **details,
-            },
-        )
+        files = dict(sorted(entries.items()))
+        manifest = {"name": name, "position": asdict(position), "files": files, "torch": torch.__version__, **details}
+        self._finish(name, manifest)
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
         folder = self.get_staging_folder(name)
