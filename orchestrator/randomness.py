@@ -14,7 +14,8 @@ T = TypeVar("T")
 def seed_all(seed: int) -> None:
     """Seed Python, NumPy and torch on all devices."""
     seed_host(seed)
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():  # without one, torch still formats the stack, to seed one that appears later
+        torch.manual_seed(seed)
 
 
 def seed_host(seed: int) -> None:
@@ -44,7 +45,7 @@ def random_state() -> dict[str, Any]:
     kind, keys, position, has_gauss, cached = state
     version, words, gauss = random.getstate()
     return {
-        "python": [version, torch.tensor(words), gauss],
+        "python": [version, torch.from_numpy(numpy.array(words)), gauss],
         "numpy": [str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
         # Reading the state would create a CUDA context. A process without one has drawn nothing on the GPU.

@@ -25,9 +25,6 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 set_environment(None)
 # Typer builds every subcommand anew for each call, which takes longer than most calls.
 vars(typer.testing).update(_get_command=cache(typer.main.get_command))
-if not torch.cuda.is_available():
-    # `torch.manual_seed` formats the whole stack, for the GPUs that it seeds once they are in use.
-    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
 
 
 def pytest_collection_finish() -> None:

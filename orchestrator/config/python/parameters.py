@@ -110,8 +110,8 @@ def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:
     `get_field_docs` gives their docs, as reading a class's source takes longer than all the rest.
     """
     with catch_user_errors(path, f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
-        declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
-        if declared and "__dataclass_fields__" not in cls.__dict__:
+        own = {} if "__dataclass_fields__" in cls.__dict__ else inspect.get_annotations(cls)
+        if declared := [name for name, hint in own.items() if "ClassVar" not in str(hint)]:
             message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
             raise ConfigError.at(path, message, "put @dataclass above the class")
         return _make_fields_model(cls)
