@@ -56,14 +56,9 @@ def replay(
             return None
         raise
     if as_json:
-        return print_json(
-            {
-                "checkpoint": result.checkpoint,
-                "threads": result.threads,
-                "agrees": result.is_identical,
-                "row": result.row.reset_index().to_dict("records"),
-            }
-        )
+        row = result.row.reset_index().to_dict("records")
+        data = {"checkpoint": result.checkpoint, "threads": result.threads, "agrees": result.is_identical, "row": row}
+        return print_json(data)
     rows = [
         (name, str(values["stored"]), str(values["replayed"]), "yes" if values["same"] else "no")
         for name, values in result.row.iterrows()

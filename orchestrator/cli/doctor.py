@@ -97,14 +97,8 @@ def _diagnose(run: str, as_json: bool) -> None:
     diagnosis = diagnose_run(opened.folder, opened.rows(), opened.hook_costs)
     if not as_json:
         return _print_diagnosis(escape_line(opened.path), escape_data(diagnosis))
-    return print_json(
-        {
-            "path": opened.path,
-            "healthy": diagnosis.is_healthy,
-            "signs": diagnosis.figures,
-            "findings": diagnosis.findings,
-        }
-    )
+    signs, findings = diagnosis.figures, diagnosis.findings
+    return print_json({"path": opened.path, "healthy": diagnosis.is_healthy, "signs": signs, "findings": findings})
 
 
 def _diagnose_sweep(path: str, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -155,7 +155,7 @@ class Windows:
         """Return plain numbers, at most as many as the windows are long."""
         self.update()
         phases = {
-            phase: {name: asdict(values) for name, values in phase_values.items()}
+            phase: {name: {**vars(values), "kept": [*values.kept]} for name, values in phase_values.items()}
             for phase, phase_values in self._values.items()
         }
         return {"epoch": self._epoch, "changed": sorted(self._changed), "windows": phases}
@@ -210,8 +210,9 @@ class _Values:
     running: float = 0.0
     kept: list[float] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._keeps_values = self.method != "current" and (isinstance(self.window, int) or self.method == "median")
+    @property
+    def _keeps_values(self) -> bool:
+        return self.method != "current" and (isinstance(self.window, int) or self.method == "median")
 
     def clear(self) -> None:
         self.count, self.running, self.kept = 0, 0.0, []

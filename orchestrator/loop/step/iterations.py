@@ -120,16 +120,8 @@ class IterationRunner:
                 self._record_learning_rates(optimizer)
             state.stepped = False
             update_times = update() if position == microbatches_in_step else (t_gradients,) * 4
-            timestamps = (
-                *fetch_times,
-                *forward_times,
-                t_local_backward,
-                t_backward,
-                t_gradients,
-                *update_times,
-                mark(),
-            )
-            previous_end = finish(previous_end, timestamps)
+            times = (*fetch_times, *forward_times, t_local_backward, t_backward, t_gradients, *update_times, mark())
+            previous_end = finish(previous_end, times)
             yield
 
     def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], offset: int, epoch: int) -> Iterator[None]:

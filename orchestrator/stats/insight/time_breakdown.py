@@ -112,21 +112,14 @@ def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Findin
     if not len(shares) or shares.max() < SAVING_SHARE:
         return
     rank, share = find_rank_with_max(shares), float(shares.max())
-    stalls = rows.query(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")[
-        "checkpoint_s"
-    ]
+    stalls_of_rank = f"{TRAINING} and rank = {rank} and checkpoint_s > 0"
+    stalls = rows.query(f"select checkpoint_s from rows where {stalls_of_rank}")["checkpoint_s"]
+    median_s, max_s = float(stalls.median()), float(stalls.max())
     yield Finding(
         "checkpoint",
-        f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(stalls)} times, "
-        f"{quantities.format_seconds(float(stalls.median()))} typically and"
-        f" {quantities.format_seconds(float(stalls.max()))} at most",
-        {
-            "rank": rank,
-            "share": share,
-            "times": len(stalls),
-            "median_s": float(stalls.median()),
-            "max_s": float(stalls.max()),
-        },
+        f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(stalls)} times,"
+        f" {quantities.format_seconds(median_s)} typically and {quantities.format_seconds(max_s)} at most",
+        {"rank": rank, "share": share, "times": len(stalls), "median_s": median_s, "max_s": max_s},
         "stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",
         "save less often (hooks.checkpoint.every), or to faster storage",
         share,
