@@ -63,6 +63,11 @@ class Source:
     def rows(self) -> ds.Dataset:
         return self.data if self.condition is None else self.data.filter(self.condition)
 
+    def count_rows(self) -> int:
+        """Return the number of rows. Raises DamagedFile."""
+        with self.raising_damaged_file():
+            return int(self.rows.count_rows())
+
     def batches(self, columns: Sequence[str] | None = None, where: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that also match `where`, batch by batch. Raises DamagedFile."""
         with self.raising_damaged_file():

@@ -118,8 +118,7 @@ class Rows:
     def total(self) -> int:
         if self._where:
             return int(self.query("select count(*) as n from rows")["n"].iloc[0])
-        with self.source.raising_damaged_file():
-            return int(self.source.rows.count_rows())
+        return self.source.count_rows()
 
     @cached_property
     def blocks(self) -> str:

@@ -55,7 +55,7 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
     if schemas.parquet_rows > JOINED_ROWS:
         return False
     source = make_source(storage, files, schemas)
-    if source.data.count_rows() > JOINED_ROWS:
+    if source.count_rows() > JOINED_ROWS:
         return False
     rows = narrow_counters(source.read())
     if len(rows):
