@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from weakref import finalize
 
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
@@ -21,12 +22,14 @@ class Artifacts:
 
     For a run on a disk, `folder` is its folder. Otherwise `folder` is temporary: `fetch` downloads the files that the
     rank wrote in earlier attempts, so hooks can append to them; `send` uploads changes. With fewer ranks than before,
-    each rank also downloads the files of some missing ranks.
+    each rank also downloads the files of some missing ranks. `close` or the end of the process removes the folder.
     """
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
         self._run, self._rank, self._world_size = run, rank, world_size
         self.folder = run.local or Path(tempfile.mkdtemp(prefix="hookyard-hooks-"))
+        if not run.local:
+            self._remove = finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         with raising_storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._sent: dict[str, tuple[int, int]] = {}
@@ -57,7 +60,7 @@ class Artifacts:
 
     def close(self) -> None:
         if not self._run.local:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove()
 
     def _stat_files(self) -> dict[str, tuple[int, int]]:
         """Return size and time of each file in the folder."""

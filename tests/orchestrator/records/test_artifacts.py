@@ -44,6 +44,11 @@ def test_changed_files_are_uploaded_and_removed_ones_deleted(run: Storage, monke
     assert not artifacts.folder.exists()
 
 
+def test_temporary_folder_of_a_rank_that_could_not_begin_is_removed(run: Storage) -> None:
+    folder = Artifacts(run).folder
+    assert not folder.exists()
+
+
 def appended(artifacts: Artifacts, name: str, text: str) -> None:
     path = artifacts.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
