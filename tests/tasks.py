@@ -93,16 +93,8 @@ def experiment(**fields: Any) -> Experiment:
     if "steps" not in fields:
         fields.setdefault("epochs", 2)
     loader = Loader(**fields.pop("loader", {}))
-    return Experiment(
-        **{
-            "name": "points",
-            "task": "tests.tasks:Points",
-            "batch_size": 8,
-            "optimizer": SGD,
-            "loader": loader,
-            **fields,
-        }
-    )
+    data = {"name": "points", "task": "tests.tasks:Points", "batch_size": 8, "optimizer": SGD, "loader": loader}
+    return Experiment(**{**data, **fields})
 
 
 class Rows(Recorder):

@@ -15,8 +15,9 @@ class LayerMemory(LayerMonitor):
     """Memory that the forward pass of each leaf module takes and keeps, in some training iterations.
 
     Parquet files under `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer) have `output_bytes`, the
-    size of the outputs, and on CUDA `allocated_bytes`, the growth of allocated memory during the call: outputs and what
-    the backward pass needs. Each call of a module has a row. A measured iteration runs a compiled model uncompiled.
+    size of the dense outputs, and on CUDA `allocated_bytes`, the growth of allocated memory during the call: outputs
+    and what the backward pass needs. Each call of a module has a row. A measured iteration runs a compiled model
+    uncompiled.
     Source: VISSL ProfilingHook (TRACK_BY_LAYER_MEMORY).
     """
 
@@ -36,7 +37,7 @@ class LayerMemory(LayerMonitor):
 
         def after(layer: nn.Module, arguments: Any, output: Any) -> None:
             self._layers.append(name)
-            self._add("output_bytes", sum(tensor.nbytes for tensor in tensors(output)))
+            self._add("output_bytes", sum(tensor.nbytes for tensor in tensors(output) if not tensor.is_sparse))
             if device.type == "cuda":
                 self._add("allocated_bytes", torch.cuda.memory_allocated(device) - allocated)
 

@@ -74,7 +74,7 @@ class CheckpointStore:
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Write objects into the unfinished checkpoint `name` and verify them; return their manifest entries."""
         write = partial(write_object, self.storage, self.get_staging_folder(name))
-        size = sum(tensor.nbytes for tensor in placeholders.tensors_in(files))
+        size = sum(tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files))
         if self.storage.local and size < _MIN_CONCURRENT_BYTES:
             return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_THREADS) as threads:

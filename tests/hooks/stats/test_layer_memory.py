@@ -33,6 +33,15 @@ def test_on_the_cpu_only_output_sizes_are_measured(tmp_path: Path) -> None:
     assert "allocated_bytes" not in table
 
 
+class Sparse(nn.Module):
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch.to_sparse()
+
+
+def test_sparse_outputs_do_not_count(tmp_path: Path) -> None:
+    assert _pass(tmp_path, Sparse(), torch.eye(3))["output_bytes"].tolist() == [0]
+
+
 def test_on_cuda_a_layer_has_its_allocated_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Holds(nn.Module):
         def __init__(self, size: int) -> None:

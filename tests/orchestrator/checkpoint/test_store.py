@@ -15,16 +15,8 @@ from tests.orchestrator.checkpoint.saved import kill_at, save, weights
 
 
 def test_saved_checkpoint_is_loaded_unchanged(store: CheckpointStore) -> None:
-    position = Position(
-        epoch=2,
-        step=30,
-        iteration=60,
-        samples=480,
-        offset=7,
-        phase_iteration=3,
-        eval_iterations={"val": 4},
-        stage=Stage.TRAIN,
-    )
+    counts: Any = {"epoch": 2, "step": 30, "iteration": 60, "samples": 480, "offset": 7, "phase_iteration": 3}
+    position = Position(**counts, eval_iterations={"val": 4}, stage=Stage.TRAIN)
     entries = store.write_files("step-00000030", {"model.pt": weights(1.5)})
     store.commit("step-00000030", entries, position, {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}})
     assert torch.equal(store.load("step-00000030", "model.pt")["weight"], weights(1.5)["weight"])
@@ -33,6 +25,15 @@ def test_saved_checkpoint_is_loaded_unchanged(store: CheckpointStore) -> None:
     assert store.read_manifest("step-00000030")["metrics"] == {"val/accuracy": 0.1 + 0.2}
     assert [*store.read_manifest("step-00000030")["files"]] == ["model.pt"]
     assert store.get_path("step-00000030") == f"{store.storage}/step-00000030"
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_tensors_are_loaded_unchanged(store: CheckpointStore, layout: torch.layout) -> None:
+    entries = store.write_files("a", {"model.pt": {"weight": torch.eye(3).to_sparse(layout=layout)}})
+    store.commit("a", entries, Position(), {"world_size": 1})
+    loaded = store.load("a", "model.pt")["weight"]
+    assert loaded.layout == layout
+    assert torch.equal(loaded.to_dense(), torch.eye(3))
 
 
 def test_names_are_sorted_by_training_progress(store: CheckpointStore) -> None:
