@@ -42,7 +42,8 @@ def training(measured: bool, rounds: int, iterations: int) -> Callable[[Pause], 
 
 def main(rounds: int = 40, iterations: int = 200) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined] # not in __all__
+    store = dist.HashStore()  # type: ignore[attr-defined]  # torch leaves it out of __all__
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     names = {"DDP alone": False, "with the wait measured": True}
     seconds = take_turns({name: training(measured, rounds, iterations) for name, measured in names.items()}, rounds)
     dist.destroy_process_group()

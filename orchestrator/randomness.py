@@ -19,7 +19,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_host(seed: int) -> None:
-    """Seed the CPU's generators; ten times faster than `seed_all`."""
+    """Seed the generators of the CPU, and leave those of other devices."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)

@@ -38,7 +38,7 @@ def compute_usage(source: Source) -> dict[str, float]:
     """
     numbers = (*_SUMS, *_PEAKS, *_MEANS)
     columns = [name for name in ("rank", "phase", *numbers) if name in source.schema.names]
-    every = source.count_rows() // MAX_EXACT_VALUES + 1
+    every = source.count_rows() // MAX_EXACT_VALUES + 1  # the median of more rows is that of a sample
     parts, times = [], []
     for batch in source.batches(columns):
         values = {name: _read_numbers(batch, name) for name in numbers}
