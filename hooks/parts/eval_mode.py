@@ -22,8 +22,16 @@ def first_batch(state: State) -> Any:
 
 @contextmanager
 def evaluating(state: State) -> Iterator[None]:
-    """Put `state.module` into eval mode without gradients, and run it uncompiled: compiled code calls no module hooks,
-    and torch neither traces nor counts it.
+    """Put `state.module` into eval mode, as in `borrowing`."""
+    with borrowing(state):
+        state.module.eval()
+        yield
+
+
+@contextmanager
+def borrowing(state: State) -> Iterator[None]:
+    """Run `state.module` without gradients, and uncompiled: compiled code calls no module hooks, and torch neither
+    traces nor counts it.
 
     On exit, even after an error, restore the modes of its modules, its buffers and the random states.
     """
@@ -38,7 +46,6 @@ def evaluating(state: State) -> Iterator[None]:
     cuda = [state.device] if state.device.type == "cuda" else []
     try:
         with torch.no_grad(), torch.random.fork_rng(cuda), run_uncompiled():
-            state.module.eval()
             yield
     finally:
         for module, training in modes:

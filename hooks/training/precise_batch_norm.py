@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.parts import collectives
-from hooks.parts.eval_mode import evaluating
+from hooks.parts.eval_mode import borrowing
 from hooks.parts.layers import BatchNorm
 from hooks.private_torch import tree_map_only
 from hooks.state import State
@@ -24,8 +24,9 @@ class PreciseBatchNorm(Hook):
         precise_batch_norm: {num_samples: 10000}
 
     Running averages include activations of earlier weights. The hook draws shuffled training samples without affecting
-    the training order; each value has the same weight, whatever its batch or rank. Training does not change. Costs a
-    forward pass of these samples per validation, and one sum across ranks. Layers in evaluation mode do not change.
+    the training order; each value has the same weight, whatever its batch or rank. The model stays in training mode, so
+    dropout acts as in training, and layers in evaluation mode do not change. Training itself is the same without the
+    hook. Costs a forward pass of these samples per validation, and one sum across ranks.
     Source: ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021).
     """
 
@@ -73,12 +74,12 @@ def _move(batch: Any, device: torch.device) -> Any:
 def recompute(state: State, batches: Iterable[Any]) -> None:
     """Set running mean and variance of all BatchNorm layers to the statistics of their inputs with the current weights.
 
-    One pass over `batches` of this rank. Sums are added across ranks, so each value has the same weight, which
-    torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased. Collective.
+    One pass over `batches` of this rank, in training mode: dropout acts, as when the running averages were taken. Sums
+    are added across ranks, so each value has the same weight, which torch.optim.swa_utils.update_bn does not ensure.
+    The variance is unbiased, as that of BatchNorm's running averages. Collective.
     """
     tracked = [part for part in state.module.modules() if isinstance(part, BatchNorm) and part.running_mean is not None]
-    # A user may have frozen some of them in evaluation mode.
-    layers = [layer for layer in tracked if layer.training or not state.module.training]
+    layers = [layer for layer in tracked if layer.training]
     if not layers:
         return
     sums: dict[nn.Module, Tensor] = {
@@ -91,7 +92,7 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
         sums[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])])
         layer.training = values.shape[1] > 1  # normalizes with the batch's statistics, as in training
 
-    with ExitStack() as handles, evaluating(state):
+    with ExitStack() as handles, borrowing(state):
         for layer in layers:
             handles.enter_context(layer.register_forward_pre_hook(add_inputs))
         for batch in batches:

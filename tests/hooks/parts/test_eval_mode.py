@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import State
-from hooks.parts.eval_mode import evaluating, first_batch
+from hooks.parts.eval_mode import borrowing, evaluating, first_batch
 
 
 class Careless(nn.Module):
@@ -45,6 +45,14 @@ def test_modes_buffers_and_random_states_are_restored(fails: bool) -> None:
     assert [part.training for part in module.modules()] == modes
     assert [buffer.data_ptr() for buffer in module.buffers()] == places
     assert all(torch.equal(buffer, before[name]) for name, buffer in module.named_buffers())
+
+
+def test_a_borrowed_model_keeps_its_modes() -> None:
+    module = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
+    with borrowing(State(module=module)):
+        assert [part.training for part in module.modules()] == [True, True, False]
+        module.eval()
+    assert [part.training for part in module.modules()] == [True, True, False]
 
 
 def test_a_compiled_model_calls_module_hooks() -> None:

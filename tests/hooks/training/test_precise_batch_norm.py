@@ -51,6 +51,51 @@ def test_over_one_batch_it_is_torchs_update_bn_in_every_layer() -> None:
             torch.testing.assert_close(module.get_buffer(name), value)
 
 
+class PopulationStatistics:
+    """What fvcore's update_bn_stats keeps for each layer, which ClassyVision calls: the variance of all values."""
+
+    def __init__(self, channels: int) -> None:
+        self.total = 0
+        self.mean = torch.zeros(channels, dtype=torch.float64)
+        self.mean_square = torch.zeros(channels, dtype=torch.float64)
+
+    def update(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        values = inputs[0].transpose(0, 1).flatten(1).double()
+        count = values.shape[1]
+        self.total += count
+        self.mean += (values.mean(1) - self.mean) * (count / self.total)
+        self.mean_square += (values.square().mean(1) - self.mean_square) * (count / self.total)
+
+    def biased_variance(self) -> Tensor:
+        return self.mean_square - self.mean.square()
+
+
+def test_dropout_acts_as_in_training() -> None:
+    """fvcore, and so ClassyVision, and torch's update_bn run the model as it trains. Dropout(0.5) nearly doubles the
+    variance of what comes after it. fvcore's variance is biased, ours is torch's, larger by n / (n - 1)."""
+    module = nn.Sequential(nn.Dropout(), nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten())
+    reference = deepcopy(module)
+    data = images(8, 8, 2)
+    expected = PopulationStatistics(4)
+    handle = reference[2].register_forward_pre_hook(expected.update)
+    torch.manual_seed(5)
+    with torch.no_grad(), handle:
+        for batch in data:
+            reference(batch)
+
+    torch.manual_seed(5)
+    recomputed(module, data)
+
+    count = expected.total
+    torch.testing.assert_close(module[2].running_mean, expected.mean.float())
+    torch.testing.assert_close(
+        module[2].running_var,
+        (expected.biased_variance() * count / (count - 1)).float(),
+    )
+    still = recomputed(deepcopy(module)[1:], data)
+    assert (module[2].running_var > 1.3 * still[1].running_var).all()
+
+
 @pytest.mark.parametrize(
     "data",
     [
