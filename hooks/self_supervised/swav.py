@@ -9,7 +9,7 @@ from hooks.state import State
 
 @dataclass
 class SwAV(SwappedPrediction):
-    """Codes of SwAV for the loss, and prototypes on the unit sphere.
+    """Codes of SwAV for the loss, and prototypes of length 1.
 
         swav: {queue_length: 3840, queue_begin: 15 epochs}
 
@@ -27,4 +27,4 @@ class SwAV(SwappedPrediction):
         state.output = self.swap(scores, *assigned, self._layer, state)
 
     def on_update(self, state: State) -> None:
-        prototypes.normalize(self._layer)
+        self.normalize(self._layer)

@@ -14,7 +14,7 @@ from hooks.state import State
 
 @dataclass
 class SwAVMomentum(SwappedPrediction):
-    """Codes of SwAV by a momentum encoder, and prototypes of both on the unit sphere.
+    """Codes of SwAV by a momentum encoder, and prototypes of length 1 in both.
 
     Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each step its parameters
     move toward the model's, and its buffers become the model's. VISSL does so at the start of the next iteration.
@@ -47,6 +47,6 @@ class SwAVMomentum(SwappedPrediction):
         state.output = self.swap(scores, assigned, embeddings, self._teacher_layer, state)
 
     def on_update(self, state: State) -> None:
-        prototypes.normalize(self._layer)
+        self.normalize(self._layer)
         self._teacher.update(self.momentum)
-        prototypes.normalize(self._teacher_layer)
+        self.normalize(self._teacher_layer)

@@ -44,6 +44,8 @@ SWAPPED = of(
     iterations=1,
     queue_length=8,
     queue_begin=Key("3 steps", {"queue_length": 8}),
+    hard_codes_until="3 steps",
+    normalize_prototypes=False,
 )
 CENTRED = of(
     None,

@@ -22,7 +22,7 @@ class SwappedViews:
     scores: list[Tensor]
     """Similarities of each view's embeddings to the prototypes, (B, K), with gradients."""
     codes: dict[int, Tensor]
-    """Soft assignments of some views, (B, K) float32, by the view's index; rows sum to 1."""
+    """Assignments of some views, (B, K) float32, by the view's index; rows sum to 1."""
 
 
 def find_layer(module: nn.Module, name: str) -> nn.Linear:
@@ -33,12 +33,6 @@ def find_layer(module: nn.Module, name: str) -> nn.Linear:
         kind = "missing" if layer is None else f"a {type(layer).__name__}{' with bias' if has_bias else ''}"
         raise SettingError(f"prototypes: '{name}' of {type(module).__name__} is {kind}; expected a Linear without bias")
     return layer
-
-
-@torch.no_grad()
-def normalize(prototypes: nn.Linear) -> None:
-    """Scale each prototype to length 1, in place."""
-    prototypes.weight.copy_(functional.normalize(prototypes.weight, dim=1))
 
 
 def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -71,6 +65,10 @@ class SwappedPrediction(Hook):
     """Embeddings in the queues of all ranks together, for each assigned view; 0 means no queue."""
     queue_begin: Annotated[Interval, Needs("queue_length")] = Interval(1)
     """Epochs or optimizer steps before the queue starts to fill."""
+    hard_codes_until: Interval = Interval(0)
+    """Epochs or optimizer steps in which a code is one prototype, that of the largest soft assignment."""
+    normalize_prototypes: bool = True
+    """Scaling of each prototype to length 1, when the run begins and after each optimizer step."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
@@ -87,7 +85,13 @@ class SwappedPrediction(Hook):
     def on_start(self, state: State) -> None:
         self._layer = find_layer(state.module, self.prototypes)
         if state.step == 0:
-            normalize(self._layer)
+            self.normalize(self._layer)
+
+    @torch.no_grad()
+    def normalize(self, layer: nn.Linear) -> None:
+        """Scale each prototype to length 1 in place, unless `normalize_prototypes` is false."""
+        if self.normalize_prototypes:
+            layer.weight.copy_(functional.normalize(layer.weight, dim=1))
 
     def swap(
         self, scores: list[Tensor], assigned: list[Tensor], embeddings: list[Tensor], layer: nn.Linear, state: State
@@ -104,6 +108,8 @@ class SwappedPrediction(Hook):
             with torch.autocast(own.device.type, enabled=False):
                 joined = torch.cat([own.float(), queue @ layer.weight.float().t()], dim=1)
         codes = assign_codes(joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1)
+        if not self.hard_codes_until.reached(state):
+            codes = functional.one_hot(codes.argmax(dim=-1), codes.shape[-1]).float()
         if training and share and self.queue_begin.reached(state):
             new = torch.stack(embeddings).detach().float()
             self._queue = (new if queue is None else torch.cat([queue, new], dim=1))[:, -share:]

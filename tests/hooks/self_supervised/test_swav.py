@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments.losses.swav import SwAVLoss
 from hooks import Hook, Interval, State
-from hooks.parts.self_supervised.prototypes import assign_codes
+from hooks.parts.self_supervised.prototypes import SwappedViews, assign_codes
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator.config.sections.experiment import Component
@@ -30,8 +31,9 @@ class Original(Hook):
 
     priority = 0
 
-    def __init__(self, queue_length: int, queue_begin: int) -> None:
+    def __init__(self, queue_length: int, queue_begin: int, hard_until: int = 0) -> None:
         self.length, self.begin = queue_length, queue_begin
+        self.hard_until = hard_until
         self.queue = torch.zeros(2, 0, 5)
         self.codes: list[list[Tensor]] = []
 
@@ -45,7 +47,12 @@ class Original(Hook):
             samples = embeddings[view]
             if self.queue.shape[1] >= self.length:
                 samples = torch.cat([samples, self.queue[view, -self.length :]]) if self.length else samples
-            tables.append(assign_codes(samples @ weight.t(), 0.05, 3, across_ranks=False)[:8])
+            codes = assign_codes(samples @ weight.t(), 0.05, 3, across_ranks=False)[:8]
+            if state.step < self.hard_until:  # VISSL's temp_hard_assignment_iters
+                largest = torch.max(codes, dim=1)[1]
+                codes.zero_()
+                codes.scatter_(1, largest.unsqueeze(1), 1)
+            tables.append(codes)
         self.codes.append(tables)
         if state.step >= self.begin:
             self.queue = torch.cat([self.queue, torch.stack(embeddings[:2])], dim=1)
@@ -72,7 +79,50 @@ def test_codes_are_of_the_batch_and_the_full_queue(length: int) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize(("until", "hard"), [(steps(4), 4), (Interval(2), 2 * STEPS)])
+def test_codes_are_hard_at_first(until: Interval, hard: int) -> None:
+    original = Original(16, STEPS, hard)
+    seen = Seen()
+    swav = SwAV(queue_length=16, queue_begin=steps(STEPS), hard_codes_until=until)
+    trained = train(Clouds(), {"original": original, "swav": swav, "seen": seen})
+    assert len(seen.codes) == len(trained.losses) == 3 * STEPS
+    for mine, theirs in zip(seen.codes, original.codes, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 # The prototypes
+
+
+class Inputs(Hook):
+    """Keeps the weights before the first step, and each batch with its codes."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, Tensor] = {}
+        self.batches: list[tuple[list[Tensor], dict[int, Tensor]]] = []
+
+    def on_start(self, state: State) -> None:
+        self.weights = {name: value.clone() for name, value in state.module.state_dict().items()}
+
+    def on_loss(self, state: State) -> None:
+        self.batches.append((state.batch[0], state.output.codes))
+
+
+def test_prototypes_may_stay_as_the_optimizer_leaves_them() -> None:
+    """VISSL's normalize_last_layer: False. The reference is a plain loop over the same codes, without a hook."""
+    inputs = Inputs()
+    hooks = {"swav": SwAV(normalize_prototypes=False), "inputs": inputs}
+    trained = train(Clouds(), hooks, optimizer=DECAYED)
+    model = Clouds().model()
+    model.load_state_dict(inputs.weights)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    assert not torch.allclose(inputs.weights["prototypes.weight"].norm(dim=1), torch.ones(4), atol=0.01)
+    for views, codes in inputs.batches:
+        _, scores = model(views)
+        loss = SwAVLoss()(SwappedViews(scores, codes))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.testing.assert_close(trained.loop.state.module.state_dict(), model.state_dict())
 
 
 class Weights(Hook):
