@@ -40,6 +40,7 @@ MOUNT_POINTS, THEIR_HOOKS, THEIR_OPTIONS, THEIR_DEFAULTS = (
 EXPERIMENT_OPTIONS = """
     fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation
     optimizer_config eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval
+    simulated_global_batchsize param_schedulers sync_bn_config meters mixup clip_grad_norm test_phase_period
     accumulative_counts init_scale growth_interval grad_scaler_config load_from"""
 
 
