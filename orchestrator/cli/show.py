@@ -13,7 +13,7 @@ from orchestrator.cli.errors import FAILED, INTERRUPTED, SOME_FAILED
 from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import check_output, echo, format_cell, print_json, print_table
 from orchestrator.errors import StorageError, UsageError
-from orchestrator.terminal.printable import escape_data
+from orchestrator.terminal.printable import escape_controls, escape_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ def show(
     if trial is not None and not is_sweep:
         raise UsageError(f"{run} is a single run; --trial is for sweeps")
     if trial is None and as_yaml:
-        return echo(folder.read_experiment_text(), nl=False)
+        return echo(_make_printable_yaml(folder), nl=False)
     if is_sweep:
         from orchestrator.sweeps.results.result import Sweep
 
@@ -57,6 +57,14 @@ def show(
             return echo(to_yaml(sweep.experiment(number)), nl=False)
         folder = sweep.trial(number).folder
     return print_json(format_briefly(folder)) if as_json else show_brief(folder)
+
+
+def _make_printable_yaml(folder: RunFolder) -> str:
+    """Return the experiment file, written anew if somebody's edits contain what a terminal must not get."""
+    from orchestrator.config.text.reader import dump_yaml
+
+    text = folder.read_experiment_text()
+    return text if escape_controls(text) == text else dump_yaml(folder.read_experiment())
 
 
 def format_briefly(folder: RunFolder) -> dict[str, Any]:

@@ -147,8 +147,21 @@ def load_yaml(text: str, file: str) -> Any:
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Return YAML text that `parse_yaml` reads as the same data."""
-    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    """Return YAML text that `parse_yaml` reads as the same data, also after a terminal has escaped control characters.
+
+    PyYAML leaves some invisible characters as they are. They stand only in double quotes here, where an escape means
+    the same character.
+    """
+    text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return "".join(map(_escape_invisible, text)) if _has_invisible(text) else text
+
+
+def _has_invisible(text: str) -> bool:
+    return not text.replace("\n", "").replace("\t", "").isprintable()
+
+
+def _escape_invisible(character: str) -> str:
+    return character.encode("unicode_escape").decode() if _has_invisible(character) else character
 
 
 # YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and `2024-01-01` are
@@ -185,6 +198,14 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.Node:
+        """Quote text with invisible characters twice, so that they can be escaped."""
+        style = '"' if _has_invisible(text) else None
+        node: yaml.Node = self.represent_scalar(_TAG + "str", text, style=style)
+        return node
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 for _name, _pattern in _SCALARS.items():
     for _side in (_Loader, _FastLoader, _Dumper):

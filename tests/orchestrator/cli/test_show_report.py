@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
+from orchestrator.config.text.reader import load_yaml
 from tests.orchestrator.stats.insight.runs import FALLING, training
 
 
@@ -21,6 +22,16 @@ def run(tmp_path: Path) -> Path:
     (folder / "experiment.yaml").write_text("name: digits\n")
     training(2, loss=FALLING).assign(attempt=0, samples=32).to_parquet(folder / "stats.parquet")
     return folder
+
+
+@pytest.mark.parametrize(
+    "line", ["notes: 'one\u2028two'", 'notes: "one\\Ltwo"  # \u202e', 'notes: "one\u200e\\u2028two"']
+)
+def test_shown_yaml_reads_as_the_file(run: Path, line: str) -> None:
+    text = f"name: digits\n{line}\n"
+    (run / "experiment.yaml").write_text(text)
+    shown = CliRunner().invoke(app, ["show", str(run), "--yaml"]).stdout
+    assert load_yaml(shown, "shown") == load_yaml(text, "file")
 
 
 def test_report_is_written_into_the_run(run: Path) -> None:

@@ -1,16 +1,18 @@
 """The reader: plain data, and the line of every key."""
 
 import math
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config.text.reader import dump_yaml, load_yaml, parse_value, parse_yaml, read_yaml
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.terminal.printable import escape_controls
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,26 @@ _VALUES = st.recursive(
 def test_dumped_yaml_reads_back_as_the_same_data(data: dict[str, Any]) -> None:
     document = parse_yaml(dump_yaml(data), "x.yaml")
     assert document.data == load_yaml(dump_yaml(data), "") == data
+    assert not document.problems
+
+
+_INVISIBLE = st.characters(categories=("Cc", "Cf", "Zl", "Zp", "Zs", "Co", "Cn"), exclude_characters="\0")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(_INVISIBLE | st.sampled_from("a é🦙:#-'\"\\\n\t"), max_size=20))
+@example("line\u2028separator")
+@example("next\x85line")
+@example("\ufeffmark")
+@example("\u202eright to left")
+@example(f"{'long ' * 30}\u2029{'text ' * 30}")
+def test_dumped_text_survives_a_terminal(text: str) -> None:
+    key = "".join(character for character in text if unicodedata.category(character) != "Cc")
+    data = {"text": text, "list": [text], f"key {key}": {f"{key} key": text}}
+    shown = escape_controls(dump_yaml(data))
+    assert shown == dump_yaml(data)
+    document = parse_yaml(shown, "x.yaml")
+    assert document.data == load_yaml(shown, "") == data
     assert not document.problems
 
 
