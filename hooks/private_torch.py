@@ -1,4 +1,4 @@
-"""Torch functions beyond its public API, in one place. Checked in torch 2.9 to 2.13; the tests explain each."""
+"""Torch functions beyond its public API, in one place. Checked in torch 2.11 to 2.14; the tests explain each."""
 
 import re
 import sys

@@ -114,9 +114,33 @@ def test_commands_page_lists_every_extra() -> None:
     assert {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} == set(EXTRAS)
 
 
+def test_all_is_every_other_extra() -> None:
+    (requirement,) = map(Requirement, EXTRAS["all"])
+    assert requirement.name == PROJECT["name"]
+    assert requirement.extras == {*EXTRAS} - {"all"}
+
+
+def test_package_declares_what_it_imports() -> None:
+    declared = {canonicalize_name(Requirement(text).name) for text in chain(PROJECT["dependencies"], *RANGED.values())}
+    declared |= {
+        "ipython",  # only where a notebook has imported it
+        "nvidia-ml-py",
+        "pydantic-core",  # one version for each version of pydantic
+    }
+    by_module = distributions_by_module()
+    undeclared = {
+        (str(file.relative_to(ROOT)), module)
+        for package in ("hooks", "orchestrator")
+        for file in (ROOT / package).rglob("*.py")
+        for module in modules(file.read_text())
+        if not {canonicalize_name(name) for name in by_module.get(module, [module])} & declared
+    }
+    assert undeclared == set()
+
+
 # The oldest versions that pyproject allows are those that `make test-oldest` runs
 
-RANGED = {name: extra for name, extra in EXTRAS.items() if name != "gpu"}
+RANGED = {name: extra for name, extra in EXTRAS.items() if name not in ("all", "gpu")}
 PINS = dict(
     line.lower().split("==") for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if "==" in line
 )

@@ -79,10 +79,3 @@ def test_report_refuses_wrong_usage_and_writes_nothing(run: Path, tmp_path: Path
         assert words in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "file"]
     assert sorted(path.name for path in run.iterdir()) == ["experiment.yaml", "run.json", "stats.parquet"]
-
-
-def test_without_plotly_the_command_to_install_it_is_printed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.report.find_spec", lambda name: None)
-    result = CliRunner().invoke(app, ["report", str(run)])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "pip install 'hookyard[report]'" in result.stderr
