@@ -2,10 +2,10 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import phase_of
+from hooks.parameter_names import listed
 from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import foreach_norm
 
@@ -231,6 +232,10 @@ class State:
     _gradient_norm: Tensor | None = None
     _parameters: list[nn.Parameter] | None = None
     """Parameters of the current turn."""
+    _trained: list[nn.Parameter] = field(default_factory=list)
+    """Parameters of all optimizers, in the model's order."""
+    _trained_ids: list[int] = field(default_factory=list)
+    """Their ids in the order of the optimizers, which show whether an optimizer has other parameters now."""
     _sharded: bool | None = None
 
     @property
@@ -329,14 +334,24 @@ class State:
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """Return this rank's gradients, or shards of them, of the parameters that the optimizer trains now."""
+        """Return this rank's gradients, or shards of them, of the parameters that the optimizer trains now.
+
+        They are in the order of `module.parameters()`, so that sums over them are those of a plain loop, bit for bit.
+        """
         if self._sharded is None:
             self._sharded = any(map(shards.is_sharded, self.module.parameters()))
-        parameters = self._parameters or [
-            p for optimizer in self.optimizers.values() for group in optimizer.param_groups for p in group["params"]
-        ]
-        gradients = [p.grad for p in parameters or self.module.parameters() if p.grad is not None]
+        parameters = self._parameters or self._find_trained() or self.module.parameters()
+        gradients = [p.grad for p in parameters if p.grad is not None]
         return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
+
+    def _find_trained(self) -> list[nn.Parameter]:
+        """Return the parameters of all optimizers in the model's order, which is looked up only when they change."""
+        groups = chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers.values())
+        parameters = [*chain.from_iterable(group["params"] for group in groups)]
+        ids = [*map(id, parameters)]
+        if ids != self._trained_ids:
+            self._trained, self._trained_ids = order_like_model(self.module, parameters), ids
+        return self._trained
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
         """Return the global gradient norm; the 2-norm is computed once per step. Every rank must call this."""
@@ -348,15 +363,27 @@ class State:
 
     def _norm(self, norm_type: float) -> Tensor:
         gradients = self.gradients()
-        if not self._sharded:
-            return _norm(gradients, norm_type)
-        # A rank's shard of a small tensor may be empty, which has no largest element.
-        norm = _norm([gradient for gradient in gradients if gradient.numel()], norm_type)
-        return shards.norm_of_parts(norm.to(self.device), norm_type)
+        try:
+            return shards.norm(gradients, norm_type, self.device) if self._sharded else _norm(gradients, norm_type)
+        except NotImplementedError:
+            names = [name for name, p in self.module.named_parameters() if p.grad is not None and p.grad.is_sparse]
+            if not names:
+                raise
+            raise TypeError(
+                f"the gradient of {listed(names)} is sparse, and torch has no norm of sparse gradients, neither here"
+                " nor in clip_grad_norm_. Build the layer with sparse=False, or remove this hook"
+            ) from None
 
     def forget_gradients(self) -> None:
         """Discard the cached gradient norm; call this after changing gradients."""
         self._gradient_norm = None
+
+
+def order_like_model(module: nn.Module, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Return the parameters in the order of `module.parameters()`; others, such as those of a loss, come last."""
+    remaining = {id(parameter): parameter for parameter in parameters}
+    own = [remaining.pop(id(parameter)) for parameter in module.parameters() if id(parameter) in remaining]
+    return [*own, *remaining.values()]
 
 
 def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:

@@ -1,11 +1,14 @@
 """Tensors of which each rank holds a shard: DTensors, from `strategy: fsdp`."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from hooks.private_torch import foreach_norm
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -44,12 +47,22 @@ def join_shards(part: Tensor, reference: Tensor) -> Tensor:
     )
 
 
-def norm_of_parts(norm: Tensor, norm_type: float) -> Tensor:
-    """Return the p-norm of a vector from each rank's norm of its shard; collective."""
+def norm(parts: Sequence[Tensor], norm_type: float, device: torch.device) -> Tensor:
+    """Return the p-norm of sharded tensors, from this rank's parts of them; collective.
+
+    As in torch's `clip_grad_norm_`, the norm of each tensor comes first, and then the norm of these norms. Torch sends
+    a message for each tensor, and this function one for all.
+    """
+    if not parts:
+        return torch.tensor(0.0, device=device)
+    # An empty part has no largest element.
+    filled = [part if part.numel() else part.new_zeros(1) for part in parts]
+    vector = torch.stack(foreach_norm(filled, norm_type)).to(device)
     if math.isinf(norm_type):
-        largest = norm.clone()
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return largest
-    powers = norm.double() ** norm_type
-    dist.all_reduce(powers)
-    return (powers ** (1 / norm_type)).to(norm.dtype)
+        dist.all_reduce(vector, op=dist.ReduceOp.MAX)
+    else:
+        vector = vector**norm_type
+        dist.all_reduce(vector)
+        vector = vector ** (1 / norm_type)
+    total: Tensor = torch.linalg.vector_norm(vector, norm_type)
+    return total

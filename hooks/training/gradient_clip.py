@@ -19,8 +19,9 @@ class GradientClip(Hook):
 
         gradient_clip: {max_norm: 1.0}
 
-    Acts once per optimizer step, on accumulated and unscaled gradients. It does not synchronize, and the only
-    communication is one number with `strategy: fsdp`. Source: MMEngine OptimWrapper, VISSL GradClipHook.
+    Acts once per optimizer step, on accumulated and unscaled gradients, with the numbers of torch's `clip_grad_norm_`
+    bit for bit. It does not synchronize. With `strategy: fsdp` it communicates once, a number for each parameter.
+    Source: MMEngine OptimWrapper, VISSL GradClipHook.
     """
 
     max_norm: Annotated[float, Gt(0), Needs("max_value: null")] = 1.0

@@ -1,13 +1,16 @@
 """Iterations in which several optimizers train in turn, as for a GAN. Runs in workers."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hooks.parameter_names import listed
 from hooks.parts import collectives
+from hooks.state import order_like_model
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
@@ -21,12 +24,16 @@ class Player:
     """An optimizer that takes turns, and its parameters."""
 
     def __init__(
-        self, name: str, optimizer: torch.optim.Optimizer, precision: Precision, update: Callable[[], Timestamps]
+        self,
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        precision: Precision,
+        update: Callable[[], Timestamps],
+        module: nn.Module,
     ) -> None:
         self.name, self.optimizer, self.precision, self.update = name, optimizer, precision, update
-        self.parameters = [
-            parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
-        ]
+        parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        self.parameters = order_like_model(module, filter(attrgetter("requires_grad"), parameters))
         self.has_gradients: tuple[bool, ...] | None = None
         """Flags of its parameters: true if it had a gradient when ranks first averaged them."""
 
@@ -43,7 +50,13 @@ class TurnRunner(IterationRunner):
         """Train on one micro-batch per `next`, turn by turn."""
         state, task = self.state, self.task
         players = {
-            name: Player(name, optimizer, self.precisions[name], self._make_update(optimizer, self.precisions[name]))
+            name: Player(
+                name,
+                optimizer,
+                self.precisions[name],
+                self._make_update(optimizer, self.precisions[name]),
+                state.module,
+            )
             for name, optimizer in state.optimizers.items()
         }
         first, waiting = next(iter(players)), dict[str, Tensor]()

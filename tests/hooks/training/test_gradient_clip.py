@@ -58,3 +58,61 @@ def test_clips_the_optimizer_s_accumulated_gradients_once_per_step() -> None:
     assert [row["grad_norm"].item() for row in rows if "grad_norm" in row] == norms
     assert len(norms) == 3
     assert all(torch.equal(*pair) for pair in zip(module.parameters(), reference.parameters(), strict=True))
+
+
+class Deep(nn.Module):
+    """Layers of very different gradients, whose norms do not sum to the same bits in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed = nn.Linear(4, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(20))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(batch)
+        for block in self.blocks:
+            hidden = hidden + block(hidden).tanh()
+        return self.head(hidden)  # type: ignore[no-any-return]
+
+
+def without_decay(module: nn.Module) -> list[dict[str, object]]:
+    """Return the usual two groups, biases last, with the layers in reverse."""
+    parameters = [*module.parameters()][::-1]
+    decayed = [parameter for parameter in parameters if parameter.ndim > 1]
+    return [
+        {"params": decayed, "weight_decay": 0.1},
+        {"params": [parameter for parameter in parameters if parameter.ndim == 1]},
+    ]
+
+
+def test_sums_in_the_order_of_the_model_whatever_the_groups() -> None:
+    """Also when a frozen layer has no gradient, and when the optimizer gets another group during training."""
+    norms, expected = [], []
+    for frozen, order in product((False, True), (1.0, 2.0, 3.0)):
+        module, reference = Deep(), Deep()
+        for copy in (module, reference):
+            copy.blocks[3].requires_grad_(not frozen)
+            copy(batches(1)[0][0]).square().mean().backward()
+        first, second = without_decay(module)
+        state = State(module=module, optimizer=torch.optim.SGD([first], lr=0.1))
+        state.gradient_norm(order)
+        assert state.optimizer is not None
+        state.optimizer.add_param_group(second)
+        state.forget_gradients()
+        GradientClip(max_norm=0.01, norm_type=order).on_gradients(state)
+        norms.append(state.row["grad_norm"].item())
+        expected.append(clip_grad_norm_(reference.parameters(), 0.01, order).item())
+        assert all(torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True))
+    assert norms == expected
+
+
+def test_sparse_gradients_are_refused_by_name() -> None:
+    """Torch itself has neither a norm of sparse gradients nor a bound for their elements."""
+    module = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+    module(torch.tensor([1, 1, 2])).sum().backward()
+    state = State(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
+    for hook in (GradientClip(), GradientClip(max_value=0.1)):
+        with pytest.raises(TypeError, match=r"the gradient of 0\.weight is sparse.*sparse=False"):
+            hook.on_gradients(state)
