@@ -234,11 +234,17 @@ class Checkpoint(Hook):
         """Label a stored checkpoint as best for some metrics; for the first monitored metric also as `best`."""
         for metric in metrics:
             self._bests[metric].name = name
-            labels = [f"best-{re.sub(r'[/ ]+', '-', metric)}"]
+            labels = [self._label(metric)]
             if metric == next(iter(self._bests)):
                 labels.append("best")
             if state.checkpoints is not None:
                 state.checkpoints.mark(name, *labels, metric=metric)
+
+    def _label(self, metric: str) -> str:
+        """Return the label of a metric's best checkpoint, in which `-` stands for `/` and spaces if that is clear."""
+        shortened = {known: re.sub(r"[/ ]+", "-", known) for known in self._bests}
+        is_clear = [*shortened.values()].count(shortened[metric]) == 1
+        return f"best-{shortened[metric] if is_clear else metric}"
 
     def _retain(self, state: State) -> None:
         if state.checkpoints is None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,9 +18,16 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 FOLDER = "mlflow"
-_NO_KEY = re.compile(r"[^\w./ :-]")
-_PARAMS, _METRICS, _LONGEST = 100, 1000, 6000
-"""Limits of MLflow: parameters and metrics in one request, and characters of a parameter."""
+_REFUSED = r"[^\w./ :-]"
+_ESCAPED = re.compile(
+    rf"{_REFUSED}"
+    rf"|_(?=x[0-9A-F]{{2,}}(?:_|{_REFUSED}))"  # would look like the code of a character
+    r"|\A/|/(?=/|\Z)"  # as in a//b, which MLflow refuses, as it would be the file of a/b
+    r"|\A\.(?=\.)|(?<![^/])\.(?=\.?(?:/|\Z))"  # as in a/../b
+)
+"""Characters of a name that are written as their codes."""
+_PARAMS, _METRICS, _LONGEST, _LONGEST_KEY = 100, 1000, 6000, 250
+"""Limits of MLflow: parameters and metrics in one request, and characters of a parameter and of a name."""
 
 T = TypeVar("T")
 
@@ -31,8 +39,9 @@ class MLflow(Tracker):
         mlflow: {tracking_uri: "http://localhost:5000", experiment: digits}
 
     Needs the extra `mlflow`. A thread sends everything, so no step waits for the server; a failure is logged and never
-    ends the run. The curves are those of the tensorboard hook, over optimizer steps. A resumed run continues its MLflow
-    run; repeated steps have two values there. Runs on the master. Source: MMEngine MLflowVisBackend.
+    ends the run. The curves are those of the tensorboard hook, over optimizer steps. A character that MLflow refuses in
+    a name is written as its code, so `val/acc@1` is `val/acc_x40_1`. A resumed run continues its MLflow run; repeated
+    steps have two values there. Runs on the master. Source: MMEngine MLflowVisBackend.
     """
 
     tracking_uri: str | None = None
@@ -64,8 +73,12 @@ class MLflow(Tracker):
             from mlflow.tracking import MlflowClient
 
             client = MlflowClient(tracking_uri=self._uri)
-            self.run_id = self._reopen(client) or self._create(client)
+            reopened = self._reopen(client)
+            self.run_id = reopened or self._create(client)
             self._client = client
+
+            if reopened is None:
+                self._log_params(client, self.run_id)
         return self._client, self.run_id
 
     def _reopen(self, client: MlflowClient) -> str | None:
@@ -83,16 +96,18 @@ class MLflow(Tracker):
         return self.run_id
 
     def _create(self, client: MlflowClient) -> str:
-        from mlflow.entities import Param
-
         experiment_name, run_name = self._names
         experiment = client.get_experiment_by_name(experiment_name)
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(experiment_name)
         run_id: str = client.create_run(experiment_id, tags=dict(self.tags), run_name=run_name).info.run_id
+        return run_id
+
+    def _log_params(self, client: MlflowClient, run_id: str) -> None:
+        from mlflow.entities import Param
+
         params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in self._params.items()]
         for chunk in _chunks(params, _PARAMS):
             client.log_batch(run_id, params=chunk)
-        return run_id
 
     def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
         from mlflow.entities import Metric
@@ -114,8 +129,16 @@ class MLflow(Tracker):
 
 
 def _key(name: str) -> str:
-    """Replace the characters that MLflow does not allow in a name."""
-    return _NO_KEY.sub("_", name)
+    """Return a name that MLflow accepts, which is another one for each name."""
+    key = _ESCAPED.sub(_escape, name)
+    if len(key) <= _LONGEST_KEY:
+        return key
+    digest = sha256(name.encode()).hexdigest()[:16]
+    return f"{key[: _LONGEST_KEY - 17]}-{digest}"
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"_x{ord(match[0]):02X}_"
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

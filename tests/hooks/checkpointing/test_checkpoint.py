@@ -125,6 +125,16 @@ def test_the_last_is_saved_before_validation_and_marked_after_it() -> None:
     assert run.store.log[1:] == [("mark", "best-val-accuracy", "epoch-0001"), ("mark", "best", "epoch-0001")]
 
 
+def test_metrics_that_differ_in_a_slash_have_a_label_each() -> None:
+    run = SimulatedRun(Checkpoint(best=["val/a b", "val/a/b", "val/c"], mode="max", keep=None))
+    values = {"val/a b": [1.0, 2.0, 3.0], "val/a/b": [1.0, 3.0, 2.0], "val/c": [3.0, 2.0, 1.0]}
+    for epoch in range(3):
+        run.phase("train", 1)
+        run.phase("val", 1, **{name: of_epoch[epoch] for name, of_epoch in values.items()})
+    labels = {"best-val/a b": "epoch-0003", "best-val/a/b": "epoch-0002", "best-val-c": "epoch-0001"}
+    assert run.store.labels == {"best": "epoch-0003", **labels}
+
+
 def test_best_checkpoint_has_the_optimizer(tmp_path: Path) -> None:
     """MMEngine's best checkpoint has none, so that nobody can go on from it."""
     store = CheckpointStore(Storage(tmp_path))

@@ -83,6 +83,49 @@ def test_run_is_sent_and_continued_after_a_resume(folder: Path) -> None:
     assert curve(folder, hook, "iteration")[:3] == [(1, 2), (2, 4), (2, 5)]
 
 
+def test_each_name_has_its_own_curve_and_parameter(folder: Path) -> None:
+    """Names that MLflow refuses, and others that an escape or a cut could be confused with."""
+    names = ["acc@1", "acc_1", "acc@5", "acc_5", "map(50)", "map[50]", "f1 %", "a//b", "a/b", "a/./b", "é", "e\n", "e"]
+    names += ["acc_x40_1", "acc_x40@1", "acc@x40_1", "_x40@", "@x40_", "..", "n" * 300, "n" * 299]
+    metrics = {f"val/{name}": float(number) for number, name in enumerate(names)}
+    hook = MLflow(wait=120)
+    config = {"name": "names", "task_args": {name: str(number) for number, name in enumerate(names)}}
+    state = begin(hook, folder, name="digits-4", config=config)
+    run_phase(hook, state, "val", loss_rows(1), metrics=metrics)
+    hook.on_end(state)
+
+    client, run = find(folder, hook)
+    assert run.info.status == "FINISHED"
+    sent = {key: value for key, value in run.data.metrics.items() if key.startswith("val/")}
+    assert sorted(sent.values()) == sorted(metrics.values())
+    assert all(len(client.get_metric_history(run.info.run_id, key)) == 1 for key in sent)
+    assert {key: sent[key] for key in ("val/acc_1", "val/a/b", "val/é")} == {
+        key: metrics[key] for key in ("val/acc_1", "val/a/b", "val/é")
+    }
+    assert sent["val/acc_x40_1"] == metrics["val/acc@1"]
+    params = [value for key, value in run.data.params.items() if key.startswith("task_args.")]
+    assert sorted(params, key=int) == [*config["task_args"].values()]
+
+
+def test_refused_parameters_cost_neither_the_curves_nor_another_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends = MlflowClient.log_batch
+
+    def refuse(client: MlflowClient, run_id: str, **items: Any) -> Any:
+        if "params" in items:
+            raise ValueError("another value")
+        return sends(client, run_id, **items)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", refuse)
+    hook = MLflow(every=Interval(1, "iterations"), wait=120, experiment="refused")
+    run_phase(hook, begin(hook, folder, name="digits-5"), "train", loss_rows(1, 2), length=3)
+    hook.on_end(State())
+    assert curve(folder, hook, "train/loss") == [(1, 1.0), (2, 2.0)]
+    client = find(folder, hook)[0]
+    assert len(client.search_runs([client.get_experiment_by_name("refused").experiment_id])) == 1
+
+
 def test_failing_server_is_retried_and_the_run_continues(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
