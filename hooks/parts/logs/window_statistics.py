@@ -4,7 +4,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain, islice
+from operator import add
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -223,7 +225,8 @@ class _Values:
             if isinstance(self.window, int):
                 del self.kept[: -self.window]
         elif self.method == "mean":
-            self.running += sum(values)
+            # One by one, so that the sum does not depend on how often the rows are read, such as for a checkpoint.
+            self.running = reduce(add, values, self.running)
         elif self.method == "current":
             self.running = values[-1]
         else:

@@ -104,6 +104,22 @@ def test_summary_reads_all_tensors_in_one_transfer(monkeypatch: pytest.MonkeyPat
     assert looks.seen == [{"loss": 2.0, "grad_norm": 1.0}]
 
 
+@pytest.mark.parametrize("window", [7, "epoch", "global"])
+def test_mean_has_the_same_bits_however_often_the_rows_are_read(window: Any) -> None:
+    """A checkpoint reads the rows, and so does a resume from it: neither may round the sum in another place."""
+    values = GENERATOR.normal(size=40)
+    whole, resumed = Looks(Windows(window), 40), Looks(Windows(window), 40)
+    run_phase(whole, State(), "train", _rows("loss", values))
+
+    state = State()
+    run_phase(resumed, state, "train", _rows("loss", values[:13]), length=40)
+    kept = resumed.windows.state_dict()
+    resumed.windows = Windows(window)
+    resumed.windows.load_state_dict(kept)
+    run_phase(resumed, state, "train", _rows("loss", values[13:]), length=40)
+    assert resumed.seen[-1] == whole.seen[-1]
+
+
 @pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
 @pytest.mark.parametrize("window", [3, "epoch"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
