@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -46,8 +46,8 @@ class TensorBoard(Cleanup, CurveLogger):
     the newest value of each other numeric column: `train/lr`, sizes under `memory/`. Metrics keep their names, except
     that a phase's mean `train/loss` is `train/phase_loss`. Losses also appear as `Loss/train` and `Loss/val`, which
     TensorBoard opens first, and metrics as `hp/<metric>`, for the table of hyperparameters. Mappings of tensors in
-    `state.info` are drawn as `activations/<layer>/mean`. A resumed run deletes the points after its checkpoint. Runs on
-    the master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
+    `state.info` are drawn as `activations/<layer>/mean`. A resumed run deletes what was drawn after its checkpoint, at
+    the checkpoint's step too. Runs on the master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
     every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(50, "iterations")
@@ -61,9 +61,13 @@ class TensorBoard(Cleanup, CurveLogger):
     flush: Duration = 120.0
     """Maximum seconds until a point is written; the end of a phase also writes all points."""
 
+    state_fields: ClassVar[tuple[str, ...]] = ("_newest",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._writer: SummaryWriter | None = None
+        self._newest: tuple[int, list[bytes]] = (0, [])
+        """The newest value of the axis, and what was drawn there: a resumed run draws it again."""
         self._metrics: dict[str, float] = {}
         """Newest value of each metric in the table of hyperparameters."""
 
@@ -76,8 +80,10 @@ class TensorBoard(Cleanup, CurveLogger):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        after = self._axis_value(state) + 1
-        self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=after, flush_secs=int(self.flush))
+        folder, x = state.artifacts / FOLDER, self._axis_value(state)
+        has_points = folder.exists()
+        self._writer = SummaryWriter(str(folder), purge_step=x, flush_secs=int(self.flush))
+        self._restore_newest(x if has_points else None)
         _, start, _ = hparams(flatten(state.config), {})
         self._write(start)  # now, because the run may be killed
         self._writer.flush()
@@ -142,12 +148,15 @@ class TensorBoard(Cleanup, CurveLogger):
         """Draw the finite values of each tensor at the current step, which is not counted yet."""
         if self._writer is None:
             return
+        from torch.utils.tensorboard.summary import histogram
+
         coming = {"step": 1, "iteration": 1, "samples": state.batch_size * state.world_size, "epoch": 0}
         for name, tensor in tensors.items():
             values = (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()).float().cpu()
             finite = values[values.isfinite()]
             if finite.numel():
-                self._writer.add_histogram(f"{group}/{name}", finite, self._axis_value(state) + coming[self.axis])
+                drawn = histogram(f"{group}/{name}", finite, self._writer.default_bins)
+                self._write(drawn, self._axis_value(state) + coming[self.axis])
 
     def _draw_graph(self, writer: SummaryWriter, state: State) -> None:
         try:
@@ -157,8 +166,20 @@ class TensorBoard(Cleanup, CurveLogger):
                 "TensorBoard has no graph of the model: torch cannot trace it: %s", str(error).strip().split("\n")[0]
             )
 
+    def _restore_newest(self, x: int | None) -> None:
+        """Draw again what a checkpoint's run had drawn at `x` by then, because all points from `x` on are deleted."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        newest_x, drawn = self._newest
+        self._newest = (0, [])
+        for summary in drawn if newest_x == x else ():
+            self._write(Summary.FromString(summary), x)
+
     def _write(self, summary: Any, x: int | None = None) -> None:
         assert self._writer is not None
+        if x is not None:
+            drawn = self._newest[1] if self._newest[0] == x else []
+            self._newest = (x, [*drawn, summary.SerializeToString()])
         self._writer.file_writer.add_summary(summary, x)  # type: ignore[attr-defined]  # torch declares it as None
 
     def close(self) -> None:
