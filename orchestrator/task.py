@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import TaskError
+from orchestrator.errors import ConfigError, TaskError
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +151,14 @@ class Task(ABC):
         from torch.utils.data import DataLoader
 
         if batches is None:
-            from torchdata.stateful_dataloader import StatefulDataLoader
+            try:
+                from torchdata.stateful_dataloader import StatefulDataLoader
+            except ModuleNotFoundError:
+                raise ConfigError.at(
+                    "task",
+                    f"the {phase} data is an iterable dataset, whose loader needs the package torchdata",
+                    suggestion="pip install 'hookyard[torchdata]'",
+                ) from None
 
             with warnings.catch_warnings():
                 # torchdata calls a function that torch has deprecated.

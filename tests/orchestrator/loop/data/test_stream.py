@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,12 @@ def trained(
 
 def flat(batches: list[list[int]]) -> list[int]:
     return [place for batch in batches for place in batch]
+
+
+def test_without_torchdata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchdata.stateful_dataloader", None)
+    with pytest.raises(ConfigError, match=r"iterable dataset.*torchdata.*pip install 'hookyard\[torchdata\]'"):
+        trained(Streams(kind="placed", val=0), epochs=1)
 
 
 # Epochs
