@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,111 @@ def test_mmengine_linear_schedule_needs_one_step_less(tmp_path: Path) -> None:
     for step, rate in enumerate(rates):
         falls = sum(step >= 26 * milestone for milestone in (8, 11))
         assert rate == pytest.approx(min(1.0, 1 / 3 + 2 / 3 * step / 39) * 0.1**falls)
+
+
+def cosine(start: float, end: float, where: float) -> float:
+    """fvcore's CosineParamScheduler, which ClassyVision and VISSL use; `where` is the completed fraction."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * where))
+
+
+def composite(where: float, *, rescaled: bool) -> float:
+    """Their CompositeParamScheduler of a linear rise from 0.001 to 0.1 in a tenth of the run, and a cosine to 0."""
+    if where + 1e-6 <= 0.1:
+        return 0.1 * where / 0.1 + 0.001 * (1 - where / 0.1)
+    return cosine(0.1, 0, (where - 0.1) / 0.9 if rescaled else where)
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda where: cosine(0.1, 0, where),
+    "multistep": lambda where: [0.1, 0.01][int((where + 1e-6) * 90) >= 30],
+    "lengths": lambda where: composite(where, rescaled=True),
+    "fixed": lambda where: composite(where, rescaled=False),
+}
+
+
+@pytest.mark.parametrize("system", ["ClassyVision", "VISSL"])
+@pytest.mark.parametrize(
+    ("schedule", "unit"),
+    [("cosine", "epoch"), ("cosine", "step"), ("multistep", "epoch"), ("lengths", "epoch"), ("lengths", "step")],
+)
+def test_schedules_of_the_settings_have_the_rates_of_the_original(
+    system: str, schedule: str, unit: str, tmp_path: Path
+) -> None:
+    scheduler = yaml.safe_load(written_schedule(system, schedule))
+    hooks = {"param_scheduler": {"every": f"1 {unit}"}}
+    if unit == "step" and "warmup" in scheduler:
+        scheduler["warmup"] *= STEPS
+    for where, rate in rates(scheduler, hooks, tmp_path, unit):
+        assert rate == pytest.approx(SCHEDULES[schedule](where))
+
+
+def test_fixed_cosine_has_the_rates_of_vissl_after_the_warm_up(tmp_path: Path) -> None:
+    """In the warm-up the factors multiply: the rate is lower by up to 1 - (1 + cos(0.1 pi)) / 2."""
+    scheduler = yaml.safe_load(written_schedule("VISSL", "fixed"))
+    for where, rate in rates(scheduler, {}, tmp_path, "epoch"):
+        factor = cosine(1, 0, where) if where + 1e-6 <= 0.1 else 1
+        assert rate == pytest.approx(factor * SCHEDULES["fixed"](where))
+
+
+EPOCHS, STEPS = 90, 2
+"""Length of the page's run, and of an epoch in it here."""
+
+
+def written_schedule(system: str, schedule: str) -> str:
+    """Return the scheduler in the Settings' row of a schedule."""
+    rows = [line.split(" | ") for line in section(system, "Settings").splitlines() if "`scheduler: " in line]
+    (ours,) = [ours for theirs, ours in rows if {"cosine": "name: cosine"}.get(schedule, schedule) in unquoted(theirs)]
+    return re.findall(r"`scheduler: (.*?)`", ours)[0]
+
+
+def unquoted(text: str) -> str:
+    return text.replace('"', "")
+
+
+def rates(scheduler: Any, hooks: dict[str, Any], folder: Path, unit: str) -> Iterator[tuple[float, float]]:
+    """Yield for each step the completed fraction of the run, when its schedule last stepped, and the rate."""
+    optimizer = {"type": "SGD", "lr": 0.1}
+    settings = described(
+        epochs=EPOCHS,
+        batch_size=26,
+        validate_every=0,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        hooks={"checkpoint": None, "console": None, **hooks},
+    )
+    rows = run(settings, folder, local=True).stats
+    found = rows[rows["phase"] == "train"]["lr"].tolist()
+    assert len(found) == EPOCHS * STEPS
+    for step, rate in enumerate(found):
+        completed = step // STEPS / EPOCHS if unit == "epoch" else step / len(found)
+        yield completed, rate
+
+
+def test_vissl_weight_decay_follows_its_cosine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's hook: the optimizer decays by VISSL's values, and by nothing where a group has no decay."""
+    text = section("VISSL", "Settings")
+    for name, code in re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        (tmp_path / name).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    experiment = load_experiment("decay.yaml")
+    rows = run(experiment, tmp_path / "runs", local=True).stats
+    train = rows[rows["phase"] == "train"]
+    assert set(train["epoch"]) == {0, 1, 2, 3}
+    for epoch, decay in zip(train["epoch"], train["weight_decay"], strict=True):
+        assert decay == pytest.approx(cosine(0.04, 0.4, epoch / 4))
+
+    hook = resolve(experiment.source).hooks["weight_decay"]
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    groups = [{"params": parameters[:1]}, {"params": parameters[1:], "weight_decay": 0.0}]
+    state = State(epoch=1, max_epochs=4, phase="train", optimizer=torch.optim.SGD(groups, lr=0.1, weight_decay=0.04))
+    hook.on_gradients(state)
+    for parameter in parameters:
+        parameter.grad = torch.zeros(1)
+    assert state.optimizer is not None
+    state.optimizer.step()
+    assert parameters[0].item() == pytest.approx(1 - 0.1 * cosine(0.04, 0.4, 1 / 4))
+    assert parameters[1].item() == 1
 
 
 def table(heading: str, text: str) -> list[list[str]]:
