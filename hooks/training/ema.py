@@ -35,7 +35,8 @@ class EMA(Hook):
 
         ema: {decay: 0.999, evaluate: both}
 
-    The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. Training
+    The first update is a copy; with `begin: 0 steps`, the average starts from the initial weights, as in VISSL,
+    ClassyVision and iMIX. Averages of bf16 and fp16 weights are fp32; integers are not averaged. Training
     continues with the raw weights, which a checkpoint stores as `model`; it stores the averages under the hook's name.
     Without averages in the checkpoint, a resumed run initializes them from the restored weights. With several
     optimizers, each optimizer's parameters are averaged when that optimizer steps.
@@ -62,7 +63,8 @@ class EMA(Hook):
     every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
-    """Epochs before the first update, or number of its optimizer step; until then validation uses the raw weights."""
+    """Epochs before the first update, or number of the optimizer step whose weights it copies; `0 steps` copies the
+    initial weights. Until then validation uses the raw weights."""
     buffers: Annotated[Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")] = "copy"
     """Buffers for validation: the model's (`copy`), or averages of the floating-point ones (`ema`)."""
     evaluate: Literal["ema", "raw", "both"] = "ema"
@@ -124,6 +126,10 @@ class EMA(Hook):
             self._snapshots.restore(state, self._label, checkpoint["name"])
 
     def on_start(self, state: State) -> None:
+        if self.begin == Interval(0, "steps") and not self._averages:
+            self._init_averages(state.module)
+            for name in {"", *state.optimizers}:
+                self._count_update(name, state.step)
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""
@@ -222,11 +228,14 @@ class EMA(Hook):
     def _next_coefficients(self, name: str, step: int) -> list[float]:
         """Count an update, and return the coefficient of the new values in each average."""
         updates, last_step = self._updates[name], self._last_steps.get(name, 0)
-        self._updates[name] += 1
-        self._last_steps[name] = step
+        self._count_update(name, step)
         if self._exponents:
             return [power_average.update_coefficient(last_step, step, exponent) for exponent in self._exponents]
         return [self.weight(updates) if updates else 1.0]
+
+    def _count_update(self, name: str, step: int) -> None:
+        self._updates[name] += 1
+        self._last_steps[name] = step
 
     @torch.no_grad()
     def _average_buffers(self, coefficient: float) -> None:

@@ -127,6 +127,35 @@ def test_average_begins_with_a_copy_at_the_begin_step(begin: Interval, first: in
         torch.testing.assert_close(ours.double(), value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("turns", [(), ("first", "second")], ids=["one optimizer", "two in turns"])
+def test_average_from_step_0_starts_from_the_initial_weights(turns: tuple[str, ...]) -> None:
+    """As in VISSL without warm-up, ClassyVision, iMIX and timm: a0 = w0, a = 0.75 a + 0.25 w."""
+    module = nn.ModuleDict({name: nn.BatchNorm1d(2) for name in turns or ("only",)})
+    optimizers = {name: torch.optim.SGD(module[name].parameters()) for name in turns}
+    state = State(module=module, model=module, phase="train")
+    state.several = {name: (optimizer, None, None) for name, optimizer in optimizers.items()}
+    hook = EMA(decay=0.75, begin=Interval(0, "steps"), buffers="ema")
+    expected = {name: value.double() for name, value in module.state_dict().items()}
+    hook.on_start(state)
+
+    for _ in range(5):
+        for part in module.values():
+            part(torch.randn(4, 2))
+        for turn in turns or ("",):
+            state.turn, state.optimizer = turn, optimizers.get(turn)
+            for parameter in module[turn or "only"].parameters():
+                nn.init.normal_(parameter)
+            hook.on_update(state)
+        state.step += 1
+        for name, value in module.state_dict().items():
+            expected[name] = 0.75 * expected[name] + 0.25 * value.double()
+
+    with hook.applied(state):
+        for name, average in module.state_dict().items():
+            if average.is_floating_point():
+                torch.testing.assert_close(average.double(), expected[name], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("fields", "average"),
     [({"decay": 0.9}, get_ema_multi_avg_fn(0.9)), ({"average": "stochastic"}, get_swa_multi_avg_fn())],
@@ -311,6 +340,7 @@ def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
         {"average": "stochastic", "decay": 0},
         {"average": "annealing", "gamma": 3},
         {"begin": Interval(4, "steps")},
+        {"begin": Interval(0, "steps"), "buffers": "ema"},
         {"every": Interval(3, "steps")},
         {"buffers": "ema"},
         {"average": "power", "std": [0.05, 0.2], "decay": 0, "every": Interval(2, "steps")},
@@ -321,6 +351,7 @@ def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
 def test_resume_continues_bit_for_bit(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
     data = [(batch.to(dtype),) for (batch,) in batches(9)]
     straight, whole = EMA(**{"decay": 0.9, **fields}), new_state(small_model().to(dtype))
+    straight.on_start(whole)
     train(whole, {"ema": straight}, data[:cut])
     checkpoint = checkpoint_of(straight, whole)
     assert whole.optimizer is not None
@@ -432,5 +463,13 @@ def test_invalid_power_settings_are_refused_at_load(fields: dict[str, Any], word
         make_hooks({"ema": fields}, {})
 
 
-def test_power_average_passes_check_hook() -> None:
-    check_hook(EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Interval(2, "steps")})
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"average": "power", "std": STDS, "decay": 0.999, "snapshots": Interval(2, "steps")},
+        {"begin": Interval(0, "steps"), "buffers": "ema"},
+    ],
+    ids=str,
+)
+def test_average_passes_check_hook(fields: dict[str, Any]) -> None:
+    check_hook(EMA, fields=fields)
