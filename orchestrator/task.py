@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.batch_size import count_samples
 from orchestrator.errors import ConfigError, TaskError
 
 if TYPE_CHECKING:
@@ -107,18 +108,24 @@ class Task(ABC):
     def batch_size(self, batch: Any) -> int:
         """Return the number of samples over which `loss` is the mean, and so its weight in the mean of the phase.
 
-        By default, this is the length of the batch's first part. Override it if a sample is not a row but, for example,
-        a character of a padded batch; throughput and `samples` then count these."""
-        if isinstance(batch, (list, tuple)):
-            first = batch[0]
+        By default, this is the first dimension of the batch's first tensor, in nested containers the first one depth
+        first. Override it if a sample is not a row but, for example, a character of a padded batch; throughput and
+        `samples` then count these."""
+        if type(batch) in (tuple, list):
+            first = batch[0] if batch else None
+        elif type(batch) is dict:
+            first = next(iter(batch.values()), None)
         elif hasattr(batch, "shape") and not isinstance(batch, Mapping):
             raise TaskError(
                 "the batch is a single tensor; let data() return tuples, or define batch_size() and forward()"
             )
         else:
-            first = next(iter(batch.values()))
-        # len() of a tensor is Python code, ten times slower.
-        return first.shape[0] if hasattr(first, "shape") else len(first)
+            first = None
+        try:
+            return first.shape[0]  # type: ignore[union-attr,no-any-return]  # most batches begin with a tensor
+        except (AttributeError, IndexError, RuntimeError):
+            is_stacked = type(self).collate is Task.collate and type(self).loader is Task.loader
+            return count_samples(batch, is_stacked=is_stacked)
 
     def sampler(self, dataset: Dataset[Any], phase: str) -> Sampler[int] | Sequence[float] | Tensor | None:
         """Return the order of a map-style dataset for all ranks together: a torch Sampler of indices, or a weight for

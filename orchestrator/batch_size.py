@@ -1,0 +1,95 @@
+"""The number of samples in a nested batch. Used in workers."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from orchestrator.errors import TaskError
+
+_ADVICE = "define batch_size() in the task"
+
+
+def count_samples(batch: Any, *, is_stacked: bool) -> int:
+    """Return the number of samples of a batch, which is the first dimension of its first tensor, depth first.
+
+    `is_stacked` says that `default_collate` has made the batch, whose tensors all have a row for each sample. Another
+    collate function may also list the samples, as detection does, so that a tensor is only a part of one sample. Raises
+    TaskError if the tensors and the lists suggest different numbers.
+    """
+    sizes = list(_sizes(batch, is_outermost=True))
+    if not sizes:
+        raise TaskError(f"the batch has no tensor with a dimension, so its number of samples is unknown; {_ADVICE}")
+    with_lists = list(_sizes_with_lists(batch, is_outermost=True))
+    if is_stacked or with_lists == sizes:
+        return sizes[0]
+    candidates = {numbers[0] for numbers in (sizes, with_lists) if len(set(numbers)) == 1}
+    if len(candidates) == 1:
+        return candidates.pop()
+    raise TaskError(
+        f"the number of samples in the batch is ambiguous: its tensors begin with dimensions of {_listed(sizes)}, and"
+        f" its parts have lengths of {_listed(with_lists)}; {_ADVICE}"
+    )
+
+
+def _sizes(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
+    """Yield the number of samples in each leaf of a batch, depth first: in a tensor, a list of texts, a graph."""
+    size, items = _own_size(part), _items(part)
+    if size is not None:
+        yield size
+    elif items and isinstance(part, list | tuple) and not any(map(_holds_more, items)):
+        if not (is_outermost and isinstance(part, tuple)):
+            yield len(items)
+    else:
+        for item in items:
+            yield from _sizes(item)
+
+
+def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
+    """Yield the number of samples in each part, if lists and tuples have an item for each sample."""
+    size, items = _own_size(part), _items(part)
+    if size is not None:
+        yield size
+        return
+    is_inner_list = isinstance(part, list | tuple) and not is_outermost
+    has_sample_mappings = isinstance(part, list) and all(isinstance(item, Mapping) for item in items)
+    if items and (is_inner_list or has_sample_mappings):
+        yield len(items)
+        return
+    if items and isinstance(part, list) and all(isinstance(item, tuple) for item in items):
+        yield len(items)  # either its tuples are samples, or they list samples
+    for item in items:
+        yield from _sizes_with_lists(item)
+
+
+def _own_size(part: Any) -> int | None:
+    """Return the number of samples that an object itself tells; None for a container and for a scalar."""
+    for name in ("num_graphs", "batch_size"):  # of PyG and DGL
+        value = getattr(part, name, None)
+        if type(value) is int:
+            return value
+    if hasattr(part, "batch_sizes"):  # a PackedSequence
+        return int(part.batch_sizes[0])
+    if getattr(part, "is_nested", False):
+        return int(part.size(0))
+    shape = getattr(part, "shape", None)
+    return int(shape[0]) if shape else None
+
+
+def _items(part: Any) -> list[Any]:
+    """Return the items of a container, and none of anything else."""
+    if isinstance(part, Mapping):
+        return list(part.values())
+    if isinstance(part, list | tuple):
+        return list(part)
+    if is_dataclass(part) and not isinstance(part, type):
+        return [getattr(part, field.name) for field in fields(part)]
+    return []
+
+
+def _holds_more(item: Any) -> bool:
+    """Return whether an item is a tensor, a container or another object, and not a text or a number."""
+    return item is not None and not isinstance(item, str | bytes | int | float)
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, dict.fromkeys(numbers)))
