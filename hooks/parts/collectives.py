@@ -1,8 +1,9 @@
 """Collectives over many tensors, one call for each dtype and device, and over the rows of all ranks."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,19 @@ def total(tensors: Iterable[Tensor]) -> None:
 def broadcast(tensors: Iterable[Tensor]) -> None:
     """Replace tensors by those of rank 0, in place. Collective."""
     _run_coalesced(tensors, partial(dist.broadcast, src=0))
+
+
+def select_equal(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the tensors that all ranks have under the same name, with equal shapes and dtypes. Collective.
+
+    They are in the same order on all ranks, so that these can exchange them.
+    """
+    if not dist.is_initialized():
+        return [*tensors.values()]
+    own = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    return [tensors[name] for name in sorted(own) if all(other.get(name) == own[name] for other in ranks)]
 
 
 def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], object]) -> None:

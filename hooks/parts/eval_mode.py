@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import torch
 
+from hooks.parts.buffers import copy_expanded_buffers
 from hooks.parts.layers import run_uncompiled
 from hooks.state import State
 
@@ -35,6 +36,7 @@ def borrowing(state: State) -> Iterator[None]:
 
     On exit, even after an error, restore the modes of its modules, its buffers and the random states.
     """
+    copy_expanded_buffers(state.module)
     modules = list(state.module.modules())
     modes = [(module, module.training) for module in modules]
     buffers = [

@@ -159,8 +159,10 @@ class EMA(Hook):
     def on_phase_end(self, state: State) -> None:
         if state.phase != "train":
             return
-        # Each rank has averaged the buffers of its own batches.
-        collectives.average(average for _, average in self._buffers.values())
+        # Each rank has averaged the buffers of its own batches, which may have enlarged some.
+        if self.buffers == "ema" and self._averages:
+            averages = {name: average for name, (_, average) in self._buffers.items()}
+            collectives.average(collectives.select_equal(averages))
         if self.snapshots.unit == "epochs":
             self._request_snapshot(state)
 
@@ -239,6 +241,9 @@ class EMA(Hook):
 
     @torch.no_grad()
     def _average_buffers(self, coefficient: float) -> None:
+        for name, (slot, average) in self._buffers.items():
+            if average.shape != getattr(*slot).shape:  # a forward pass has enlarged the buffer
+                self._buffers[name] = slot, copy_in_full_precision(getattr(*slot), self.device)
         pairs = [(average, getattr(*slot)) for slot, average in self._buffers.values()]
         for average, buffer in move_to_averages(pairs):
             average.lerp_(buffer.to(average), coefficient)

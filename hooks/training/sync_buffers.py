@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.parts import collectives
+from hooks.parts.buffers import copy_expanded_buffers
 from hooks.state import State
 
 
@@ -13,7 +14,9 @@ class SyncBuffers(Hook):
     """Mean of floating-point buffers across ranks, set at the end of each training phase, before validation.
 
     BatchNorm running statistics differ between ranks, because each rank sees its own batches. Integer and boolean
-    buffers are copied from rank 0. One collective for each dtype. Source: MMEngine SyncBuffersHook.
+    buffers are copied from rank 0. Buffers whose shapes differ between ranks stay as they are: a forward pass made or
+    enlarged them for its own batches, such as a table of positions. One collective for each dtype. Source: MMEngine
+    SyncBuffersHook.
     """
 
     collective: ClassVar[bool] = True
@@ -24,6 +27,7 @@ class SyncBuffers(Hook):
     def on_phase_end(self, state: State) -> None:
         if state.phase != "train":
             return
-        buffers = list(state.module.buffers())
+        copy_expanded_buffers(state.module)
+        buffers = collectives.select_equal(dict(state.module.named_buffers()))
         collectives.average(buffer for buffer in buffers if buffer.is_floating_point())
         collectives.broadcast(buffer for buffer in buffers if not buffer.is_floating_point())

@@ -296,13 +296,14 @@ class CheckpointStore:
         content = self.load(name, f"{file}.pt")
         return list(content[key] if key else content)
 
-    def load_buffers(self, label: str) -> dict[str, Any]:
-        """Return the verified buffers of rank 0, including those outside the state dict (`persistent=False`)."""
+    def load_buffers(self, label: str) -> tuple[dict[str, Any], list[str]]:
+        """Return the verified buffers of rank 0, including those outside the state dict (`persistent=False`), and the
+        names of those that a forward pass made or changed in shape."""
         name, file = self.resolve(label), "rank-0000.pt"
         entries = self.read_manifest(name)["files"]
         self._check(name, {file: entries[file]})
-        buffers: dict[str, Any] = self.load(name, file)["buffers"]
-        return buffers
+        rank_state = self.load(name, file)
+        return rank_state["buffers"], rank_state["remade_buffers"]
 
     # Called by hooks
 

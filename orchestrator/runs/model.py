@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from hooks.import_path import extend_import_path
+from hooks.parts.buffers import copy_expanded_buffers, restore_buffers
 from orchestrator.config.components import make_task
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.loop.model.initial_weights import describe_mismatches
@@ -35,6 +36,9 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
             model = task.model().cpu()
     except NotImplementedError as error:
         raise UsageError(f"{error}. {weights_only}") from None
+    copy_expanded_buffers(model)
+    buffers, remade = store.load_buffers(label)
+    restore_buffers(model, buffers, remade, persistent=weights)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -44,11 +48,6 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
             f"{store.get_path(store.resolve(label))} does not fit the model that {config['task']} now"
             f" makes{_describe_commit(folder)}: {mismatches}. {weights_only}"
         ) from None
-    unsaved = {name: buffer for name, buffer in model.named_buffers() if name not in weights}
-    if unsaved:
-        saved = store.load_buffers(label)
-        for name, buffer in unsaved.items():
-            buffer.copy_(saved[name])
     return model.eval()
 
 

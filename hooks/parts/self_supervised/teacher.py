@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Needs, Priority, Setup
+from hooks.parts.buffers import restore_buffers
 from hooks.parts.layers import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
@@ -45,10 +46,10 @@ class Teacher:
         self.module, self._student = deepcopy(student).requires_grad_(False), student
         self._pairs = list(self.module.parameters()), list(student.parameters())
         if self._loaded is not None:
+            saved = self._loaded_buffers
+            restore_buffers(self.module, saved, remade=saved, persistent=self._loaded)
             self.module.load_state_dict(self._loaded)
-            buffers = dict(self.module.named_buffers())
-            for name, buffer in self._loaded_buffers.items():
-                buffers[name].copy_(buffer)
+            restore_buffers(self.module, saved, remade=(), persistent=self._loaded)
         self._loaded, self._loaded_buffers = None, {}
 
     def train(self, mode: bool) -> None:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.parameter_names import listed
 from hooks.parts import collectives
 from hooks.parts import sharded_tensors as shards
+from hooks.parts.buffers import copy_expanded_buffers
 from hooks.parts.layers import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.sections.experiment import Experiment
@@ -181,6 +182,7 @@ def build_model(task: Task, on_meta: bool) -> nn.Module:
     if on_meta and parts:
         names = listed([f"'{name}' ({type(module.get_submodule(name)).__name__})" for name in parts], 4)
         raise TaskError(f"workers.meta_device: parts of the model need reset_parameters(): {names}")
+    copy_expanded_buffers(module)
     return module
 
 

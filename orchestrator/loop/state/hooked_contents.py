@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hooks.parts.buffers import describe_buffers, restore_buffers
 from hooks.state import State
 from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.optim.schedule import Schedule
@@ -35,6 +36,7 @@ class HookedContents:
     ) -> None:
         self._state, self._iterations, self._data, self._changes = state, iterations, data, changes
         self._schedules = {name: schedule.record() if schedule else None for name, schedule in schedules.items()}
+        self._buffers_at_start = describe_buffers(state.module)
 
     @property
     def mesh(self) -> Any:
@@ -55,6 +57,7 @@ class HookedContents:
     def per_rank(self) -> dict[str, Any]:
         return {
             "buffers": dict(self._state.module.named_buffers()),
+            "remade_buffers": self._list_remade_buffers(),
             "means": self._iterations.means.state_dict(),
             "data": self._data.train.state_dict(),
             "task": self._iterations.task.state_dict(),
@@ -70,7 +73,13 @@ class HookedContents:
             "phases": [*self._data.phases],
             **(optimizers.get("") or {"optimizers": optimizers}),
             "microbatches": self._iterations.microbatches,
+            "remade_buffers": self._list_remade_buffers(),
         }
+
+    def _list_remade_buffers(self) -> list[str]:
+        """Return the buffers that did not exist when the model was built, or had another shape or dtype."""
+        before = self._buffers_at_start
+        return [name for name, now in describe_buffers(self._state.module).items() if before.get(name) != now]
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         state, manifest, rank_state = self._state, loaded.manifest, loaded.rank_state
@@ -80,7 +89,7 @@ class HookedContents:
         self._iterations.microbatches = manifest.get("microbatches", 1)
         self._check_data(loaded.name, manifest.get("data", {}), position)
         self._changes.restore({key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()})
-        self._restore_buffers(rank_state.get("buffers", {}))
+        self._restore_buffers(loaded)
         if task_state := loaded.read_per_rank("task", state.world_size):
             self._iterations.task.load_state_dict(task_state)
         means = self._iterations.means = Means()
@@ -129,14 +138,16 @@ class HookedContents:
                 self._state.show(text + effect)
 
     def _restore_training(self, loaded: LoadedCheckpoint, rescheduled: Mapping[str, Position]) -> None:
-        state, saved = self._state, loaded.shared.get("optimizer", {})
+        state, saved, weights = self._state, loaded.shared.get("optimizer", {}), loaded.shared["model"]
+        remade = loaded.manifest.get("remade_buffers", ())
+        restore_buffers(state.module, {name: weights[name] for name in remade if name in weights}, remade, weights)
         try:
-            state.module.load_state_dict(sharded_model(loaded.shared["model"], state.module))
+            state.module.load_state_dict(sharded_model(weights, state.module))
             for key in state.optimizers if saved else ():
                 self._restore_optimizer(key, saved[key] if key else saved, rescheduled.get(key))
         except (RuntimeError, ValueError, KeyError) as error:
             model = state.module.state_dict()
-            reasons = describe_mismatches(loaded.shared["model"], model, model) or [
+            reasons = describe_mismatches(weights, model, model) or [
                 f"its optimizer's state has no {error}" if isinstance(error, KeyError) else str(error)
             ]
             raise UsageError(
@@ -162,11 +173,10 @@ class HookedContents:
         if scaler is not None and saved["scaler"] is not None:
             scaler.load_state_dict(saved["scaler"])
 
-    def _restore_buffers(self, saved: Mapping[str, Any]) -> None:
-        buffers = dict(self._state.module.named_buffers())
-        for name, value in saved.items():
-            if name in buffers:
-                buffers[name].copy_(value)
+    def _restore_buffers(self, loaded: LoadedCheckpoint) -> None:
+        saved = loaded.rank_state.get("buffers", {})
+        remade = loaded.rank_state.get("remade_buffers", ())
+        restore_buffers(self._state.module, saved, remade, persistent=loaded.shared["model"])
 
 
 class EvaluationContents(HookedContents):
@@ -178,7 +188,7 @@ class EvaluationContents(HookedContents):
     def restore(self, loaded: LoadedCheckpoint) -> None:
         self._restore_training(loaded, {})
         self._changes.restore({name: {} for name in self._schedules})
-        self._restore_buffers(loaded.rank_state.get("buffers", {}))
+        self._restore_buffers(loaded)
 
 
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:

@@ -43,6 +43,27 @@ def test_float_buffers_are_averaged_and_others_come_from_rank_0() -> None:
         }
 
 
+def _unequal_buffers_after(rank: int, world_size: int) -> dict[str, Any]:
+    module = nn.Module()
+    names = ["a", "b"] if rank == 0 else ["b", "a"]
+    for name in names:
+        module.register_buffer(name, torch.full((2,), float(rank + (name == "b") * 10)))
+    module.register_buffer("table", torch.arange(3.0 + rank))
+    module.register_buffer("expanded", torch.full((1,), float(rank)).expand(2))
+    if rank == 0:
+        module.register_buffer("own", torch.ones(1))
+    SyncBuffers().on_phase_end(State(module=module, rank=rank, world_size=world_size, phase="train"))
+    return {name: buffer.tolist() for name, buffer in module.named_buffers()}
+
+
+def test_buffers_that_differ_in_shape_stay_those_of_their_rank() -> None:
+    """A forward pass may make tables for its own batches, in any order."""
+    first, second = on_ranks(_unequal_buffers_after)
+    equal = {"a": [0.5, 0.5], "b": [10.5, 10.5], "expanded": [0.5, 0.5]}
+    assert first == {**equal, "table": [0.0, 1.0, 2.0], "own": [1.0]}
+    assert second == {**equal, "table": [0.0, 1.0, 2.0, 3.0]}
+
+
 class Means(Hook):
     """Notes the running means with which each validation begins."""
 
