@@ -145,7 +145,8 @@ def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
 
 
 def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
-    from orchestrator.config.python.parameters import get_field_docs, list_parameters, make_fields_model
+    from orchestrator.config.python.field_values import list_parameters
+    from orchestrator.config.python.parameters import get_field_docs, make_fields_model
 
     defaults = {
         key: field.get_default(call_default_factory=True) for key, field in make_fields_model(cls).model_fields.items()

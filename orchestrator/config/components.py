@@ -10,8 +10,9 @@ from linecache import getlines
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
+from orchestrator.config.python.field_values import list_parameters
 from orchestrator.config.python.imports import find_class, find_source_location
-from orchestrator.config.python.parameters import construct, list_parameters
+from orchestrator.config.python.parameters import construct
 from orchestrator.config.python.plain_data import to_config
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean

@@ -9,7 +9,8 @@ from typing import Any
 
 from hooks.hook import Hook, Setup
 from hooks.interval import Interval
-from orchestrator.config.python.parameters import construct, list_parameters
+from orchestrator.config.python.field_values import list_parameters
+from orchestrator.config.python.parameters import construct
 from orchestrator.errors import ConfigError
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.world import World

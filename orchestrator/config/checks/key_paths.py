@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from hooks import HOOKS
 from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.optim.schedule import SCHEDULERS
-from orchestrator.config.python.parameters import list_parameters, make_signature_model
+from orchestrator.config.python.field_values import list_parameters
+from orchestrator.config.python.parameters import make_signature_model
 from orchestrator.config.python.wording import UNKNOWN_KEY, find_models, map_fields_by_key
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.reader import join

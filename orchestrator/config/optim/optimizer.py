@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from hooks.hook import Hook, Setup
 from hooks.parameter_names import listed, matched
 from orchestrator.config.optim.parameter_groups import Group, group_settings, make_parameter_groups, read_groups
+from orchestrator.config.python.field_values import list_parameters
 from orchestrator.config.python.imports import find_class
-from orchestrator.config.python.parameters import check, list_parameters, make_signature_model
+from orchestrator.config.python.parameters import check, make_signature_model
 from orchestrator.config.python.wording import UNKNOWN_KEY
 from orchestrator.config.sections.experiment import FROM_TASK, Component, Experiment, Optimization
 from orchestrator.config.text.reader import join

@@ -2,20 +2,24 @@
 
 import ast
 import collections.abc
-import dataclasses
 import inspect
 import json
 import textwrap
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from types import GenericAlias
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ValidationError
 
 from hooks.hook import Needs
+from orchestrator.config.python.field_values import (
+    create_fields_model,
+    list_lost_defaults,
+    list_parameters,
+    read_type_hints,
+)
 from orchestrator.config.python.imports import catch_user_errors
 from orchestrator.config.python.wording import convert_errors, without_refused_nulls
 from orchestrator.config.text.reader import join
@@ -29,6 +33,7 @@ M = TypeVar("M", bound=BaseModel)
 def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, dict[str, Any]]:
     """Create a dataclass instance from values, and return it with all its parameters as plain data.
 
+    Leaves out defaults that a file cannot hold, so that the class sets them again.
     Raises ConfigError with every problem: those of single values below `path`, the class's own error at `path`.
     """
     model = make_fields_model(cls, path)
@@ -36,8 +41,10 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
     if problems := list(check_needs(checked, checked, path)):
         raise ConfigError(problems)
     arguments = {name: getattr(checked, name) for name in checked.model_fields_set}
+    # Mypy takes classes for unhashable.
+    lost = list_lost_defaults(cls) - checked.model_fields_set  # type: ignore[arg-type]
     with catch_user_errors(path):
-        return cls(**arguments), checked.model_dump(mode="json", warnings=False, fallback=str)
+        return cls(**arguments), checked.model_dump(mode="json", warnings=False, exclude=lost, fallback=str)
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
@@ -73,12 +80,6 @@ def find_changed_keys(value: Any, default: Any, path: str) -> Iterator[str]:
             yield from find_changed_keys(getattr(value, name), getattr(default, name), join(path, name))
     elif value != default:
         yield path
-
-
-def list_parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that a config may set, by name."""
-    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
 
 def get_field_docs(cls: type) -> dict[str, str]:
@@ -119,19 +120,8 @@ def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:
 
 @cache
 def _make_fields_model(cls: type) -> type[BaseModel]:
-    hints = get_type_hints(cls, include_extras=True)
-    return _create_model(cls, {name: (hints[name], field) for name, field in list_parameters(cls).items()})
-
-
-def _create_model(
-    cls: Callable[..., Any], fields: Mapping[str, Any], extra: Literal["forbid", "allow"] = "forbid"
-) -> type[BaseModel]:
-    settings = ConfigDict(
-        extra=extra, arbitrary_types_allowed=True, protected_namespaces=(), ser_json_inf_nan="constants"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a parameter may be called `copy` or `json`, as BaseModel's methods are
-        return create_model(cls.__name__, __config__=settings, __module__=cls.__module__, **fields)
+    hints = read_type_hints(cls)
+    return create_fields_model(cls, {name: (hints[name], field) for name, field in list_parameters(cls).items()})
 
 
 @cache
@@ -154,7 +144,7 @@ def make_signature_model(cls: Callable[..., Any], skip: int = 1, extra_keys: tup
                 hint = GenericAlias(list, get_args(hint))
             fields[argument.name] = (hint, default)
     has_var_keyword = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
-    return _create_model(cls, fields, "allow" if has_var_keyword else "forbid")
+    return create_fields_model(cls, fields, "allow" if has_var_keyword else "forbid")
 
 
 def _get_type_hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,9 +16,10 @@ from pydantic import BaseModel
 from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
+from orchestrator.config.python.field_values import LostValue, convert_value, is_default, list_parameters
 from orchestrator.config.python.imports import MAIN
-from orchestrator.config.python.parameters import list_parameters, make_fields_model
-from orchestrator.config.text.reader import join
+from orchestrator.config.python.parameters import make_fields_model
+from orchestrator.config.text.reader import explain_unwritable, join
 from orchestrator.config.text.source import to_plain
 from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.task import Task
@@ -47,6 +48,8 @@ def to_config(value: Any, path: str = "") -> Any:
             tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
             return tag | value.model_dump(mode="json", exclude_unset=True)
         case Mapping():
+            if reason := explain_unwritable(dict.fromkeys(value)):
+                raise ConfigError.at(path, reason)
             return _convert_all(value.items(), path)
         case list() | tuple():
             return [*_convert_all(enumerate(value), path).values()]
@@ -73,21 +76,20 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
         if not vars(value):
             return {}
         raise ConfigError.at(path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it")
-    model = make_fields_model(cls, path)
+    make_fields_model(cls, path)  # raises ConfigError for fields that cannot be read
     problems: list[Problem] = []
     config = {}
     for name, field in list_parameters(cls).items():
         item = getattr(value, name)
-        if not defaults and item == (field.default if field.default_factory is MISSING else field.default_factory()):
+        if not defaults and is_default(item, field):
             continue
         try:
-            dumped = model.model_construct(**{name: item}).model_dump(
-                mode="json", include={name}, warnings=False, fallback=to_plain
-            )
-            config[name] = dumped[name]
-        except Exception:  # pydantic's, or any that an object of the user's raises
-            if item is not field.default:  # the class sets its own default
-                problems.append(Problem(join(path, name), f"cannot be saved as YAML, got {_shorten(item)}"))
+            config[name] = convert_value(cls, name, item)
+        except LostValue as error:
+            if not is_default(item, field):  # which the class sets itself
+                problems.append(
+                    Problem(join(path, name), f"{error}, got {_shorten(item)}", suggestion=error.suggestion)
+                )
     if problems:
         raise ConfigError(problems)
     return config
@@ -168,6 +170,8 @@ def _convert_all(items: Iterable[tuple[Any, Any]], path: str) -> dict[Any, Any]:
 
 def _convert_scalar(value: Any, path: str) -> Any:
     if value is None or isinstance(value, str | int | float):
+        if reason := explain_unwritable(value):
+            raise ConfigError.at(path, f"{reason}, got {_shorten(value)}")
         return value
     if isinstance(value, Interval):
         return str(value)

@@ -1,5 +1,6 @@
 """Read YAML into plain data with the location of every key, and write it back so that it reads the same."""
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -217,6 +218,20 @@ def _parse_number(text: str) -> int | float:
     if text[:2] in ("0o", "0x"):
         return int(text, 0)
     return int(text) if re.fullmatch(r"[-+]?[0-9]+", text) else float(text.replace(".inf", "inf"))
+
+
+def explain_unwritable(value: Any) -> str | None:
+    """Return why this reader would refuse plain data that was written to a file, if so."""
+    if isinstance(value, Mapping):
+        has_control = any(isinstance(key, str) and _CONTROL.search(key) for key in value)
+        return "has a key with control characters" if has_control else explain_unwritable([*value.values()])
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(explain_unwritable, value)), None)
+    if isinstance(value, str) and _NO_CHARACTER.search(value):
+        return "contains a character that cannot be encoded"
+    if isinstance(value, int) and value not in _INTEGERS:
+        return "integers must fit in 64 bits"
+    return "cannot be NaN in a file" if isinstance(value, float) and math.isnan(value) else None
 
 
 class _NodeReader:

@@ -161,10 +161,15 @@ def _is_deeper_than(levels: int, value: Any) -> bool:
     return any(_is_deeper_than(levels - 1, child) for child in children)
 
 
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is a NumPy scalar, or a tensor or an array without dimensions."""
+    return hasattr(value, "item") and getattr(value, "ndim", None) == 0
+
+
 def to_plain(value: Any) -> Any:
     """Convert NumPy scalars and paths to what a config can hold; raise TypeError for anything else."""
     if isinstance(value, PurePath):
         return str(value)
-    if hasattr(value, "item"):
+    if is_scalar(value):
         return value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")

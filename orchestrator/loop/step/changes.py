@@ -15,7 +15,8 @@ from orchestrator.config.checks.conflicts import explain_unchangeable, with_numb
 from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.optim.optimizer import build_optimizer
 from orchestrator.config.optim.schedule import Timeline
-from orchestrator.config.python.parameters import construct, list_parameters
+from orchestrator.config.python.field_values import list_parameters
+from orchestrator.config.python.parameters import construct
 from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, parse_optimizer_path
 from orchestrator.errors import ConfigError
 from orchestrator.task import Task

@@ -156,7 +156,7 @@ class Loose(Hook):
 
 @dataclass
 class Callback(Line):
-    """Has a field that no file can say."""
+    """Has fields whose defaults no file can say."""
 
     then: Any = field(default_factory=lambda: print)
     norm: Any = nn.LayerNorm
@@ -165,9 +165,10 @@ class Callback(Line):
 def test_objects_that_cannot_be_rebuilt_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"hooks\.loose: is a Loose, which is not a dataclass"):
         Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
-    with pytest.raises(ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function print>"):
-        Experiment(task=Callback(), epochs=1)
+    with pytest.raises(ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function sum>"):
+        Experiment(task=Callback(then=sum), epochs=1)
     assert convert_fields(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
+    assert convert_fields(Callback(), "") == {"width": 1, "scale": 1.0}
 
 
 def test_classes_that_cannot_be_imported_are_refused() -> None:
