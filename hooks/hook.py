@@ -251,7 +251,10 @@ class Hook:
         """
 
     def on_loss(self, state: State) -> None:
-        """Called when `state.loss` is set; in `train`, the backward pass follows this event."""
+        """Called when `state.loss` is set; in `train`, the backward pass follows this event.
+
+        In `val` and `test` the loss is None if the task has none there.
+        """
 
     def on_backward(self, state: State) -> None:
         """Called after each backward pass; only in `train`."""

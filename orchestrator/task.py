@@ -70,9 +70,11 @@ class Task(ABC):
         raise NotImplementedError(f"{type(self).__name__} has state_dict() and no load_state_dict()")
 
     @abstractmethod
-    def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
+    def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor] | None:
         """Return the mean loss over the batch's samples, a scalar; or a mapping of such terms, whose sum is trained.
-        Each term has a column and a mean. A task with `turns` uses the loss only in val and test."""
+        Each term has a column and a mean. A task with `turns` uses the loss only in val and test.
+
+        In val and test it may return None, for models such as detectors that compute a loss only in training."""
 
     def turns(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor | Mapping[str, Tensor]]]:
         """Train several optimizers: yield the name and loss of each, in the order of their turns. Code after a `yield`

@@ -148,7 +148,9 @@ class HookedRun(TrainingLoop):
                     rank = counts.index(0)
                     raise TaskError(f"meters need a {phase} sample on each rank, but rank {rank} has none")
             values = self._evaluator.reduce_metrics(f"{phase}/{label}" if label else phase, self.world, meters)
-            if not values:
+            samples_without_loss = self._evaluator.samples_without_loss
+            self._evaluator.samples_without_loss = 0
+            if not values and not any(self.world.gather(samples_without_loss)):
                 raise TaskError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
             if clash := values.keys() & state.metrics.keys():
                 raise TaskError(f"{', '.join(sorted(clash))} would be metrics of two phases; rename one")

@@ -149,7 +149,7 @@ def ready_state(task: Task | None = None, **fields: Any) -> State:
     state.batch = next(iter(state.fresh_batches("train")))
     state.batch_size = state.samples_in(state.batch)
     state.output = state.forward(state.model, state.batch)
-    loss = task.loss(state.output, state.batch)
+    loss: Any = task.loss(state.output, state.batch)
     state.loss = loss if isinstance(loss, Tensor) else reduce(add, loss.values())
     state.loss.backward()
     state.display = Screen()

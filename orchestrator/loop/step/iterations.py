@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial, reduce
 from operator import add, itemgetter
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -77,6 +77,8 @@ class IterationRunner:
         self.clock, self.precisions, self.recorder, self.world = clock, precisions, recorder, world
         self.precision = next(iter(precisions.values()))
         self.means = Means()
+        self.samples_without_loss = 0
+        """Number of samples of this evaluation for which loss() returned None."""
         self._has_warned_of_nan = False
         self.microbatches = 1
         """Number of micro-batches that a training batch is split into."""
@@ -130,10 +132,12 @@ class IterationRunner:
         `offset` is the number of evaluation iterations that earlier phases of this epoch ran.
         """
         fetch, forward = self._make_fetch(batches), self._make_forward(self.state.module, meters)
-        finish = self._make_finish(epoch, ("loss",), offset)
+        finish: Callable[..., float] | None = None
         previous_end = self.clock.restart()
         while True:
             fetch_times, forward_times = fetch(), forward()
+            if finish is None:
+                finish = self._make_finish(epoch, ("loss",) if "loss" in self.state.row else (), offset)
             previous_end = finish(previous_end, (*fetch_times, *forward_times, *[forward_times[-1]] * 8))
             yield
 
@@ -181,11 +185,14 @@ class IterationRunner:
                 fire("on_forward", state)
                 t_on_forward = mark()
             loss = compute_loss(state.output, state.batch)
-            if not isinstance(loss, Tensor) or loss.ndim:
+            if loss is None and meters is not None:
+                self._go_without_loss()
+            elif not isinstance(loss, Tensor) or loss.ndim:
                 loss = self._sum_terms(task.loss, loss)
             state.loss = loss
-            state.row["loss"] = value = loss.item() if on_cpu else loss.detach().double()
-            means.add("loss", value * state.batch_size, state.batch_size)
+            if loss is not None:
+                state.row["loss"] = value = loss.item() if on_cpu else loss.detach().double()
+                means.add("loss", value * state.batch_size, state.batch_size)
             for meter in all_meters:
                 meter.update(state.output, task.target(state.batch))
             if has_metrics:
@@ -294,6 +301,19 @@ class IterationRunner:
         self._loss_terms = terms.keys()
         return reduce(add, terms.values())
 
+    def _go_without_loss(self) -> None:
+        """Count a batch of val or test for which loss() returns None; raises TaskError if an earlier one has a loss."""
+        self.samples_without_loss += self.state.batch_size
+        if self.means.has("loss"):
+            self._raise_partial_loss()
+
+    def _raise_partial_loss(self) -> NoReturn:
+        loss, phase = self.task.loss, self.state.phase
+        raise TaskError(
+            f"loss() returns None for some batches of {phase}, and a loss for others; return a loss for all of them or"
+            f" for none{find_source_location(loss)}"
+        )
+
     def _add_metrics(self) -> None:
         metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
         for name, values in check_metrics(self.task.metrics, metrics, samples).items():
@@ -313,6 +333,8 @@ class IterationRunner:
 
     def reduce_metrics(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the phase's metrics across all ranks, as `<prefix>/<name>`, and reset the means; collective."""
+        if self.samples_without_loss and self.means.has("loss"):
+            self._raise_partial_loss()
         means, self.means = self.means, Means()
         metrics = reduce_phase(self.task, prefix, means, meters or {}, world)
         nan = next((name for name, value in metrics.items() if math.isnan(value)), None)

@@ -28,6 +28,9 @@ class Means:
         self._totals[name] = self._totals.get(name, 0.0) + (total if count else 0.0)
         self._counts[name] = self._counts.get(name, 0) + count
 
+    def has(self, name: str) -> bool:
+        return name in self._totals
+
     def copy(self) -> "Means":
         copy = Means()
         copy._totals, copy._counts = dict(self._totals), dict(self._counts)

@@ -12,6 +12,9 @@ from torch.nn import functional
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAUROC, MulticlassConfusionMatrix, MulticlassF1Score
 
+from hooks import Hook, HookError, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.early_stopping import EarlyStopping
 from orchestrator import run
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import TaskError
@@ -19,8 +22,9 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
+from orchestrator.storage import Storage
 from tests.ranks import on_ranks
-from tests.tasks import Points, PointSet, described, experiment
+from tests.tasks import Points, PointSet, Rows, described, experiment
 
 
 class Metered(Points):
@@ -172,3 +176,110 @@ def assert_measured_again(done: Run) -> None:
 def test_evaluating_a_checkpoint_again_gives_the_metrics_of_the_run(every: str, weights: str, tmp_path: Path) -> None:
     experiment = drawing({**EVERY[every], **WEIGHTS[weights]}, validate_every="4 steps", task_args={"sets": 2})
     assert_measured_again(run(experiment, tmp_path, "run", local=True))
+
+
+# A validation without a loss
+
+
+class Detector(Metered):
+    """Has no loss in some phases."""
+
+    without_loss: Any = ("val", "test")
+
+    def loss(self, output: Tensor, batch: Any) -> Any:
+        is_without = self.progress.phase in self.without_loss
+        return None if is_without else super().loss(output, batch)
+
+
+class Seen(Hook):
+    """The loss of each validation batch, as hooks see it."""
+
+    def __init__(self) -> None:
+        self.losses: list[Any] = []
+
+    def on_loss(self, state: State) -> None:
+        if state.phase == "val":
+            self.losses.append(state.loss)
+
+
+def test_validation_may_have_no_loss() -> None:
+    """Metrics and meters stay those of the same training, with a loss there; the rows of val have none."""
+    seen, rows = Seen(), Rows()
+    fields: Any = {"epochs": 2}
+    task = Detector(test=9)
+    detected = [
+        report.metrics for report in Loop(task, experiment(**fields), {"seen": seen}, RunContext(recorder=rows)).run()
+    ]
+    reports = [report.metrics for report in Loop(Metered(test=9), experiment(**fields), {}).run()]
+    without = [
+        {name: value for name, value in report.items() if name not in ("val/loss", "test/loss")} for report in reports
+    ]
+    assert detected == without
+    assert {"val/accuracy", "val/f1", "train/loss"} < detected[0].keys()
+    assert seen.losses == [None] * 6
+    assert [set(row) & {"loss"} for row in rows.rows if row["phase"] == "val"] == [set()] * 6
+
+
+@dataclass
+class Bare(Detector):
+    """Measures nothing in val."""
+
+    def meters(self) -> dict[str, Any]:
+        return {}
+
+    def metrics(self, output: Tensor, batch: Any) -> dict[str, Tensor]:
+        return {}
+
+
+def test_validation_may_leave_everything_to_hooks() -> None:
+    metrics = next(Loop(Bare(), experiment(epochs=1), {}).run()).metrics
+    assert [name for name in metrics if "/" in name] == ["train/loss"]
+
+
+@pytest.mark.parametrize("hook", [EarlyStopping("val/loss"), Checkpoint(best="val/loss")], ids=["monitor", "best"])
+def test_hook_that_monitors_a_missing_loss_names_the_metrics_there_are(hook: Hook) -> None:
+    with pytest.raises(HookError, match=r"there is no metric 'val/loss'; available: train/loss, .*val/accuracy"):
+        list(Loop(Detector(), experiment(epochs=1), {"hook": hook}).run())
+
+
+def test_checkpoints_are_kept_by_a_metric_that_there_is(tmp_path: Path) -> None:
+    store, hook = CheckpointStore(Storage(tmp_path), "points"), Checkpoint()
+    list(Loop(Detector(), experiment(epochs=1), {"checkpoint": hook}, RunContext(store=store)).run())
+    assert [best["metric"] for best in hook.state_dict()["bests"]] == ["val/accuracy"]
+
+
+class Fickle(Points):
+    """Has a loss for some batches of val only."""
+
+    first: Any = False
+
+    def loss(self, output: Tensor, batch: Any) -> Any:
+        is_without = self.progress.phase == "val" and (self.progress.phase_iteration == 0) == self.first
+        return None if is_without else super().loss(output, batch)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_some_losses_of_a_phase_are_refused(first: bool) -> None:
+    task = Fickle()
+    task.first = first
+    with pytest.raises(TaskError, match=r"loss\(\) returns None for some batches of val.*test_evaluation\.py"):
+        list(Loop(task, experiment(epochs=1), {}).run())
+
+
+def test_training_needs_a_loss() -> None:
+    task = Detector()
+    task.without_loss = ("train",)
+    with pytest.raises(TaskError, match=r"loss\(\) returns None; expected a scalar tensor"):
+        list(Loop(task, experiment(epochs=1), {}).run())
+
+
+def _detect(rank: int, world_size: int) -> dict[str, Any]:
+    """Validate on two samples, of which the last rank has none."""
+    world = World(rank=rank, world_size=world_size)
+    return next(Loop(Bare(val=2), experiment(epochs=1, batch_size=4), {}, RunContext(world=world)).run()).metrics
+
+
+def test_rank_without_a_sample_validates_without_a_loss() -> None:
+    one, other, last = on_ranks(_detect, 3)
+    assert one == other == last
+    assert "val/loss" not in one
