@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.records.metadata import EngineName
+from orchestrator.records.metadata import EngineName, IfExists
 
 _WITHOUT_HOOKS = ("metrics", "parts")
 """Folders of the package `hooks` that hold no hooks."""
@@ -34,6 +34,13 @@ OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocomplet
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05")]
 StorageFlag = Annotated[str, typer.Option(metavar="URL", help="Where the runs are: a folder, or s3://...")]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run; the experiment's name by default.")]
+IfNameExists = Annotated[
+    IfExists,
+    typer.Option(
+        "--if-exists",
+        help="If there is a run of this name: error; number: name this one NAME-2; replace: remove the other.",
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(

@@ -10,13 +10,22 @@ from orchestrator.engines.ray_environment import Resources, find_local_resources
 if TYPE_CHECKING:
     from orchestrator.config.sections.experiment import Experiment
     from orchestrator.config.sections.sweep import Sweep
+    from orchestrator.records.metadata import IfExists
 
 
 def show_plan(
-    experiment: Experiment, storage: str, name: str | None, as_json: bool, address: str | None = None
+    experiment: Experiment,
+    storage: str,
+    name: str | None,
+    as_json: bool,
+    address: str | None = None,
+    if_exists: IfExists = "error",
 ) -> None:
-    """Print the resolved experiment, the order of its hooks, its resources and its folder. Connects to nothing."""
-    plan = make_plan(experiment, storage, name, address)
+    """Print the resolved experiment, the order of its hooks, its resources and its folder.
+
+    Connects to nothing, except to the storage for `if_exists="number"`.
+    """
+    plan = make_plan(experiment, storage, name, address, if_exists)
     if as_json:
         print_json(plan)
         return
@@ -32,12 +41,23 @@ def show_plan(
         echo(f"{label + ':':<15} {text}")
 
 
-def make_plan(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
+def make_plan(
+    experiment: Experiment,
+    storage: str,
+    name: str | None,
+    address: str | None = None,
+    if_exists: IfExists = "error",
+) -> dict[str, Any]:
     from hooks import Plan
     from orchestrator.config.load import to_dict
     from orchestrator.config.resolve import resolve
     from orchestrator.config.sections.experiment import check_run_name
+    from orchestrator.records.new_run import find_free_name
+    from orchestrator.records.run_folder import RunFolder
 
+    run_name = check_run_name(experiment, name)
+    if if_exists == "number":
+        run_name = find_free_name(RunFolder(storage, run_name)).name
     present = None if address else find_local_resources()
     parent = experiment.source.continued_from
     hooks = resolve(experiment.source).hooks
@@ -45,7 +65,7 @@ def make_plan(experiment: Experiment, storage: str, name: str | None, address: s
     if experiment.workers.max_count > 1:
         order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()
     plan: dict[str, Any] = {
-        "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
+        "path": f"{storage.rstrip('/')}/{run_name}",
         "resources": {
             "required": Resources.required_by(experiment.workers).amounts,
             "present": present and present.amounts,

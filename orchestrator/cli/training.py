@@ -32,6 +32,7 @@ def run(
     overrides: options.Overrides = None,
     storage: options.StorageFlag = "runs",
     name: options.Name = None,
+    if_exists: options.IfNameExists = "error",
     address: options.Address = None,
     engine: options.Engine = None,
     local: options.Local = False,
@@ -57,13 +58,13 @@ def run(
     if plan:
         from orchestrator.cli.plan import show_plan
 
-        return show_plan(experiment, storage, name, as_json, address)
+        return show_plan(experiment, storage, name, as_json, address, if_exists)
     from orchestrator.cluster.preflight import preflight
     from orchestrator.runs import driver
 
     skip = in_process or skip_preflight
     with post_mortem(pdb), stdout_to_stderr(), preflight(address, storage, experiment, skip=skip):
-        done = driver.run(experiment, storage, name, engine=engine, local=local, address=address)
+        done = driver.run(experiment, storage, name, engine=engine, local=local, address=address, if_exists=if_exists)
     return finish_run(done, as_json)
 
 
@@ -72,6 +73,7 @@ def sweep(
     overrides: options.Overrides = None,
     storage: options.StorageFlag = "runs",
     name: options.Name = None,
+    if_exists: options.IfNameExists = "error",
     address: options.Address = None,
     local: options.Local = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End the sweep when a trial fails.")] = False,
@@ -88,12 +90,14 @@ def sweep(
     if plan:
         from orchestrator.cli.plan import show_plan
 
-        return show_plan(experiment, storage, name, as_json, address)
+        return show_plan(experiment, storage, name, as_json, address, if_exists)
     from orchestrator.cluster.preflight import preflight
     from orchestrator.sweeps import driver
 
     with stdout_to_stderr(), preflight(address, storage, experiment, skip=local or skip_preflight):
-        done = driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast)
+        done = driver.sweep(
+            experiment, storage, name, local=local, address=address, fail_fast=fail_fast, if_exists=if_exists
+        )
     return finish_sweep(done, as_json)
 
 

@@ -16,6 +16,8 @@ from orchestrator.records.lease import Process
 from orchestrator.storage.stored_data import log_omission, validate
 
 EngineName = Literal["train", "gang", "in-process"]
+IfExists = Literal["error", "number", "replace"]
+"""What a new run does if its name is taken: it is refused, takes a numbered name, or replaces the other run."""
 """Engine of a run; a sweep uses one of the first two."""
 Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
 Mode = Literal["max", "min"]

@@ -68,7 +68,7 @@ def plan_removal(path: str) -> Removal:
     for other in list_run_folders(root):
         with suppress(DamagedFile):
             parent = other.read_metadata().continued_from
-            if parent and _is_within(parent.run, folder) and not other.list_checkpoints():
+            if parent and is_within(parent.run, folder) and not other.list_checkpoints():
                 message = f"{other} continues from {folder}, and has no checkpoint of its own yet"
                 raise UsageError(f"{message}: end or remove that first")
     return Removal(folder, _checkpoints_outside(folder, runs))
@@ -85,12 +85,13 @@ def _status(folder: RunFolder) -> str:
 def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:
     """Return the existing folders of checkpoints outside the run's folder."""
     with suppress(DamagedFile):
-        if _is_within(folder.find_checkpoint_folder().path, folder):
+        if is_within(folder.find_checkpoint_folder().path, folder):
             return []
         stores = [run.find_checkpoint_folder() for run in runs]
-        return [store for store in stores if not _is_within(store.path, folder) and store.exists()]
+        return [store for store in stores if not is_within(store.path, folder) and store.exists()]
     return []
 
 
-def _is_within(path: str, folder: RunFolder) -> bool:
+def is_within(path: str, folder: RunFolder) -> bool:
+    """Return whether a path is that of a run or of one of its files."""
     return f"{path}/".startswith(f"{folder.storage.path}/")

@@ -398,10 +398,7 @@ def check_name_is_free(folder: RunFolder) -> None:
     if folder.exists():
         if _is_untrained(folder):
             return
-        raise UsageError(
-            f"{folder} exists. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start a new run, pass a"
-            " different --name (in Python, name=)."
-        )
+        raise UsageError(_describe_taken_name(folder))
     names = folder.storage.names()
     foreign = [
         name
@@ -411,6 +408,27 @@ def check_name_is_free(folder: RunFolder) -> None:
     if foreign or names == ["experiment.yaml"]:
         content = ", ".join((foreign or names)[:5])
         raise UsageError(f"{folder} exists and is not a run: it contains {content}; pass a different --name")
+
+
+def _describe_taken_name(folder: RunFolder) -> str:
+    """Say what can be done about a run that has the name of a new one."""
+    path = shlex.quote(str(folder))
+    number = "To start a new run, use --if-exists number or another --name"
+    replace_it = "--if-exists replace removes this one first"
+    python = "In Python, if_exists= and name=."
+    try:
+        metadata = folder.read_metadata()
+    except DamagedFile as error:
+        return f"{folder} exists, and {error.file} is damaged: {error.what}\n{number}. {python}"
+    if is_driven(folder.storage):
+        return f"{folder} exists and is running. To follow it: hookyard watch {path}\n{number}. {python}"
+    if metadata.status in COMPLETE:
+        return f"{folder} exists and has {metadata.status}.\n{number}; {replace_it}. {python}"
+    flag = " --failed" if metadata.sweep and metadata.status == "failed" else ""
+    resume = f"To resume it: hookyard resume {path}{flag}"
+    if folder.storage.exists("main.py"):
+        resume = f"To resume it, call resume({str(folder)!r}) in the script or notebook that defines its task"
+    return f"{folder} exists. {resume}\n{number}; {replace_it}. {python}"
 
 
 def _is_untrained(folder: RunFolder) -> bool:

@@ -11,12 +11,12 @@ from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.lease import Lease, Process
-from orchestrator.records.metadata import EngineName
+from orchestrator.records.metadata import EngineName, IfExists
+from orchestrator.records.new_run import taking_name
 from orchestrator.records.run_folder import (
     COMPLETE,
     DEFAULT_STORAGE,
     RunFolder,
-    check_name_is_free,
     create_run,
     errors_before_start,
     now,
@@ -36,11 +36,15 @@ def run(
     engine: EngineName | None = None,
     local: bool = False,
     address: str | None = None,
+    if_exists: IfExists = "error",
 ) -> Run:
     """Run an experiment to its end.
 
     The `engine` is `train` (Ray Train, the default), `gang` (a process for each rank, which starts sooner), or
     `in-process` (a single rank in this process, the same as `local`).
+
+    If there is a run of this name, `if_exists="number"` takes NAME-2, NAME-3 and so on, and `"replace"` removes that
+    run with all its files, unless it is running.
 
     Raises UsageError, before anything starts, if the name is taken or the machine is too small; RunError if the run
     fails. An interrupted run is returned with the status `interrupted`.
@@ -61,9 +65,11 @@ def run(
         "notes": experiment.notes,
         "continued_from": parent and asdict(parent),
     }
-    folder = RunFolder(storage, check_run_name(experiment, name))
-    check_name_is_free(folder)
-    with Lease(folder.storage) as lease:
+    wanted = RunFolder(storage, check_run_name(experiment, name))
+    sources = [Storage(storage).at(parent.run)] if parent else []
+    if init := metadata["init"]:
+        sources.append(Storage(init["path"]))
+    with taking_name(wanted, if_exists, sources) as (folder, lease):
         code = read_main_source(to_dict(experiment))
         folder = create_run(storage, folder.name, to_yaml(experiment), code=code, **metadata)
         drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))

@@ -21,13 +21,13 @@ from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.records.lease import Lease, Process
-from orchestrator.records.metadata import RunMetadata, seconds_at
+from orchestrator.records.metadata import IfExists, RunMetadata, seconds_at
+from orchestrator.records.new_run import taking_name
 from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import (
     COMPLETE,
     DEFAULT_STORAGE,
     RunFolder,
-    check_name_is_free,
     create_run,
     errors_before_start,
     now,
@@ -60,10 +60,11 @@ def sweep(
     local: bool = False,
     address: str | None = None,
     fail_fast: bool = False,
+    if_exists: IfExists = "error",
 ) -> Sweep:
     """Run the trials of a sweep. A failed trial ends it only if `fail_fast` is set.
 
-    With `local` the trials run one after the other in this process, with one rank each.
+    With `local` the trials run one after the other in this process, with one rank each. `if_exists` is as in `run`.
 
     Raises UsageError if the name is taken, an extra is missing, or no trial fits; RunError if the sweep itself failed.
     """
@@ -76,7 +77,7 @@ def sweep(
     address = choose_address(address, local=local)
     Storage(storage).reach()
     _check_requirements(experiment, settings, local, address)
-    describe_initial_weights(experiment)  # raises ConfigError before a trial starts
+    init = describe_initial_weights(experiment)  # raises ConfigError before a trial starts
     metadata = {
         **collect_provenance(experiment.import_paths),
         "source": experiment.source,
@@ -86,9 +87,8 @@ def sweep(
         "fail_fast": fail_fast,
         "sweep": _summarize(settings),
     }
-    folder = RunFolder(storage, check_run_name(experiment, name))
-    check_name_is_free(folder)
-    with Lease(folder.storage) as lease:
+    wanted = RunFolder(storage, check_run_name(experiment, name))
+    with taking_name(wanted, if_exists, [Storage(init["path"])] if init else []) as (folder, lease):
         folder = create_run(
             storage, folder.name, to_yaml(experiment), code=read_main_source(to_dict(experiment)), **metadata
         )

@@ -91,6 +91,23 @@ def test_run_ls_show_and_stats(study: Path) -> None:
         assert call(*arguments).exit_code == 0
 
 
+def test_taken_name_is_refused_numbered_or_replaced(study: Path) -> None:
+    again = ("run", "line.yaml", "--local")
+    assert data(*again)["name"] == "line"
+    refused = call(*again)
+    assert refused.exit_code == 2
+    assert "runs/line exists and has finished.\n" in refused.stderr
+    assert "hookyard resume" not in refused.stderr
+    assert data(*again, "--if-exists", "number", "--plan")["path"] == "runs/line-2"
+    assert data(*again, "--if-exists", "number")["name"] == "line-2"
+    assert data(*again, "--if-exists", "replace")["name"] == "line"
+    assert [entry["name"] for entry in data("ls")] == ["line-2", "line"]
+    swept = ("sweep", "lines.yaml", "--local", "--name", "line")
+    assert data(*swept, "--if-exists", "number")["path"].endswith("runs/line-3")
+    assert data(*swept, "--if-exists", "replace")["path"].endswith("runs/line")
+    assert call(*again, "--if-exists", "overwrite").exit_code == 2
+
+
 @pytest.mark.parametrize("out_dir", ["null", "elsewhere"])
 def test_show_lists_checkpoints_in_any_folder(study: Path, out_dir: str) -> None:
     best = ["hooks.checkpoint.best=val/loss", "hooks.checkpoint.publish=[model]", f"hooks.checkpoint.out_dir={out_dir}"]

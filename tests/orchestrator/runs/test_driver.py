@@ -286,6 +286,26 @@ def test_run_that_trained_keeps_its_name(tmp_path: Path) -> None:
         assert sorted(folder.rglob("*")) == before
 
 
+def test_run_can_take_a_number_or_replace_the_run_of_its_name(tmp_path: Path) -> None:
+    first = run(failing("nowhere"), tmp_path, "again", local=True)
+    second = run(failing("nowhere"), tmp_path, "again", local=True, if_exists="number")
+    assert (second.name, second.status) == ("again-2", "finished")
+    started = first.folder.read_metadata().started
+    replaced = run(failing("nowhere"), tmp_path, "again", local=True, if_exists="replace")
+    assert replaced.name == "again"
+    assert replaced.folder.read_metadata().started > started
+    assert [attempt.number for attempt in replaced.folder.read_attempts()] == [0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "again-2"]
+    for weights in (replaced.path, f"{replaced.path}/checkpoints/epoch-0001/model.pt"):
+        initialized = failing("nowhere", init={"from": str(weights)})
+        with pytest.raises(UsageError, match="cannot be replaced: the new run starts from it"):
+            run(initialized, tmp_path, "again", local=True, if_exists="replace")
+    longer = replaced.continue_from("last", ["epochs=2"])
+    with pytest.raises(UsageError, match="cannot be replaced: the new run starts from it"):
+        run(longer, tmp_path, "again", local=True, if_exists="replace")
+    assert run(longer, tmp_path, "again", local=True, if_exists="number").metrics["epoch"].iloc[-1] == 1
+
+
 def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
     def asked(**choices: Any) -> Any:
         settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": choices}
@@ -300,8 +320,11 @@ def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
     assert list(lost.trials["status"]) == ["failed", "failed"]
     done = sweep(asked(**{"task_args.where": {"grid": ["none"]}}), tmp_path, "swept", local=True)
     assert list(done.trials["status"]) == ["finished"]
+    again = asked(**{"task_args.where": {"grid": ["none", "nowhere"]}})
     with pytest.raises(UsageError, match="exists"):
-        sweep(asked(**{"task_args.where": {"grid": ["none"]}}), tmp_path, "swept", local=True)
+        sweep(again, tmp_path, "swept", local=True)
+    assert sweep(again, tmp_path, "swept", local=True, if_exists="number").name == "swept-2"
+    assert len(sweep(again, tmp_path, "swept", local=True, if_exists="replace").trials) == 2
 
 
 def test_name_is_free_after_a_kill_before_the_first_step(tmp_path: Path) -> None:
