@@ -98,5 +98,5 @@ def average(
     print_table(("snapshot", "step", "std", "factor"), rows)
     echo(f"average of std {std:g} at step {averaged.step}; relative error of its profile: {averaged.error:.2g}")
     echo(f"wrote {file}")
-    checkpoint = shlex.quote(f"{opened.path}@{averaged.checkpoint}")
+    checkpoint = shlex.quote(f"{opened.folder}@{averaged.checkpoint}")
     return echo(f"To evaluate it: hookyard evaluate {checkpoint} init.from={shlex.quote(str(file))}")

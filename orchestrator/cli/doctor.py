@@ -96,9 +96,11 @@ def _diagnose(run: str, as_json: bool) -> None:
     opened = open_run(run)
     diagnosis = diagnose_run(opened.folder, opened.rows(), opened.hook_costs)
     if not as_json:
-        return _print_diagnosis(escape_line(opened.path), escape_data(diagnosis))
+        return _print_diagnosis(escape_line(str(opened.folder)), escape_data(diagnosis))
     signs, findings = diagnosis.figures, diagnosis.findings
-    return print_json({"path": opened.path, "healthy": diagnosis.is_healthy, "signs": signs, "findings": findings})
+    return print_json(
+        {"path": str(opened.folder), "healthy": diagnosis.is_healthy, "signs": signs, "findings": findings}
+    )
 
 
 def _diagnose_sweep(path: str, as_json: bool) -> None:

@@ -162,7 +162,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         [(trial, *map(format_cell, columns, values)) for trial, *values in trials[columns].itertuples(name=None)],
     )
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
-    echo(f"\n{sweep.path}: {summary['status']}, {_count(len(trials), 'trial')}{f': {counts}' if counts else ''}")
+    echo(f"\n{sweep.folder}: {summary['status']}, {_count(len(trials), 'trial')}{f': {counts}' if counts else ''}")
     if summary["driver"]:
         echo(f"driver: {summary['driver']}")
     if shared := summary["shared_training"]:
@@ -230,7 +230,7 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     has_repeats = sweep.repeats > 1 and best is not None
     has_front = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
-        "path": sweep.path,
+        "path": str(sweep.folder),
         "status": (status := sweep.status),
         "driver": sweep.folder.read_metadata().describe_driver(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},

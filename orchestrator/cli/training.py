@@ -173,7 +173,7 @@ def finish_run(done: Run, as_json: bool) -> None:
         print_json(format_briefly(done.folder))
     else:
         show_brief(done.folder)
-        path = shlex.quote(done.path)
+        path = shlex.quote(str(done.folder))
         _print_next(f"hookyard stats {path} --by rank", f"hookyard report {path}")
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
@@ -184,7 +184,7 @@ def finish_sweep(done: Sweep, as_json: bool) -> None:
     from orchestrator.sweeps import driver
 
     show_sweep(done, as_json)
-    _print_next(f"hookyard report {shlex.quote(done.path)}")
+    _print_next(f"hookyard report {shlex.quote(str(done.folder))}")
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if driver.count_failed_trials(done):

@@ -33,7 +33,7 @@ def make_run_page(run: Run, made: str) -> str:
     recorded = {name: how for name, how in columns.items() if name in rows.columns}
     by_rank = rows.aggregate({"rows": "sum(rows)::bigint", **recorded}, ["rank"], table=rows.blocks)
     sections = [
-        render_findings(diagnose_run(run.folder, rows, hook_costs), run.path),
+        render_findings(diagnose_run(run.folder, rows, hook_costs), str(run.folder)),
         render_best_checkpoint(run.folder, run.best),
         render_learning(rows, reports, modes),
         render_spans(rows, reports),
@@ -43,7 +43,9 @@ def make_run_page(run: Run, made: str) -> str:
         render_experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
     tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(by_rank)]
-    return page.make_page(run.name, run.path, page.make_headline(run.name, run.status, metadata, tiles), sections, made)
+    return page.make_page(
+        run.name, str(run.folder), page.make_headline(run.name, run.status, metadata, tiles), sections, made
+    )
 
 
 def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:

@@ -40,7 +40,7 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
     reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
     sections = [
         *([render_configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
-        render_trials(ordered, objectives, sweep.path),
+        render_trials(ordered, objectives, str(sweep.folder)),
         render_best_checkpoint(sweep.folder, sweep.trial(best).best if best else None, best),
         render_coordinates(ordered, objectives, best),
         render_importance(ordered, objectives, sweep.aggregate),
@@ -57,7 +57,7 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
         *make_cost_tiles(ordered),
     ]
     return page.make_page(
-        sweep.name, sweep.path, page.make_headline(sweep.name, sweep.status, metadata, tiles), sections, made
+        sweep.name, str(sweep.folder), page.make_headline(sweep.name, sweep.status, metadata, tiles), sections, made
     )
 
 

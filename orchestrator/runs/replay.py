@@ -183,9 +183,9 @@ def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, 
         return attempts_with_rank[-1]
     ranks = max((attempt.world_size for attempt in attempts), default=1)
     if rank >= ranks:
-        raise UsageError(f"{run.path} has no rank {rank}; it had {ranks} rank{'s' * (ranks > 1)}, counted from 0")
+        raise UsageError(f"{run.folder} has no rank {rank}; it had {ranks} rank{'s' * (ranks > 1)}, counted from 0")
     known = f"the last is {last}" if last else "none was recorded"
-    raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {known}")
+    raise UsageError(f"{run.folder} has no training row of iteration {iteration} on rank {rank}; {known}")
 
 
 def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:

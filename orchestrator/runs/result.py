@@ -44,9 +44,9 @@ class Result:
         return self.folder.name
 
     @property
-    def path(self) -> str:
-        """Path or URL, without credentials."""
-        return str(self.folder)
+    def path(self) -> Path | str:
+        """Folder of its files: a Path, or a URL without credentials on an object store."""
+        return self.folder.storage.local or str(self.folder)
 
     @property
     def status(self) -> str:
@@ -73,7 +73,7 @@ class Run(Result):
             if name in ("epoch", "step") or ("/" in name and not name.endswith(COSTS))
         ]
         best = f"best {self.best}" if self.best else None
-        return render_result(self.path, self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS))
+        return render_result(str(self.folder), self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS))
 
     @property
     def error(self) -> str | None:
@@ -188,7 +188,7 @@ class Run(Result):
         ranks = max((attempt.world_size for attempt in attempts), default=0)
         if rank is not None and rank >= ranks:
             raise UsageError(
-                f"{self.path} has no rank {rank}; it had {ranks} rank{'s' if ranks != 1 else ''}, counted from 0"
+                f"{self.folder} has no rank {rank}; it had {ranks} rank{'s' if ranks != 1 else ''}, counted from 0"
             )
         recorded = list_columns(self._compact(), attempts)
         value_columns = [name for name in ("loss", "samples", "batch_size") if name in recorded]

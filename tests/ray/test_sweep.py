@@ -57,7 +57,7 @@ def test_trials_of_two_ranks_reuse_their_processes(ray_cluster: Any, outside: Pa
     assert trials["status"].tolist() == ["finished"] * 3
     assert (trials["step_s"] > 0).all()
     assert (trials["process_peak_rss_bytes"] > 0).all()
-    assert done.best.path == open_sweep("runs/shifts").best.path == str(outside / "runs/shifts/trials/trial-0001")
+    assert done.best.path == open_sweep("runs/shifts").best.path == outside / "runs/shifts/trials/trial-0001"
 
     stats = done.stats
     # 15 training and 9 val iterations on each of 2 ranks in each of 3 trials.

@@ -65,14 +65,14 @@ class Sweep(Result):
 
         trials = self.trials
         if trials.empty:
-            return render_result(self.path, self.status, ["no trial has begun yet"], None)
+            return render_result(str(self.folder), self.status, ["no trial has begun yet"], None)
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         others = len(trials) - _SHOWN_TRIALS
         shown = {"status", *dict(self.objectives)}
         columns = [name for name in map(str, trials) if name in shown or name.startswith(CONFIG)]
         best = sort_best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
         more = f"and {others} more trials" if others > 0 else None
-        return render_result(self.path, self.status, [counts, more], best)
+        return render_result(str(self.folder), self.status, [counts, more], best)
 
     @property
     def runs(self) -> list[Run]:
@@ -88,7 +88,7 @@ class Sweep(Result):
         if "/" in name or not folder.exists():
             names = [folder.name for folder in list_trial_folders(self.folder)]
             existing = f"it has {names[0]} to {names[-1]}, and best" if names else "it has none yet"
-            raise UsageError(f"{self.path} has no trial '{name}'; {existing}")
+            raise UsageError(f"{self.folder} has no trial '{name}'; {existing}")
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:
@@ -101,7 +101,7 @@ class Sweep(Result):
 
         run = self.trial(trial)
         if run.config["sweep"] is not None:
-            raise UsageError(f"{run.path} never was an experiment: {run.error}")
+            raise UsageError(f"{run.folder} never was an experiment: {run.error}")
         source = run.folder.read_source().with_values({"name": f"{self.name}-{run.name}"})
         if exploits := trace_lineage(History(self.folder).read(), run.name):
             changes = [
@@ -135,7 +135,8 @@ class Sweep(Result):
         """
         if self.repeats == 1:
             raise UsageError(
-                f"{self.path} has one trial of each configuration; use `trials`, or set sweep.repeats for several seeds"
+                f"{self.folder} has one trial of each configuration; use `trials`, or set sweep.repeats for several"
+                " seeds"
             )
         return make_configurations_table(self.trials, *self.objective, self.aggregate)
 
@@ -154,7 +155,7 @@ class Sweep(Result):
             "status": record.status,
             "leader": record.leader,
             **({} if record.configuration is None else {"configuration": record.configuration}),
-            **{f"config/{path}": _format_cell(value) for path, value in record.values.items()},
+            **_make_value_cells(record),
             metric: record.best.get(metric),
             **{path: value for path, value in record.best.items() if "/" in path},
             **{f"last/{path}": value for path, value in record.last.items() if "/" in path},
@@ -167,6 +168,27 @@ class Sweep(Result):
             "stopped": "; ".join(record.stopped) or None,
             "error": record.error,
         }
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per valid report of any trial: the trial, its values (`config/...`), then the columns of
+        `Run.metrics`. Leaves out damaged trials with a warning."""
+        tables = self.folder.storage.map(self._read_reports, self.records().items())
+        tables = [table for table in tables if not table.empty]
+        if not tables:
+            return pd.DataFrame(columns=["trial"])
+        joined = pd.concat(tables, ignore_index=True).astype({"trial": "category"})
+        values = [name for name in joined if str(name).startswith(CONFIG)]
+        return joined[["trial", *values, *joined.columns.drop(["trial", *values])]]
+
+    def _read_reports(self, record_by_name: tuple[str, TrialRecord | DamagedFile]) -> pd.DataFrame:
+        """Return the reports of a trial with its name and values; an empty table if it is damaged."""
+        name, record = record_by_name
+        if isinstance(record, DamagedFile):
+            warn_once(f"{name} is left out: {record}")
+            return pd.DataFrame()
+        metrics = self.trial(name).metrics
+        return metrics.assign(trial=name, **_make_value_cells(record))
 
     @property
     def stats(self) -> pd.DataFrame:
@@ -225,7 +247,7 @@ class Sweep(Result):
         metric, _ = self.objective
         trials = sort_best_first(self.trials, dict(self.objectives), self.aggregate)
         if select_candidates(trials, metric).empty:
-            raise UsageError(f"{self.path} has no best trial: {explain_no_best(trials, metric)}")
+            raise UsageError(f"{self.folder} has no best trial: {explain_no_best(trials, metric)}")
         return self.trial(str(trials.index[0]))
 
     def load(self, label: str = "best") -> nn.Module:
@@ -271,7 +293,7 @@ class Sweep(Result):
         if len(units) < MIN_TRIALS:
             kind = "trials" if self.repeats == 1 else "configurations"
             raise UsageError(
-                f"{len(units)} {kind} of {self.path} have {metric}; parameter importance needs {MIN_TRIALS}"
+                f"{len(units)} {kind} of {self.folder} have {metric}; parameter importance needs {MIN_TRIALS}"
             )
         return make_importance_table(units, metric)
 
@@ -314,6 +336,11 @@ def _get_shared_speed(leader: TrialRecord | DamagedFile | None) -> dict[str, flo
     """Return the speed of a shared training run. Its time is only in the leader's row, so that sums are correct."""
     usage = leader.usage if isinstance(leader, TrialRecord) else {}
     return {name: usage[name] for name in ("step_s", "data_wait_share", "samples_per_s") if name in usage}
+
+
+def _make_value_cells(record: TrialRecord) -> dict[str, Any]:
+    """Return a trial's values as table cells by column."""
+    return {f"{CONFIG}{path}": _format_cell(value) for path, value in record.values.items()}
 
 
 def _format_cell(value: Any) -> Any:

@@ -42,7 +42,7 @@ def test_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> None:
 
 
 def test_printed_code_and_command_work_as_they_are(done: Run, tmp_path: Path) -> None:
-    use = json.loads(answer("show", done.path, "--json"))["use"]
+    use = json.loads(answer("show", str(done.path), "--json"))["use"]
     typed: dict[str, Any] = {}
     exec(use["python"], typed)
     for name, weight in done.weights("best").items():
@@ -56,7 +56,9 @@ def test_printed_code_and_command_work_as_they_are(done: Run, tmp_path: Path) ->
 
 def test_printed_command_doubles_a_schedule_as_long_as_the_run(tmp_path: Path) -> None:
     done = run(described(scheduler={"type": "CosineAnnealingLR", "T_max": 2, "eta_min": 2}), tmp_path, local=True)
-    assert json.loads(answer("show", done.path, "--json"))["use"]["command"].endswith(" epochs=4 scheduler.T_max=4")
+    assert json.loads(answer("show", str(done.path), "--json"))["use"]["command"].endswith(
+        " epochs=4 scheduler.T_max=4"
+    )
 
 
 def test_best_without_a_checkpoint_names_the_best_stored_one(tmp_path: Path) -> None:
@@ -75,26 +77,26 @@ def test_best_without_a_checkpoint_names_the_best_stored_one(tmp_path: Path) -> 
 def test_last_checkpoint_is_offered_without_validation(tmp_path: Path) -> None:
     done = run(described(epochs=1, validate_every=0), tmp_path, local=True)
     assert done.best is None
-    known = json.loads(answer("show", done.path, "--json"))
+    known = json.loads(answer("show", str(done.path), "--json"))
     assert known["best"] is None
     assert "@last epochs=2" in known["use"]["command"]
     assert 'load("last")' in known["use"]["python"]
-    assert "best" not in answer("show", done.path)
+    assert "best" not in answer("show", str(done.path))
 
 
 def test_sweep_offers_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
     best = vars(outcome.best.best)
     (listed,) = json.loads(answer("ls", "--storage", str(tmp_path), "--json"))
     assert listed["best"] == {"trial": outcome.best.name, **best}
-    known = json.loads(answer("show", outcome.path, "--json"))
+    known = json.loads(answer("show", str(outcome.path), "--json"))
     assert (known["reached"], best["value"]) == (best, known["value"])
     typed: dict[str, Any] = {}
     exec(known["use"]["python"], typed)
     for name, weight in outcome.best.weights("best").items():
         assert torch.equal(typed["model"].state_dict()[name], weight)
     plan = json.loads(answer(*shlex.split(known["use"]["command"])[1:], "--plan", "--json"))
-    assert plan["continued_from"]["run"] == outcome.best.path
-    assert all(words in answer("show", outcome.path) for words in known["use"].values())
+    assert plan["continued_from"]["run"] == str(outcome.best.path)
+    assert all(words in answer("show", str(outcome.path)) for words in known["use"].values())
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_hook_and_readers_agree_on_the_best(
     assert done.checkpoint("best").name == best.checkpoint
     assert done.folder.read_metadata().best == vars(best)
     assert done.modes[metric] == mode
-    assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", done.path)
+    assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", str(done.path))
     shutil.rmtree(Path(done.path, "checkpoints"))
     Path(done.path, "checkpoints").mkdir()
     again = done.best
@@ -197,9 +199,9 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
     epochs = {"after": 1, "at_once": 0}
     for done in (after, at_once):
         words = f"train/loss is NaN since epoch {epochs[done.name]}"
-        assert f"diverged: {words}\n" in answer("show", done.path)
-        assert "It is unknown" not in answer("show", done.path)
-        known = json.loads(answer("show", done.path, "--json"))
+        assert f"diverged: {words}\n" in answer("show", str(done.path))
+        assert "It is unknown" not in answer("show", str(done.path))
+        known = json.loads(answer("show", str(done.path), "--json"))
         assert known["diverged"] == words
         assert (known["use"] is None) == (done is at_once)
         assert words in answer("ls", "--storage", str(tmp_path))

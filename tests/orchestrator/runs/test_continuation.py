@@ -58,7 +58,7 @@ def test_continuation_records_its_parent(first: Run, tmp_path: Path) -> None:
     assert longer.name == f"first-from-{name}"
     manifest = (Path(first.path) / "checkpoints" / name / "manifest.json").read_bytes()
     came_from = json.loads((Path(longer.path) / "run.json").read_text())["continued_from"]
-    assert (came_from["run"], came_from["checkpoint"]) == (first.path, name)
+    assert (came_from["run"], came_from["checkpoint"]) == (str(first.path), name)
     assert came_from["sha256"] == hashlib.sha256(manifest).hexdigest()
     assert longer.config["optimizer"]["lr"] == 0.05
     assert longer.stats["lr"].max() <= 0.05

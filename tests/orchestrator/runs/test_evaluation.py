@@ -217,7 +217,7 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
     report = json.loads(invoke("evaluate", f"{copy.path}@epoch-0001", "--json"))
     assert (report["path"], report["status"]) == (f"{copy.path}/evaluations/epoch-0001-val", "finished")
     assert f"evaluates: {copy.path}, checkpoint epoch-0001" in invoke("show", report["path"])
-    files = json.loads(invoke("doctor", copy.path, "--files", "--json"))["files"]
+    files = json.loads(invoke("doctor", str(copy.path), "--files", "--json"))["files"]
     assert {file["file"]: file["status"] for file in files}["evaluations/epoch-0001-val/run.json"] == "intact"
     evaluation = RunFolder(report["path"])
     evaluation.update(status="running", host="elsewhere")
@@ -232,12 +232,12 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not fit this experiment"):
         copy.evaluate("last", overrides=["task_args.batch_norm=false"])
     assert open_run(f"{copy.path}/evaluations/epoch-0002-val").status == "failed"
-    invoke("rm", copy.path, "--yes")
+    invoke("rm", str(copy.path), "--yes")
     assert not (tmp_path / "copy").exists()
 
 
 def test_sweep_path_means_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["evaluate", outcome.path, "--json"])
+    result = CliRunner().invoke(app, ["evaluate", str(outcome.path), "--json"])
     made = json.loads(result.stdout)
     assert made["path"] == f"{outcome.best.path}/evaluations/epoch-0001-val"
     assert open_run(made["path"]).folder.read_metadata().engine == "in-process"  # as the sweep's

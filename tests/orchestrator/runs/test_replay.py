@@ -61,7 +61,7 @@ def test_replay_of_one_rank_is_equal_and_writes_nothing(tmp_path: Path) -> None:
     anew = replay(done, 5)
     assert (anew.checkpoint, anew.is_identical, anew.losses["iteration"].tolist()) == (None, True, [1, 2, 3, 4, 5])
     assert files(done.path) == before
-    told = CliRunner().invoke(app, ["replay", done.path, "--iteration", "13"])
+    told = CliRunner().invoke(app, ["replay", str(done.path), "--iteration", "13"])
     assert "with 1 thread: the losses of iterations 12 to 13 are bit-for-bit equal" in told.stdout
     with pytest.raises(UsageError, match="no training row of iteration 99 on rank 0; the last is 14"):
         replay(done, 99)

@@ -18,10 +18,20 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(described(hooks=HOOKS), tmp_path_factory.mktemp("runs"), local=True)
 
 
+def test_path_is_a_path_here_and_a_url_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    create_run("runs", "new", "hooks: {}\n")
+    opened = open_run("runs/new")
+    monkeypatch.chdir("/")
+    assert opened.path == tmp_path / "runs/new"
+    assert isinstance(opened.path, Path)
+    assert Run(create_run("memory://paths", "new", "hooks: {}\n")).path == "memory://paths/new"
+
+
 def test_open_run_has_all_of_a_run(done: Run) -> None:
     again = open_run(done.path)
     assert (again.name, again.path, again.status, again.error) == ("points", done.path, "finished", None)
-    assert repr(again) == f"Run({done.path!r}, status='finished')"
+    assert repr(again) == f"Run({str(done.path)!r}, status='finished')"
     pd.testing.assert_frame_equal(again.stats, done.stats)
     pd.testing.assert_frame_equal(again.metrics, done.metrics)
     pd.testing.assert_frame_equal(again.hook_costs, done.hook_costs)

@@ -125,17 +125,17 @@ def test_run_survives_an_outage_of_its_store(
     pd.testing.assert_frame_equal(there.stats[columns], here.stats[columns])
     assert there.metrics["val/loss"].tolist() == here.metrics["val/loss"].tolist()
     assert str(there.checkpoint("best")).removeprefix(there.path) == str(here.checkpoint("best")).removeprefix(
-        here.path
+        str(here.path)
     )
     at_home = {path.relative_to(here.path).as_posix() for path in Path(here.path).rglob("*") if path.is_file()}
     assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= {*there.folder.storage.tree()}
 
-    assert [row["rows"] for row in invoke("stats", there.path, "--by", "rank")] == [16]
-    assert invoke("show", there.path)["checkpoints"] == ["epoch-0001", "epoch-0002"]
+    assert [row["rows"] for row in invoke("stats", str(there.path), "--by", "rank")] == [16]
+    assert invoke("show", str(there.path))["checkpoints"] == ["epoch-0001", "epoch-0002"]
     assert [entry["path"] for entry in invoke("ls", "--storage", f"{bucket}/one")] == [there.path]
-    assert invoke("doctor", there.path)["signs"]["ranks"] == 1
-    assert invoke("watch", there.path)["status"] == "finished"
-    assert CliRunner().invoke(app, ["report", there.path]).exit_code == 0
+    assert invoke("doctor", str(there.path))["signs"]["ranks"] == 1
+    assert invoke("watch", str(there.path))["status"] == "finished"
+    assert CliRunner().invoke(app, ["report", str(there.path)]).exit_code == 0
     assert there.folder.storage.read("report.html").lower().startswith(b"<!doctype html>")
 
 

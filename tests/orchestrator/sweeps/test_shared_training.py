@@ -221,7 +221,7 @@ def test_scheduler_stops_single_followers(tmp_path: Path) -> None:
     rows = shared.load_stats(columns=["step_s"], where="phase = 'train'").groupby("trial", observed=True)["step_s"]
     groups = rows.size().groupby(shared.trials["leader"])
     saved = sum(rows.mean()[leader] * (sizes.sum() - sizes.max()) for leader, sizes in groups)
-    shown = json.loads(CliRunner().invoke(app, ["show", shared.path, "--json"]).stdout)["shared_training"]
+    shown = json.loads(CliRunner().invoke(app, ["show", str(shared.path), "--json"]).stdout)["shared_training"]
     assert shown == {"followers": 4, "trials": 6, "saved_s": pytest.approx(saved)}
 
 

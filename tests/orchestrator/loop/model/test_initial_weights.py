@@ -183,7 +183,7 @@ def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
     second = run(later, storage=tmp_path, local=True)
     store = CheckpointStore(Storage(first.path) / "checkpoints")
     fingerprint = store.compute_fingerprint("epoch-0001")
-    assert second.folder.read_metadata().init == InitialWeights(first.path, "epoch-0001", "ema/model", fingerprint)
+    assert second.folder.read_metadata().init == InitialWeights(str(first.path), "epoch-0001", "ema/model", fingerprint)
     assert (
         f"initialized from {first.path}, checkpoint epoch-0001 (ema/model): loaded 4 of the model's 4 tensors"
         in (tmp_path / "later/log.txt").read_text()

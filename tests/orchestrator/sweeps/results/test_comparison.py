@@ -134,13 +134,13 @@ def test_few_trials_have_no_finding(tmp_path: Path) -> None:
 
 
 def test_sweeps_on_the_command_line(sweeps: list[Sweep]) -> None:
-    paths = [sweep.path for sweep in sweeps]
+    paths = [str(sweep.path) for sweep in sweeps]
     printed = CliRunner().invoke(app, ["compare", *paths]).stdout
     assert printed.startswith("first (8 finished), close (8 finished), far (8 finished)\n")
     assert "+0.01 in 8 trials, more" in printed
     plain = json.loads(CliRunner().invoke(app, ["compare", *paths, "--json"]).stdout)
     assert plain["chosen"]["hooks.ema.decay"] == [0.8] * 3
-    mixed = CliRunner().invoke(app, ["compare", paths[0], sweeps[0].runs[0].path])
+    mixed = CliRunner().invoke(app, ["compare", paths[0], str(sweeps[0].runs[0].path)])
     assert mixed.exit_code == 2
     assert "is a sweep" in mixed.stderr
     assert "is a run" in mixed.stderr

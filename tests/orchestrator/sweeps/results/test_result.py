@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -44,7 +45,7 @@ def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
 def test_a_sweep_can_be_opened_again(outcome: Sweep) -> None:
     again = open_sweep(outcome.path)
     assert (again.name, again.status, again.objective) == ("points", "finished", ("val/accuracy", "max"))
-    assert repr(again) == f"Sweep({outcome.path!r}, status='finished')"
+    assert repr(again) == f"Sweep({str(outcome.path)!r}, status='finished')"
     assert again.trials["val/accuracy"].tolist() == outcome.trials["val/accuracy"].tolist()
     assert again.best.path == outcome.best.path
     assert "2 finished" in again._repr_html_()
@@ -64,6 +65,31 @@ def test_the_table_of_trials_has_the_cost_of_each(outcome: Sweep) -> None:
         assert trial["data_wait_share"] == pytest.approx(training["data_wait_s"].sum() / training["step_s"].sum())
         assert trial["samples_per_s"] == pytest.approx(2 * 52 / training["step_s"].sum())
         assert (trial["ranks"], trial["reports"]) == (1, 2)
+
+
+def test_metrics_are_the_reports_of_all_trials_with_their_values(outcome: Sweep) -> None:
+    metrics = outcome.metrics
+    assert list(metrics.columns[:2]) == ["trial", "config/optimizer.lr"]
+    assert metrics.groupby("trial", observed=True)["config/optimizer.lr"].unique().explode().to_dict() == {
+        "trial-0000": 0.01,
+        "trial-0001": 0.2,
+    }
+    for trial in outcome.runs:
+        own = metrics[metrics["trial"] == trial.name].drop(columns=["trial", "config/optimizer.lr"])
+        pd.testing.assert_frame_equal(own.reset_index(drop=True), trial.metrics)
+
+
+def test_metrics_of_trials_with_different_reports_share_a_table(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", one=[0.5, 0.75], two=[], three=[0.25])
+    made.trial("three").folder.update(values={"optimizer.lr": 0.1, "hooks.ema": None})
+    made.trial("two").folder.storage.write("run.json", "{")
+    metrics = made.metrics
+    assert list(metrics["trial"]) == ["one", "one", "three"]
+    assert metrics["val/accuracy"].tolist() == [0.5, 0.75, 0.25]
+    assert metrics["config/hooks.ema"].tolist() == ['{"decay": 0.5}'] * 2 + ["null"]
+    assert metrics["config/optimizer.lr"].dropna().tolist() == [0.1]
+    (tmp_path / "empty").mkdir()
+    assert list(crafted(tmp_path / "empty", "max").metrics) == ["trial"]
 
 
 def test_the_stats_of_all_trials_have_the_trial_first(outcome: Sweep) -> None:
@@ -99,7 +125,7 @@ def test_rows_are_read_by_trial_column_and_condition(outcome: Sweep) -> None:
     assert (len(some), len(outcome.load_stats(trials=[]))) == (7, 0)
     assert len(outcome.load_stats(["trial-0000", 1])) == len(stats)
     arguments = ["--by", "row", "--columns", "trial,loss", "--where", "phase == 'train'", "--json"]
-    rows = json.loads(CliRunner().invoke(app, ["stats", outcome.path, *arguments]).stdout)
+    rows = json.loads(CliRunner().invoke(app, ["stats", str(outcome.path), *arguments]).stdout)
     assert [row["loss"] for row in rows] == pytest.approx(stats.query("phase == 'train'")["loss"].tolist())
 
 
@@ -174,7 +200,7 @@ def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
     assert made.best.name == "a"
     assert [*made.pareto().index] == ["a"]
     assert LiveSweep(made.folder).read_view().best == "a"
-    shown = CliRunner().invoke(app, ["show", made.path, "--json"])
+    shown = CliRunner().invoke(app, ["show", str(made.path), "--json"])
     assert json.loads(shown.stdout)["best"].endswith("trials/a")
     assert 'href="#a"' in make_sweep_page(made, "now")
 
@@ -190,7 +216,7 @@ def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
     assert made.pareto().empty
     assert LiveSweep(made.folder).read_view().best is None
     assert compare_sweeps([made, made])["chosen"]["best trial"] == [None, None]
-    shown = CliRunner().invoke(app, ["show", made.path]).stdout
+    shown = CliRunner().invoke(app, ["show", str(made.path)]).stdout
     assert "no best trial: each trial that reported val/accuracy failed" in shown
     assert "There is no best checkpoint" in make_sweep_page(made, "now")
 
@@ -236,7 +262,7 @@ def test_trials_can_be_compared_by_a_statistic_of_their_rows(tmp_path: Path) -> 
 
 
 def test_a_trial_is_a_run_and_an_experiment_by_number_and_name(outcome: Sweep) -> None:
-    assert outcome.trial(1).path == outcome.trial("trial-0001").path == f"{outcome.path}/trials/trial-0001"
+    assert outcome.trial(1).path == outcome.trial("trial-0001").path == Path(outcome.path, "trials/trial-0001")
     with pytest.raises(UsageError, match="has no trial 'trial-0007'"):
         outcome.trial(7)
     experiment = outcome.experiment(1)
@@ -280,7 +306,7 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
     outcome = crafted(tmp_path, "min", **tied)
     for trial in outcome.runs:
         trial.folder.end("finished")
-    shown = CliRunner().invoke(app, ["show", outcome.path]).stdout.splitlines()
+    shown = CliRunner().invoke(app, ["show", str(outcome.path)]).stdout.splitlines()
     first = {
         outcome.best.name,
         shown[1].split()[0],
@@ -305,7 +331,7 @@ def test_the_best_configuration_has_the_best_mean_or_lower_bound_everywhere(
     assert [*table.get("lower_bound", ())] == pytest.approx([0.6, 0.5] if aggregate == "lower_bound" else [])
     live = LiveSweep(made.folder).read_view()
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
-    shown = json.loads(CliRunner().invoke(app, ["show", made.path, "--json"]).stdout)
+    shown = json.loads(CliRunner().invoke(app, ["show", str(made.path), "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
     assert f"then by {aggregate}" in make_sweep_page(made, "now")
     compared = compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"]
