@@ -28,6 +28,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment, make_session
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
+from orchestrator.terminal.child_signals import for_children
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 _ATTEMPT_TIMEOUT = timedelta(days=20)
@@ -131,6 +132,7 @@ class RankActor(GangRank):
         super().__init__(rank, workers)
         signal.signal(signal.SIGTERM, self._warn)
 
+    @for_children
     def _warn(self, number: int, frame: FrameType | None) -> None:
         self.is_warned = True
 

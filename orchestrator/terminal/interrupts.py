@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, Self
 
 from orchestrator.errors import RunError
+from orchestrator.terminal.child_signals import for_children
 from orchestrator.terminal.display import print_line
 from orchestrator.terminal.notebook import is_notebook
 
@@ -74,6 +75,7 @@ class Interrupts:
                 self._handle_interrupt()
         os.close(read)
 
+    @for_children
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._failure:
             raise RunError(self._failure)

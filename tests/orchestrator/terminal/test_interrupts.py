@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import psutil
 import pytest
@@ -92,6 +93,67 @@ def test_second_signal_kills_child_processes_even_during_a_c_call() -> None:
     assert before.is_running()
     before.kill()
     assert psutil.wait_procs([started], timeout=10)[1] == []
+
+
+FORKS = """
+import multiprocessing, signal
+from torch.utils.data import DataLoader
+from orchestrator.terminal.interrupts import Interrupts
+
+class Rows(list):
+    def __getitem__(self, index):
+        return index, signal.set_wakeup_fd(-1)
+
+with Interrupts("") as interrupts:
+    context = multiprocessing.get_context("fork")
+    batches = iter(DataLoader(Rows(range(40)), 2, num_workers=2, multiprocessing_context=context))
+    next(batches)
+    processes = multiprocessing.active_children()
+    print(flush=True)
+    input()
+    indices, wakeups = zip(*batches)
+    print(sum(map(len, indices)), {int(fd) for pair in wakeups for fd in pair}, interrupts.requested, interrupts._count)
+    for process in processes:
+        process.terminate()
+        process.join()
+    print(len(processes), [process.exitcode for process in processes])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_the_process_group_leaves_the_processes_of_a_loader_at_work(number: signal.Signals) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    driver: Any = subprocess.Popen([sys.executable, "-c", FORKS], text=True, start_new_session=True, **pipes)
+    driver.stdout.readline()
+    os.killpg(driver.pid, number)
+    said, errors = driver.communicate("\n", timeout=60)
+    assert said.splitlines() == ["38 {-1} True 1", "2 [0, 0]"], errors
+
+
+CHILD = """
+import multiprocessing, os, signal
+from orchestrator.terminal.interrupts import Interrupts
+
+def wait(ready):
+    ready.send(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    signal.pause()
+
+with Interrupts(""):
+    pass
+context = multiprocessing.get_context("fork")
+ours, theirs = context.Pipe()
+process = context.Process(target=wait, args=(theirs,))
+process.start()
+print(ours.recv())
+os.kill(process.pid, signal.SIGTERM)
+process.join()
+print(process.exitcode)
+"""
+
+
+def test_children_started_after_the_block_keep_their_signals() -> None:
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["set()", "-15"], done.stderr
 
 
 def test_failure_is_raised_in_the_waiting_main_thread() -> None:

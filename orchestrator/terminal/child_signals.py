@@ -1,0 +1,65 @@
+"""Signals of child processes: a process that handles SIGINT and SIGTERM handles them for its children, too.
+
+Terminals, `timeout`, systemd and Slurm signal all processes of a job. The processes of a loader must then go on, until
+their parent has saved a checkpoint. This applies to all processes that `multiprocessing` forks while a `@for_children`
+method handles SIGTERM.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.util import register_after_fork
+from types import FrameType
+from typing import TypeVar
+
+H = TypeVar("H", bound=Callable[..., None])
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_thread = threading.local()
+
+
+def for_children(handler: H) -> H:
+    """Mark a handler of signals, which then reach only this process and not its children."""
+    handler.is_for_children = True  # type: ignore[attr-defined]
+    return handler
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing. A child that executes another program resets this handler, unlike `SIG_IGN`."""
+
+
+def _hold_signals() -> None:
+    _thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _thread.mask)
+
+
+def _release_signals_in_child() -> None:
+    if getattr(signal.getsignal(signal.SIGTERM), "is_for_children", False):
+        signal.set_wakeup_fd(-1)  # the parent reads it
+        for number in _SIGNALS:
+            signal.signal(number, _ignore)
+    _release_signals()
+
+
+def _end_only_with_parent(module: object) -> None:
+    """Ignore SIGTERM unless the parent sends it, as `Process.terminate` does. Runs in a child of `multiprocessing`."""
+    if signal.getsignal(signal.SIGTERM) is _ignore and hasattr(signal, "sigwaitinfo"):  # macOS does not tell the sender
+        # The processes of torch's loaders handle SIGTERM in C, so it must be blocked, and a thread waits for it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        threading.Thread(target=_wait_for_parent, args=(os.getppid(),), name="signals", daemon=True).start()
+
+
+def _wait_for_parent(parent: int) -> None:
+    """Exit at a SIGTERM of the parent, or at anyone's once the parent has died."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent and os.getppid() == parent:
+        pass
+    os._exit(0)
+
+
+os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_release_signals_in_child)
+register_after_fork(sys.modules[__name__], _end_only_with_parent)
