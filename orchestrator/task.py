@@ -58,7 +58,10 @@ class Task(ABC):
     @abstractmethod
     def data(self) -> Mapping[str, Dataset[Any] | Iterable[Any]]:
         """Return the datasets: `train`, and `val` and `test` if any. Each is map-style, iterable, or a loader with
-        `state_dict` and `load_state_dict`. The loop calls it again for a hook that reads a stream of its own."""
+        `state_dict` and `load_state_dict`. The loop calls it again for a hook that reads a stream of its own.
+
+        Before each call, on each rank, all generators are seeded with the experiment's `seed`, which
+        `torch.initial_seed()` returns. So a random split is the same everywhere, and after a resume."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that this rank's task carries from batch to batch, such as a recurrent hidden state. It is

@@ -12,6 +12,7 @@ from orchestrator.config.components import NAME, NAME_RULE
 from orchestrator.config.python.imports import call_for_mapping, catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
 
 PHASES_OF_DATA = "a mapping of train, and optionally val and test, to their datasets"
@@ -36,7 +37,8 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
     problems: list[Problem] = []
     if has_custom_loop(type(task)):
         return problems
-    datasets = collect_problems(problems, call_for_mapping, task.data, PHASES_OF_DATA)
+    with seeded(experiment.seed):
+        datasets = collect_problems(problems, call_for_mapping, task.data, PHASES_OF_DATA)
     if datasets is None:
         return problems
     collect_problems(problems, check_phases, task, datasets)

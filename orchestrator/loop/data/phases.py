@@ -16,6 +16,7 @@ from orchestrator.loop.data.stream import Stream, is_loader
 from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.step.transfer import to_device
 from orchestrator.loop.world import World
+from orchestrator.randomness import seeded
 from orchestrator.task import Task
 
 DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
@@ -44,7 +45,8 @@ class Data:
                 return Indexed(task, dataset, phase, experiment, world, generator)
 
             def build_again() -> Any:
-                return data_of(task, experiment, World(device=world.device))[phase]
+                with seeded(experiment.seed):
+                    return data_of(task, experiment, World(device=world.device))[phase]
 
             return Stream(task, dataset, phase, experiment, world, generator, build_again)
 
