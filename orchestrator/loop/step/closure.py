@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import collectives
 from orchestrator.loop.model.strategy import check_gradients_synced
-from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
+from orchestrator.loop.step.iterations import IterationRunner, make_clear_gradients
 from orchestrator.loop.step.task_errors import check_loss_terms
 
 
@@ -59,7 +59,7 @@ class ClosureRunner(IterationRunner):
         self._evaluations += 1
         self._clear()
         if self._evaluations == 1:
-            self._timestamps = self._evaluate_first()
+            self._evaluate_first()
             loss = cast(Tensor, state.loss)
         else:
             loss = self._compute_loss(state.forward(state.model, state.batch), state.batch)
@@ -70,8 +70,8 @@ class ClosureRunner(IterationRunner):
             collectives.average([loss := loss.detach().clone()])
         return loss
 
-    def _evaluate_first(self) -> Timestamps:
-        """Evaluate the loss and fire the events. Return its timestamps until the optimizer continues."""
+    def _evaluate_first(self) -> None:
+        """Evaluate the loss and fire the events. Keep its timestamps until the optimizer continues, or is skipped."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         forward_times = self._forward()
         cast(Tensor, state.loss).backward()
@@ -85,7 +85,7 @@ class ClosureRunner(IterationRunner):
         t_gradients = mark()
         if calls["on_gradients"]:
             fire("on_gradients", state)
+        self._timestamps = *forward_times, t_local_backward, t_backward, t_gradients, t_gradients, mark()
         if state.skip_reasons:
             state.skip_reasons.clear()
             raise _StepSkipped
-        return *forward_times, t_local_backward, t_backward, t_gradients, t_gradients, mark()

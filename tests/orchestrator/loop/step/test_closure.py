@@ -102,6 +102,14 @@ class Events(Hook):
         return event in ("on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step")
 
 
+def test_first_step_can_be_skipped() -> None:
+    optimizer = Component(type="LBFGS", **ARGUMENTS[0])
+    hooks = {"events": Events(skips=0)}
+    loop, rows, _ = made(Points(train=18, val=0), World(), optimizer=optimizer, epochs=1, hooks=hooks)
+    list(loop.run())
+    assert [row["step"] for row in rows.rows] == [0, 1, 2]
+
+
 def test_events_fire_once_in_a_step_and_a_skipped_step_changes_nothing() -> None:
     task, events = Points(train=18, val=0), Events(skips=1)
     optimizer = Component(type="LBFGS", **ARGUMENTS[0])
