@@ -16,6 +16,7 @@ from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.parameter_names import listed
 from hooks.parts import sharded_tensors as shards
+from hooks.position import Position, Stage
 from hooks.private_torch import foreach_norm
 
 logger = logging.getLogger("hookyard")
@@ -174,6 +175,8 @@ class State:
     epoch: int = 0
     iteration: int = 0
     step: int = 0
+    step_iteration: int = 0
+    """The iteration that made the last optimizer step; the iterations after it made no update."""
     samples: int = 0
     world_samples: int = 0
     """Training samples of all ranks, assuming batches as large as this rank's."""
@@ -189,7 +192,11 @@ class State:
     full_batches: bool = True
     """True if every training batch, except an epoch's last, is full on every rank; not guaranteed for a stream."""
     stepped: bool = False
-    """True if the current iteration made an optimizer step."""
+    """True if the current iteration made an optimizer step; False if its update was skipped."""
+    at_step_boundary: bool = True
+    """False between the micro-batches of an optimizer step; True after its last one, even if the update was skipped."""
+    between_phases: bool = False
+    """True from the end of a training phase until the next one begins."""
     epoch_completed: bool = False
     """True if the last training phase completed its epoch."""
 
@@ -290,9 +297,21 @@ class State:
         return phase_of(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
+    def position(self) -> Position:
+        """This point of the run, to compare with others; an evaluation does not change it."""
+        stage = Stage.TRAINED if self.between_phases else Stage.TRAIN
+        return Position(self.epoch, self.step, self.step_iteration, self.iteration, stage=stage)
+
+    @property
     def milestone(self) -> str:
-        """Name for a checkpoint at this point: `epoch-0003` between two epochs, otherwise `step-00000100`."""
-        return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else f"step-{self.step:08d}"
+        """Name for a checkpoint at this point: `epoch-0003` between two epochs, otherwise `step_name`."""
+        return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else self.step_name
+
+    @property
+    def step_name(self) -> str:
+        """Name of this point: `step-00000100`; after skipped updates `step-00000100-iteration-00000123`."""
+        name = f"step-{self.step:08d}"
+        return name if self.iteration == self.step_iteration else f"{name}-iteration-{self.iteration:08d}"
 
     def record(self, **columns: Any) -> None:
         """Add columns to this iteration's row: numbers, or tensors of one element.

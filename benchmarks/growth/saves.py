@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.checkpoint.manifest import Position
+from hooks.position import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.storage import Storage
 

@@ -13,6 +13,7 @@ from hooks.hook import Hook, Needs, Priority, Ranks, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import Mode, choose_main_metric, declared_modes, directions, val_metrics
 from hooks.metrics.names import explain_missing, kind_of, list_known, phase_of, phases_of
+from hooks.position import Position
 from hooks.state import State
 
 
@@ -35,9 +36,9 @@ class _Best:
 
 @dataclass
 class _InProgress:
-    """A checkpoint being written: its step, whether this hook requested it, and the metrics it is best for."""
+    """A checkpoint being written: its position, whether this hook requested it, and the metrics it is best for."""
 
-    step: int
+    position: Position
     is_requested: bool
     metrics: list[str]
 
@@ -59,7 +60,7 @@ class Checkpoint(Hook):
     keep: Annotated[Annotated[int, Ge(1)] | None, Needs("every")] = 3
     """Number of recent checkpoints to keep in addition to the best; null keeps all."""
     save_last: bool = True
-    """Final checkpoint at the end of training, whatever the interval."""
+    """Final checkpoint at the end of training, whatever the interval, also if a hook stops the run early."""
     best: str | list[str] | None = None
     """Metrics for which to save and keep the best checkpoint, such as `val/accuracy`; `auto` is the first validation
     metric besides the loss. By default no extra checkpoint is saved. The best of the existing ones is kept, by the main
@@ -94,7 +95,7 @@ class Checkpoint(Hook):
         self._requested = False
         self._pending: list[str] = []
         self._in_progress: _InProgress | None = None
-        self._saved: tuple[int, str] | None = None
+        self._saved: tuple[Position, str] | None = None
         self._should_keep_restored = False
         """True if the restored checkpoint is one to keep: this hook requested it, or the run starts from it."""
         self._run: str | None = None
@@ -121,7 +122,7 @@ class Checkpoint(Hook):
         self._update_best(state)
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._in_progress = _InProgress(state.step, self._requested, self._pending)
+        self._in_progress = _InProgress(state.position, self._requested, self._pending)
         self._requested, self._pending = False, []
 
     def on_saved(self, state: State, path: str) -> None:
@@ -129,7 +130,7 @@ class Checkpoint(Hook):
         assert self._in_progress is not None
         written, self._in_progress = self._in_progress, None
         name = path.rstrip("/").rpartition("/")[2]
-        self._saved = (written.step, name)
+        self._saved = (written.position, name)
         if written.is_requested:
             self._names = [*(known for known in self._names if known != name), name]
         self._mark_best(state, name, written.metrics)
@@ -189,12 +190,12 @@ class Checkpoint(Hook):
             self._request(state, "last")
 
     def _update_best(self, state: State) -> None:
-        """Find metrics with a new best value, and make sure that this step has a checkpoint for them."""
+        """Find metrics with a new best value, and make sure that this position has a checkpoint for them."""
         if self._should_choose_metric and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
         better = [best for best in self._bests.values() if best.is_improved_by(_get_value(best, state))]
         in_progress, saved = self._find_in_progress(state), self._saved_at(state)
-        if not better or not (in_progress or saved or self.best):
+        if not better or not (self.best or self._has_checkpoint_of_these_weights(state)):
             return
         for best in better:
             best.score = state.metrics[best.metric]
@@ -223,12 +224,17 @@ class Checkpoint(Hook):
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _find_in_progress(self, state: State) -> _InProgress | None:
-        """Return the checkpoint of the current step that is still being written."""
-        return self._in_progress if self._in_progress and self._in_progress.step == state.step else None
+        """Return the checkpoint of this position that is still being written."""
+        return self._in_progress if self._in_progress and self._in_progress.position == state.position else None
 
     def _saved_at(self, state: State) -> str | None:
-        """Return the checkpoint that this attempt made at the current step."""
-        return self._saved[1] if self._saved and self._saved[0] == state.step else None
+        """Return the checkpoint that this attempt made at this position."""
+        return self._saved[1] if self._saved and self._saved[0] == state.position else None
+
+    def _has_checkpoint_of_these_weights(self, state: State) -> bool:
+        """Return whether no step was made since the newest checkpoint, whose buffers may be of an earlier iteration."""
+        newest = self._in_progress.position if self._in_progress else self._saved and self._saved[0]
+        return newest is not None and newest.has_same_weights(state.position)
 
     def _mark_best(self, state: State, name: str, metrics: Iterable[str]) -> None:
         """Label a stored checkpoint as best for some metrics; for the first monitored metric also as `best`."""
@@ -275,7 +281,7 @@ class Checkpoint(Hook):
             name, best.name = best.name, None
             if name in stored:
                 self._mark_best(state, name, [best.metric])
-        self._saved = (state.step, restored)
+        self._saved = (state.position, restored)
 
 
 def _get_value(best: _Best, state: State) -> float:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestrator.checkpoint.manifest import MANIFEST, Position, check_inside, read_manifest
+from hooks.position import Position
+from orchestrator.checkpoint.manifest import MANIFEST, check_inside, parse_position, read_manifest
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate, write_json
@@ -92,8 +93,8 @@ def read_checkpoints(storage: Storage) -> tuple[dict[str, dict[str, Any]], dict[
     read = dict(zip(names, storage.map(partial(read_manifest_or_error, storage), names), strict=True))
     manifests = {name: manifest for name, manifest in read.items() if isinstance(manifest, dict)}
     errors = {name: error for name, error in read.items() if isinstance(error, CheckpointError)}
-    positions = {name: Position.read(manifest["position"]) for name, manifest in manifests.items()}
-    by_age = sorted(positions, key=lambda name: (positions[name].iteration, positions[name].stage))
+    positions = {name: parse_position(manifest["position"]) for name, manifest in manifests.items()}
+    by_age = sorted(positions, key=positions.__getitem__)
     return {name: manifests[name] for name in by_age}, errors
 
 
@@ -103,7 +104,7 @@ def read_position(storage: Storage, name: str) -> Position | None:
     if isinstance(manifest, CheckpointError):
         _log.warning("%s", manifest)
         return None
-    return Position.read(manifest["position"]) if manifest else None
+    return parse_position(manifest["position"]) if manifest else None
 
 
 def read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:

@@ -4,61 +4,14 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol
 
 from annotated_types import Ge, MinLen
 
+from hooks.position import Position
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate
-
-Count = Annotated[int, Ge(0)]
-
-
-class Stage(IntEnum):
-    """Progress of the current round."""
-
-    TRAIN = 0
-    """Within a training phase, or before the first."""
-    TRAINED = 1
-    """Training has ended; validation comes next."""
-    VALIDATED = 2
-    """Validation has ended; the report comes next."""
-    REPORTED = 3
-    """The round has ended."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """Counters of completed work, of the run and of the current epoch."""
-
-    epoch: Count = 0
-    """Completed passes over the training data."""
-    step: Count = 0
-    iteration: Count = 0
-    samples: Count = 0
-    world_samples: Count = 0
-    offset: Count = 0
-    """Samples of the current epoch that all ranks together have consumed."""
-    phase_iteration: Count = 0
-    """Iterations of the current epoch that each rank has completed."""
-    eval_iterations: Mapping[str, Count] = field(default_factory=dict)
-    """Iterations of each val phase since the current epoch began."""
-    val_iterations: Count = 0
-    """Validation iterations since the run began."""
-    stage: Stage = Stage.TRAIN
-    stepped: bool = True
-    """False if the last iteration skipped its optimizer step."""
-
-    @classmethod
-    def read(cls, entries: Any) -> Self:
-        """Read a position from a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
-        position = validate(entries, cls, "position")
-        if missing := [field.name for field in fields(cls) if field.name not in entries]:
-            raise ValueError(f"its position has no `{missing[0]}`")
-        return position
-
 
 MANIFEST = "manifest.json"
 
@@ -112,8 +65,16 @@ def check_manifest(manifest: Any) -> dict[str, Any]:
     """Validate and return a manifest; raises ValueError."""
     for file in validate(manifest, _Manifest).files:
         check_inside(file)
-    Position.read(manifest["position"])
+    parse_position(manifest["position"])
     return dict(manifest)
+
+
+def parse_position(entries: Any) -> Position:
+    """Parse the position in a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
+    position = validate(entries, Position, "position")
+    if missing := [field.name for field in fields(Position) if field.name not in entries]:
+        raise ValueError(f"its position has no `{missing[0]}`")
+    return position
 
 
 def check_inside(name: str) -> None:

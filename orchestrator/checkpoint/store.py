@@ -22,17 +22,18 @@ from typing import IO, Any, cast
 
 import torch
 
+from hooks.position import Position
 from hooks.state import find_evaluation_label
 from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.index import INDEX, Index, read_checkpoints, read_manifest_or_error
 from orchestrator.checkpoint.manifest import (
     MANIFEST,
     Entries,
-    Position,
     RankGroup,
     check_file,
     describe_difference,
     find_damage,
+    parse_position,
 )
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
@@ -256,7 +257,7 @@ class CheckpointStore:
 
     def read_position(self, name: str) -> Position:
         """Return the training progress at a checkpoint."""
-        return Position.read(self.read_manifest(name)["position"])
+        return parse_position(self.read_manifest(name)["position"])
 
     def load(self, name: str, file: str) -> Any:
         """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for anything else."""
@@ -413,10 +414,10 @@ class TrainingFiles:
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = [f"{file}.pt" for file in files]
-        self._position: object = None
+        self._position: Position | None = None
         self._stored: tuple[CheckpointStore, str, Mapping[str, dict[str, Any]]] | None = None
 
-    def link(self, position: object, store: CheckpointStore, name: str) -> dict[str, dict[str, Any]]:
+    def link(self, position: Position, store: CheckpointStore, name: str) -> dict[str, dict[str, Any]]:
         """Link the files saved at a position into the unfinished checkpoint `name`; return their entries."""
         if self._stored is None or position != self._position:
             return {}
@@ -427,6 +428,8 @@ class TrainingFiles:
             if store.storage.link(f"{folder}/{file}", source.storage, f"{stored}/{file}")
         }
 
-    def keep(self, position: object, store: CheckpointStore, name: str, entries: Mapping[str, dict[str, Any]]) -> None:
+    def keep(
+        self, position: Position, store: CheckpointStore, name: str, entries: Mapping[str, dict[str, Any]]
+    ) -> None:
         """Remember a stored checkpoint at a position, with the entries of its files."""
         self._position, self._stored = position, (store, name, {file: entries[file] for file in self._files})

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hooks.state import Display
-from orchestrator.checkpoint.manifest import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
@@ -400,7 +399,7 @@ class SharedSession:
         """Resume all runs from the newest position where all have a checkpoint, or start all from scratch."""
         stores = [session.prepare() for session in self.sessions]
         newest = [store.find_latest(group=self._world) for store in stores]
-        positions = {name and _find_position(store, name) for store, name in zip(stores, newest, strict=True)}
+        positions = {name and store.read_position(name) for store, name in zip(stores, newest, strict=True)}
         if len(positions) == 1:
             return
         common: list[str] | None = self._world.broadcast(partial(_find_newest_common, stores))
@@ -428,13 +427,8 @@ def make_session(
     return (SharedSession if assignment.followers else Session)(assignment, world, resolved, **options)
 
 
-def _find_position(store: CheckpointStore, name: str) -> tuple[int, Stage]:
-    position = store.read_position(name)
-    return position.iteration, position.stage
-
-
 def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
     """Return each store's checkpoint at the newest position that all have in common; None if there is none."""
-    by_position = [{_find_position(store, name): name for name in store.list_names()} for store in stores]
+    by_position = [{store.read_position(name): name for name in store.list_names()} for store in stores]
     common = set.intersection(*map(set, by_position))
     return [names[max(common)] for names in by_position] if common else None

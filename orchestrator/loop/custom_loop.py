@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
+from hooks.position import Stage
 from hooks.state import State
-from orchestrator.checkpoint.manifest import Stage
 from orchestrator.config.checks.conflicts import list_train_parameters
 from orchestrator.config.python.imports import find_source_location
 from orchestrator.config.sections.experiment import Experiment
@@ -61,7 +61,7 @@ class CustomLoop(TrainingLoop):
     def start_save(self) -> None:
         if self.parts.are_named:
             super().start_save()
-        elif self.saving.last_step != self.state.step:
+        elif self.saving.last_position != self.state.position:
             raise TaskError(
                 "train() must call session.restore() before training, which names what a checkpoint"
                 f" saves{find_source_location(self.task.train)}"
@@ -86,6 +86,7 @@ class CustomLoop(TrainingLoop):
             self.record({}, 1)
         state.metrics = metrics or {}
         cursor.epoch.complete()
+        state.between_phases = True
         self.plan.fire("on_phase_end", state)
         cursor.stage = Stage.TRAINED
         self.save_if_requested()
@@ -127,6 +128,7 @@ class CustomLoop(TrainingLoop):
             )
         self._has_begun = True
         state.phase, state.epoch_completed, state.stepped = "train", False, False
+        state.between_phases = False
         state.iterations_before = state.iteration - state.phase_iteration
         self.plan.fire("on_phase_start", state)
         self.recorder.begin({"phase": "train", "epoch": state.epoch}, iteration_columns((), self.clock.columns))
@@ -213,6 +215,7 @@ class CustomLoop(TrainingLoop):
         state.iteration += 1
         state.phase_iteration += 1
         state.step += 1
+        state.step_iteration = state.iteration
         state.samples += batch_size
         state.world_samples += batch_size * state.world_size
         state.record(**columns)

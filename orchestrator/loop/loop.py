@@ -10,8 +10,8 @@ import torch
 from hooks.hook import Hook
 from hooks.metrics.names import kind_of, phase_of
 from hooks.plan import Plan
+from hooks.position import Stage
 from hooks.state import State, Weights
-from orchestrator.checkpoint.manifest import Stage
 from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights

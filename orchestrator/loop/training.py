@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from hooks.hook import Hook
+from hooks.position import Stage
 from hooks.state import State
-from orchestrator.checkpoint.manifest import Stage
 from orchestrator.config.optim.optimizer import build_optimizers, check_closure, needs_closure
 from orchestrator.config.optim.schedule import Schedule, Timeline
 from orchestrator.config.sections.experiment import Experiment
@@ -27,7 +27,7 @@ from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnRunner
-from orchestrator.loop.stopping import StopCoordinator
+from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
 from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, hide_progress, show_progress
@@ -158,7 +158,7 @@ class Training:
                 break
             next(iterations)
             has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
-            if has_ended or not state.stepped:
+            if has_ended or not state.at_step_boundary:
                 continue  # a checkpoint cannot hold the gradients between the micro-batches of a step
             if state.checkpoint_reasons:
                 self._save_if_requested()
@@ -169,7 +169,7 @@ class Training:
                     self.stopping.agree()
                 if self.stopping.reasons:
                     if self.stopping.interrupted:
-                        self.for_each_run(lambda run: run.start_save())
+                        self.for_each_run(lambda run: run.save_unless_saved(INTERRUPTED))
                         return
                     state.request_checkpoint("stop")
                     break
@@ -183,6 +183,7 @@ class Training:
         state, epoch = self.state, self.epoch
         self.changes.advance()
         state.phase, state.epoch_completed, state.stepped = "train", False, False
+        state.at_step_boundary, state.between_phases = True, False
         state.phase_length, state.iterations_before = epoch.length, state.iteration - state.phase_iteration
         self.stage = Stage.TRAIN
         for run in self.runs:
@@ -215,6 +216,7 @@ class Training:
                 f" {state.accumulate}"
             )
         state.max_steps = state.step
+        state.at_step_boundary = True
         state.module.zero_grad()
         if state.is_master:
             state.show(f"the training data is used up after {state.step} steps; the run ends there")
@@ -228,6 +230,7 @@ class Training:
         state.metrics |= metrics
         for run in self.runs:
             run.state.metrics |= metrics
+        state.between_phases = True
         self.plan.fire("on_phase_end", state)
         self.stage, self.after_phase = Stage.TRAINED, random_state()
 

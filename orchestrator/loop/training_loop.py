@@ -12,8 +12,8 @@ from typing import Any
 from hooks.errors import describe_error
 from hooks.hook import Hook
 from hooks.plan import Plan
+from hooks.position import Stage
 from hooks.state import Display, State
-from orchestrator.checkpoint.manifest import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RankMismatch
@@ -21,7 +21,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.saving import CheckpointContents, CheckpointSaver, RowWriter
-from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
+from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import Task
@@ -172,9 +172,8 @@ class TrainingLoop(ABC):
                 cursor.stage = Stage.VALIDATED
                 self.save_if_requested()
             self.stopping.agree()
-            if self.stopping.interrupted and self.saving.last_step != self.state.step:
-                self.state.request_checkpoint(INTERRUPTED)
-                self.save_if_requested()
+            if self.stopping.interrupted or (self.stopping.reasons and self._saves_last()):
+                self.save_unless_saved(self.stopping.reasons[0])
             yield self._make_report()
             if self.stopping.reasons:
                 return
@@ -216,6 +215,16 @@ class TrainingLoop(ABC):
         if self.state.checkpoint_reasons:
             self.state.checkpoint_reasons.clear()
             self.start_save()
+
+    def save_unless_saved(self, reason: str) -> None:
+        """Save a checkpoint of this position, unless the newest one is of it; collective."""
+        if self.saving.last_position != self.state.position:
+            self.state.request_checkpoint(reason)
+            self.save_if_requested()
+
+    def _saves_last(self) -> bool:
+        """Return whether a hook `checkpoint` saves the end of training."""
+        return any(getattr(hook, "save_last", False) for hook in self.plan.hooks.values())
 
     def start_save(self) -> None:
         """Save a checkpoint, or start saving it in the background; collective."""

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
 
-from orchestrator.checkpoint.manifest import Count, Position, Stage
+from hooks.position import Count, Position, Stage
+from orchestrator.checkpoint.manifest import parse_position
 from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
 from orchestrator.records.lease import Process
 from orchestrator.storage.stored_data import log_omission, validate
@@ -239,7 +240,7 @@ class Attempt:
     def read(cls, entries: Any) -> Self:
         """Return the attempt in the entries of `attempt.json`; raises ValueError."""
         attempt = validate(entries, cls)
-        Position.read(entries.get("position"))
+        parse_position(entries.get("position"))
         if attempt.started is not None:
             seconds_at(attempt.started)
         return attempt
@@ -275,12 +276,7 @@ def drop_superseded(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attem
             continue
         later = [attempt.position for attempt in attempts if attempt.number > line["attempt"]]
         is_test = any(name.startswith("test/") for name in line)
-        if not any(is_test or _is_repeated(line, start) for start in later):
+        reported = Position(iteration=line["iteration"], stage=Stage.REPORTED)
+        if not any(is_test or start < reported for start in later):
             current.append(line)
     return current
-
-
-def _is_repeated(line: Mapping[str, Any], start: Position) -> bool:
-    if line["iteration"] == start.iteration:
-        return start.stage < Stage.REPORTED
-    return bool(line["iteration"] > start.iteration)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hooks.position import Position
 from orchestrator.checkpoint.index import read_checkpoints, warn_lost_index
-from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import MISSING, ConfigError, DamagedFile, StorageError, UsageError

@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal
 
+from hooks.position import Stage
 from orchestrator.checkpoint.index import INDEX, check_index
-from orchestrator.checkpoint.manifest import MANIFEST, Stage, check_file, check_manifest
+from orchestrator.checkpoint.manifest import MANIFEST, check_file, check_manifest
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from hooks.position import Position, Stage
 from hooks.state import State
-from orchestrator.checkpoint.manifest import Position, Stage
 
-_COUNTERS = ("epoch", "step", "iteration", "samples", "world_samples", "phase_iteration")
+_COUNTERS = ("epoch", "step", "step_iteration", "iteration", "samples", "world_samples", "phase_iteration")
 """Counters of both the state and a position."""
 
 
@@ -82,7 +82,6 @@ class RunCursor:
             eval_iterations=dict(self.eval_iterations),
             val_iterations=self.val_iterations,
             stage=self.stage,
-            stepped=self._state.stepped,
         )
 
     def restore(self, position: Position) -> None:
@@ -90,7 +89,8 @@ class RunCursor:
         for name in _COUNTERS:
             setattr(state, name, getattr(position, name))
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == position.offset == 0
-        state.stepped = position.stage is not Stage.TRAIN and position.stepped
+        state.between_phases = position.stage is not Stage.TRAIN
+        state.stepped = state.between_phases and position.iteration == position.step_iteration
         state.phase = "train"
         self.eval_iterations, self.val_iterations = dict(position.eval_iterations), position.val_iterations
         self.stage = position.stage

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hooks.parts.buffers import describe_buffers, restore_buffers
+from hooks.position import Position
 from hooks.state import State
-from orchestrator.checkpoint.manifest import Position
+from orchestrator.checkpoint.manifest import parse_position
 from orchestrator.config.optim.schedule import Schedule
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.data.phases import Data
@@ -83,7 +84,7 @@ class HookedContents:
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         state, manifest, rank_state = self._state, loaded.manifest, loaded.rank_state
-        position, saved = Position.read(manifest["position"]), self._saved_optimizers(manifest)
+        position, saved = parse_position(manifest["position"]), self._saved_optimizers(manifest)
         rescheduled = {key for key, record in self._schedules.items() if saved[key]["scheduler"] != record}
         self._restore_training(loaded, dict.fromkeys(rescheduled, position))
         self._iterations.microbatches = manifest.get("microbatches", 1)

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from hooks.errors import HookError
 from hooks.hook import Hook
 from hooks.plan import Plan
+from hooks.position import Position, Stage
 from hooks.state import State
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.manifest import Position, Stage
+from orchestrator.checkpoint.manifest import parse_position
 from orchestrator.checkpoint.store import CheckpointStore, TrainingFiles, shared_files
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
@@ -130,8 +131,8 @@ class CheckpointSaver:
         self._row_writer, self._send_artifacts = row_writer, send_artifacts
         self.last_path: str | None = None
         """The newest stored checkpoint."""
-        self.last_step = -1
-        """The step of the newest checkpoint."""
+        self.last_position: Position | None = None
+        """The state's position at the newest checkpoint."""
         self._random_state: dict[str, Any] | None = None
         self.after_training: dict[str, Any] | None = None
         """Random state at the end of the last training phase, with which each evaluation begins."""
@@ -169,14 +170,13 @@ class CheckpointSaver:
         world.barrier()
         files, details = self._make_files(checkpoint, sharded)
         commit = partial(store.commit, name, position=self._cursor.position(), details=details)
-        self.last_step = state.step
+        self.last_position = state.position
         if self.background:
             self._unpublished = BackgroundWrite(self.background, name, files, commit)
             self._paused_s = perf_counter() - start
             return
         shared = self.training_files if world.is_master and not sharded else None
-        position = state.iteration, self._cursor.stage is Stage.TRAIN
-        linked = shared.link(position, store, name) if shared else {}
+        linked = shared.link(state.position, store, name) if shared else {}
         own = {file: content for file, content in files.items() if file not in linked}
         entries, failure = linked, None
         try:
@@ -189,7 +189,7 @@ class CheckpointSaver:
         world.barrier()
         self._announce(name, start)
         if shared:
-            shared.keep(position, store, name, entries)
+            shared.keep(state.position, store, name, entries)
 
     def finish(self) -> None:
         """Wait until the checkpoint being written is committed; collective. Raises a rank's error on every rank."""
@@ -300,7 +300,7 @@ class CheckpointSaver:
         rank_file = _rank_file(world.rank)
         rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
         loaded = LoadedCheckpoint(name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank)))
-        self._cursor.restore(Position.read(rank_state.get("position") or manifest["position"]))
+        self._cursor.restore(parse_position(rank_state.get("position") or manifest["position"]))
         contents.restore(loaded)
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
@@ -313,7 +313,7 @@ class CheckpointSaver:
                     hook.load_rank_state_dict(rank_state["hooks"][hook_name])
             except Exception as error:
                 raise HookError.from_error(hook_name, "load_state_dict", error) from error
-        self.last_path, self.last_step = self.store.get_path(name), state.step
+        self.last_path, self.last_position = self.store.get_path(name), state.position
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
     def restore_randomness(self) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from hooks.plan import Plan
+from hooks.position import Position
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
-from orchestrator.checkpoint.manifest import Position
 from orchestrator.config.checks.conflicts import explain_unchangeable, with_number
 from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.optim.optimizer import build_optimizer
@@ -96,7 +96,7 @@ class Changes:
         """Return whether a checkpoint at this position contains a change; a change due exactly here comes later."""
         state, count = self._state, change.at.count
         if change.at.unit == "steps":
-            return count < state.step
+            return count < state.step or (count == state.step and state.step_iteration < state.iteration)
         return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
     def _set(self, path: str, value: Any) -> None:

@@ -258,7 +258,9 @@ class IterationRunner:
                 state.iteration += 1
                 state.samples += size
                 state.world_samples += size * state.world_size
-                state.step += state.stepped
+                if state.stepped:
+                    state.step += 1
+                    state.step_iteration = state.iteration
             if on_step:
                 fire("on_step", state)
             row = state.row
@@ -288,7 +290,8 @@ class IterationRunner:
             position += 1
         else:
             position, microbatches_in_step = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
-        set_gradient_sync(state.model, position == microbatches_in_step)
+        state.at_step_boundary = position == microbatches_in_step
+        set_gradient_sync(state.model, state.at_step_boundary)
         return position, microbatches_in_step
 
     def _sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:

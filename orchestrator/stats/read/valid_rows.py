@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from orchestrator.checkpoint.manifest import Stage
+from hooks.position import Stage
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.columns import merge_schemas
 from orchestrator.stats.read.dataset import Source, make_source, open_recorded, read_row_schema, read_schemas

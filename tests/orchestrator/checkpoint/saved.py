@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.checkpoint.manifest import Position, Stage
+from hooks.position import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.storage import Storage
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.checkpoint.manifest import Position, Stage
+from hooks.position import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage

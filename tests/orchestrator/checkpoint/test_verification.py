@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoint.manifest import Position
+from hooks.position import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage

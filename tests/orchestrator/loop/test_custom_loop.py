@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
+from hooks.position import Stage
 from orchestrator import Task, TrainingSession
-from orchestrator.checkpoint.manifest import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import make_experiment, to_yaml
 from orchestrator.engines.session import Assignment, Session

@@ -1,6 +1,6 @@
 from typing import Any
 
-from orchestrator.checkpoint.manifest import Position, Stage
+from hooks.position import Position, Stage
 from orchestrator.records.metadata import Attempt, drop_superseded
 
 

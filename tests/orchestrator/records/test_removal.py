@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hooks.position import Position
 from orchestrator import UsageError
-from orchestrator.checkpoint.manifest import Position
 from orchestrator.cli import app
 from orchestrator.records.removal import plan_removal
 from orchestrator.records.run_folder import RunFolder, create_run

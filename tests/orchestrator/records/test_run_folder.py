@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.checkpoint.manifest import Position, Stage
+from hooks.position import Position, Stage
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import Lease, Process

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.checkpoint.manifest import Position
+from hooks.position import Position
 from orchestrator.records.metadata import Attempt, seconds_at
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.compaction import compact

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoint.manifest import Position
+from hooks.position import Position
 from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep

@@ -14,9 +14,9 @@ import torch
 
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.position import Position
 from hooks.training.ema import EMA
 from orchestrator.checkpoint.index import read_index
-from orchestrator.checkpoint.manifest import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop

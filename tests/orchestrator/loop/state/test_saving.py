@@ -11,10 +11,10 @@ from torch.utils.data import DistributedSampler
 
 from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.position import Stage
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.manifest import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import CheckpointError, UsageError

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.checkpoint.manifest import Position
+from hooks.position import Position
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
 from orchestrator.stats.read.dataset import Source

@@ -10,7 +10,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from orchestrator.checkpoint.manifest import Position, Stage
+from hooks.position import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate.summaries import summarize

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.checkpoint.manifest import Stage
+from hooks.position import Stage
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read import dataset

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.checkpoint.manifest import Stage
+from hooks.position import Stage
 from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.read.tables import load, load_costs
 from orchestrator.stats.write import compaction, rank_files
