@@ -67,6 +67,11 @@ def open_store(folder: Path) -> CheckpointStore:
     return CheckpointStore(Storage(folder))
 
 
+def stored_buffers(store: CheckpointStore, label: str) -> list[Any]:
+    buffers, _ = store.load_buffers(label)
+    return [buffer.tolist() for buffer in buffers.values()]
+
+
 RUNNERS: dict[str, tuple[Any, dict[str, Any], int]] = {
     "micro-batches of one": (Points(), {}, 1),
     "three micro-batches": (Points(train=200), {"accumulate": 3}, 3),
@@ -203,7 +208,7 @@ def test_best_checkpoint_has_the_buffers_that_were_validated(
     name = store.resolve("best")
     assert store.read_position(name).iteration % 4 == 0
     best_buffers = validated.buffers[min(validated.buffers)]
-    assert [buffer.tolist() for buffer in store.load_buffers(name).values()] == best_buffers
+    assert stored_buffers(store, name) == best_buffers
     last = store.resolve("last")
     assert (store.read_position(last).iteration, store.read_position(last).stage > Stage.TRAIN) == (12, True)
 
@@ -217,7 +222,7 @@ def test_stream_that_ends_within_a_step_is_saved_as_validated(tmp_path: Path) ->
     assert store.list_names() == ["step-00000001", "step-00000002", "step-00000002-iteration-00000005"]
     (buffers,) = validated.buffers.values()
     for label in ("best", "last"):
-        assert [buffer.tolist() for buffer in store.load_buffers(label).values()] == buffers
+        assert stored_buffers(store, label) == buffers
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
