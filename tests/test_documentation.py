@@ -380,6 +380,17 @@ def test_experiment_page_python_runs(folder: Path) -> None:
     assert len(made["outcome"].trials) == 2
 
 
+def test_experiment_page_sam_trains_and_keeps_its_momentum(folder: Path) -> None:
+    write_files(ROOT / "docs" / "experiment.md", folder)
+    shutil.copy(ROOT / "tests" / "sam.py", folder / "sam.py")
+    done = run(load_experiment("sharp.yaml"), folder / "runs", local=True)
+    train = done.stats.query("phase == 'train'")
+    assert set(train["evaluations"]) == {2}
+    assert train["loss"].iloc[-1] < train["loss"].iloc[0]
+    saved = torch.load(Path(done.checkpoint("last")) / "optimizer.pt", weights_only=True)["optimizer"]
+    assert all(entry["momentum_buffer"].any() for entry in saved["base"]["state"].values())
+
+
 def test_debugging_page_hook_stops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops = []
     monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(1))

@@ -10,7 +10,7 @@ from hooks.hook import Setup
 from orchestrator.config.checks.metrics import check_metrics, find_contradicting_modes
 from orchestrator.config.components import DEFAULT_HOOKS, find_hook_class, make_hook
 from orchestrator.config.optim.optimization import find_optimizer_conflicts
-from orchestrator.config.optim.optimizer import OPTIMIZERS, check_optimizer, needs_closure
+from orchestrator.config.optim.optimizer import check_optimizer, find_closure_class
 from orchestrator.config.python.imports import catch_user_errors, find_source_location
 from orchestrator.config.python.parameters import check_needs, find_changed_keys
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization, parse_optimizer_path
@@ -49,7 +49,7 @@ def _check_hooks(experiment: Experiment, task: type[Task], hooks: Mapping[str, H
         custom_loop=has_custom_loop(task),
         several_optimizers=has_turns(task),
         splits_batches=experiment.accumulate == "auto",
-        closure=kind in OPTIMIZERS and needs_closure(OPTIMIZERS[kind]),
+        closure=find_closure_class(kind) is not None,
         hooks=hooks,
     )
     problems: list[Problem] = []

@@ -10,6 +10,7 @@ from orchestrator.config.optim.optimizer import (
     check_closure,
     check_optimizer,
     fill_optimizer_defaults,
+    find_closure_class,
     has_own_method,
 )
 from orchestrator.config.optim.schedule import (
@@ -86,8 +87,8 @@ def find_optimizer_conflicts(experiment: Experiment, task: type[Task], hooks: Ma
         yield Problem("scheduler", "cannot be combined with optimizers", suggestion="write it in one of them")
     for optimization in optimizations:
         optimizer, path = optimization.optimizer, optimization.path
-        if optimizer.type in OPTIMIZERS:
-            yield from check_closure(OPTIMIZERS[optimizer.type], experiment)
+        if with_closure := find_closure_class(optimizer.type):
+            yield from check_closure(with_closure, experiment)
         message = _explain_unused_rate(optimization)
         if message and "lr" in optimizer.arguments:
             yield Problem(f"{path}.lr", message, suggestion=f"{path}.lr=null removes it")

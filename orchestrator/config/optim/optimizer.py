@@ -87,9 +87,28 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
 
 
 def needs_closure(cls: type[Optimizer]) -> bool:
-    """Return whether a step calls a closure that computes the loss again, as in LBFGS."""
+    """Return whether a step calls a closure that computes the loss again, as in LBFGS and SAM."""
     closure = inspect.signature(cls.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
+    return closure is not None and (closure.default is inspect.Parameter.empty or needs_gradients_before(cls))
+
+
+def needs_gradients_before(cls: type[Optimizer]) -> bool:
+    """Return whether a step takes the gradients of the loss, then calls the closure once, elsewhere in weight space.
+
+    That is the common recipe of SAM: `first_step` moves the weights, `second_step` moves them back and updates them,
+    and `step(closure=None)` calls both.
+    """
+    closure = inspect.signature(cls.step).parameters.get("closure")
+    is_optional = closure is not None and closure.default is None
+    return is_optional and all(callable(getattr(cls, half, None)) for half in ("first_step", "second_step"))
+
+
+def find_closure_class(kind: str) -> type[Optimizer] | None:
+    """Return the class of an optimizer's `type` if it needs a closure; None for other types, and for unknown ones."""
+    with suppress(ConfigError):  # check_optimizer reports it
+        cls = find_class(kind, Optimizer, OPTIMIZERS)
+        return cls if needs_closure(cls) else None
+    return None
 
 
 def check_closure(
@@ -108,7 +127,7 @@ def check_closure(
     if experiment.precision == "fp16":
         reasons["precision"] = f"{start}, all with one scale; write fp32 or bf16"
     if experiment.workers.strategy == "fsdp":
-        reasons["workers.strategy"] = f"{start} and joins all gradients in one tensor; write ddp"
+        reasons["workers.strategy"] = f"{start}, with all gradients on each rank; write ddp"
     return [Problem(path, reason) for path, reason in reasons.items() if reason]
 
 

@@ -1,4 +1,4 @@
-"""Iterations of an optimizer that evaluates the loss several times in a step, such as LBFGS. Runs in workers."""
+"""Iterations of an optimizer that evaluates the loss several times in a step: LBFGS, SAM. Runs in workers."""
 
 from collections.abc import Iterator
 from functools import reduce
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import collectives
+from orchestrator.config.optim.optimizer import needs_gradients_before
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.step.iterations import IterationRunner, make_clear_gradients
 from orchestrator.loop.step.task_errors import check_loss_terms
@@ -20,7 +21,7 @@ class _StepSkipped(Exception):
 
 
 class ClosureRunner(IterationRunner):
-    """Runner of iterations that call `optimizer.step(closure)` on one batch.
+    """Runner of iterations that call `optimizer.step(closure)` on one batch, for SAM after a first evaluation.
 
     Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure returns the mean
     loss across ranks, so a line search takes the same steps on each rank.
@@ -29,7 +30,7 @@ class ClosureRunner(IterationRunner):
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, cast(Any, self._optimizer)
-        self._clear = make_clear_gradients(optimizer)
+        self._clear, evaluates_before = make_clear_gradients(optimizer), needs_gradients_before(type(optimizer))
         fetch, self._forward = self._make_fetch(batches), self._make_forward(state.model)
         finish = self._make_finish(state.epoch, ("loss", "lr", "evaluations"))
         previous_end = self.clock.restart()
@@ -37,6 +38,8 @@ class ClosureRunner(IterationRunner):
             fetch_times = fetch()
             self._evaluations = 0
             try:
+                if evaluates_before:
+                    self._closure()
                 optimizer.step(self._closure)
                 state.stepped = True
             except _StepSkipped:

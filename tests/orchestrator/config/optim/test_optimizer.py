@@ -8,7 +8,13 @@ import torch
 from torch import nn
 
 from orchestrator.config.load import make_experiment, to_dict, to_yaml
-from orchestrator.config.optim.optimizer import build_optimizer, check_optimizer
+from orchestrator.config.optim.optimizer import (
+    OPTIMIZERS,
+    build_optimizer,
+    check_optimizer,
+    needs_closure,
+    needs_gradients_before,
+)
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.errors import ConfigError
@@ -57,6 +63,15 @@ def test_invalid_optimizer_is_refused_without_a_model(optimizer: Any, path: str,
 def test_settings_unsuitable_for_lbfgs_are_refused(fields: Any, path: str) -> None:
     with pytest.raises(ConfigError, match=rf"{path}: cannot be used with LBFGS, whose step evaluates the loss several"):
         resolve(experiment(optimizer={"type": "LBFGS"}, **fields).source)
+
+
+def test_sam_is_recognized_by_its_recipe() -> None:
+    """Most classes take a closure that they do not need: only first_step and second_step tell SAM from them."""
+    optimizer = {"type": "tests.sam:SharpSGD", "lr": 0.1}
+    with pytest.raises(ConfigError, match="accumulate: cannot be used with SharpSGD, whose step evaluates the loss"):
+        resolve(experiment(optimizer=optimizer, accumulate=2).source)
+    assert [cls for cls in OPTIMIZERS.values() if needs_closure(cls)] == [torch.optim.LBFGS]
+    assert not any(map(needs_gradients_before, OPTIMIZERS.values()))
 
 
 @pytest.mark.parametrize(

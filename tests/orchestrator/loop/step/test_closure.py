@@ -1,5 +1,6 @@
-"""LBFGS in the hooked loop is the handwritten loop, bit for bit."""
+"""LBFGS and SAM in the hooked loop are the handwritten loop, bit for bit."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,14 +9,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS
 
-from hooks import Hook, State
+from hooks import Hook, Interval, State
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.stats.perf_stats import PerfStats
+from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
+from orchestrator.storage import Storage
 from tests.ranks import on_ranks
+from tests.sam import SharpSGD
 from tests.tasks import Points, Rows, Seen, experiment, numbers
 
 ARGUMENTS: list[dict[str, Any]] = [
@@ -84,6 +89,77 @@ def trained_in_all_ways(rank: int, world_size: int) -> None:
 
 def test_two_ranks_train_as_a_handwritten_loop() -> None:
     on_ranks(trained_in_all_ways)
+
+
+# SAM
+
+SHARP = Component(type="tests.sam:SharpSGD", lr=0.1, rho=0.1)
+
+
+def raw_sam(task: Points, batches: list[list[int]], world: World) -> dict[str, Any]:
+    """The loop of its README: gradients first, then a step with a closure."""
+    seed_all(0)
+    module = task.model()
+    model: nn.Module = DistributedDataParallel(module, forward_sync_buffers=False) if world.world_size > 1 else module
+    seed_all(world.rank)
+    optimizer = SharpSGD(module.parameters(), lr=0.1, rho=0.1)
+    data = task.data()["train"]
+    losses = []
+    for indices in batches:
+        points, labels, _ = torch.utils.data.default_collate([data[index] for index in indices])
+
+        def closure() -> Tensor:
+            loss = nn.functional.cross_entropy(model(points), labels)  # noqa: B023
+            loss.backward()
+            return loss
+
+        loss = closure()
+        optimizer.step(closure)
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return {"weights": numbers(module), "loss": losses}
+
+
+def sharpened(rank: int, world_size: int) -> None:
+    world = World(rank, world_size, rank)
+    task = Points(train=24, val=0, dropout=0.3, batch_norm=True)
+    loop, rows, seen = made(task, world, optimizer=SHARP)
+    list(loop.run())
+    expected = raw_sam(task, seen.indices, world)
+    assert numbers(loop.state.module) == expected["weights"]
+    assert [row["loss"] for row in rows.rows] == expected["loss"]
+    assert {row["evaluations"] for row in rows.rows} == {2}
+
+
+def test_sam_trains_as_a_handwritten_loop() -> None:
+    sharpened(0, 1)
+
+
+def test_sam_on_two_ranks_trains_as_a_handwritten_loop() -> None:
+    on_ranks(sharpened)
+
+
+def test_sam_resumes_bit_for_bit(tmp_path: Path) -> None:
+    task = Points(train=24, val=0, dropout=0.3)
+    runs = []
+    for restored in (None, "step-00000003"):
+        hooks = {"checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None)}
+        loop, rows, _ = made(task, World(), optimizer=SHARP, hooks=hooks, store=CheckpointStore(Storage(tmp_path)))
+        if restored:
+            loop.restore(restored)
+        list(loop.run())
+        runs.append((numbers(loop.state.module), [row["loss"] for row in rows.rows]))
+    (weights, losses), (resumed_weights, resumed_losses) = runs
+    assert resumed_weights == weights
+    assert resumed_losses == losses[3:]
+
+
+def test_skipped_step_of_sam_moves_no_weight() -> None:
+    task, events = Points(train=18, val=0), Events(skips=1)
+    loop, rows, seen = made(task, World(), optimizer=SHARP, epochs=1, hooks={"events": events})
+    list(loop.run())
+    assert [row["step"] for row in rows.rows] == [1, 1, 2]
+    assert numbers(loop.state.module) == raw_sam(task, seen.indices[::2], World())["weights"]
 
 
 class Events(Hook):
