@@ -20,9 +20,11 @@ from orchestrator.config.python.wording import EXPERIMENT, find_options_elsewher
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
+from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import Precision
 from tests.hooks.checkpointing.simulated_run import SimulatedRun, simulate
-from tests.tasks import described
+from tests.tasks import Points, described
+from tests.tasks import experiment as small_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -211,6 +213,51 @@ def test_migrated_files_average_as_the_originals(tmp_path: Path) -> None:
         assert isinstance(ema, EMA)
         assert ema.decay == float(decay)
         assert system == "iMIX" or ema.buffers == "ema"
+
+
+class EachStep(Hook):
+    """Keeps the weights and buffers before the first step, and after each."""
+
+    def __init__(self) -> None:
+        self.values: list[dict[str, torch.Tensor]] = []
+
+    def on_start(self, state: State) -> None:
+        self.on_update(state)
+
+    def on_update(self, state: State) -> None:
+        self.values.append({name: value.double() for name, value in state.module.state_dict().items()})
+
+
+@pytest.mark.parametrize(
+    ("warmup", "begin"),
+    [(0.05, Interval(2, "steps")), (0.25, Interval(7, "steps")), (0, Interval(0, "steps"))],
+)
+def test_averages_begin_as_those_of_vissl_and_classyvision(warmup: float, begin: Interval) -> None:
+    """VISSL copies while where < WARMUP, then averages; without warm-up it begins with the initial weights, as
+    ClassyVision always does. An epoch has seven steps here, so that the run has 28."""
+    each_step = EachStep()
+    ema = EMA(decay=0.75, begin=begin, buffers="ema")
+    loop = Loop(Points(batch_norm=True, val=0), small_experiment(epochs=4), {"ema": ema, "each_step": each_step})
+    list(loop.run())
+    expected, *after_steps = each_step.values
+    assert len(after_steps) == 28
+    for iteration, values in enumerate(after_steps):
+        for name, value in values.items():
+            copies = iteration / 28 < warmup
+            expected[name] = value if copies else 0.75 * expected[name] + 0.25 * value
+    with ema.applied(loop.state):
+        for name, value in loop.state.module.state_dict().items():
+            if value.is_floating_point():
+                torch.testing.assert_close(value.double(), expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_warm_up_of_the_vissl_page_is_a_twentieth_of_its_steps(tmp_path: Path) -> None:
+    (warmup,) = re.findall(r"WARMUP: ([\d.]+)", blocks("VISSL")[0])
+    experiment = migrated("VISSL", tmp_path)
+    assert experiment.epochs
+    samples = len(resolve(experiment.source).task.data()["train"])
+    steps = experiment.epochs * math.ceil(samples / experiment.batch_size)
+    assert hooks_of(experiment)["ema"].begin == Interval(math.ceil(float(warmup) * steps), "steps")
 
 
 @pytest.mark.parametrize("system", THEIR_HOOKS)
