@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.config.checks.sweep_check import check_sweep
 from orchestrator.config.checks.unreached import find_unreached_settings
-from orchestrator.config.resolve import resolve
+from orchestrator.config.resolve import make_valid_task, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
 from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
@@ -32,8 +32,12 @@ def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     from orchestrator.config.checks.data import check_data
 
     source, document = _read(Path(path), overrides)
-    experiment = _check_and_warn(source, document)
-    if problems := check_data(experiment, resolve(source).task):
+    problems: list[Problem] = []
+    experiment = collect_problems(problems, _check_and_warn, source, document)
+    # The data is checked even if other parts are wrong, so that one mistake does not hide another.
+    if made := make_valid_task(source):
+        problems.extend(check_data(*made))
+    if problems or experiment is None:
         raise ConfigError(document.sort(problems))
     return experiment
 

@@ -12,6 +12,7 @@ from hooks.import_path import extend_import_path
 from orchestrator.config.checks.conflicts import find_conflicts, list_default_hooks, list_train_defaults
 from orchestrator.config.checks.key_paths import suggest_path
 from orchestrator.config.checks.metrics import with_inferred_modes
+from orchestrator.config.checks.unknown_classes import replace_unknown_classes, replace_unknown_hooks
 from orchestrator.config.components import make_hooks, make_task
 from orchestrator.config.optim.optimization import (
     check_optimizer_arguments,
@@ -54,6 +55,8 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
 def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """Check `data` and build the task and the hooks; raise ConfigError. Classes must be importable."""
     problems: list[Problem] = []
+    unknown: list[Problem] = []
+    data = replace_unknown_classes(data, unknown)
     task_class = find_task(data.get("task"))
     is_custom = task_class is not None and has_custom_loop(task_class)
     data = {**(list_train_defaults(task_class) if task_class and is_custom else {}), **without_nulls(data)}
@@ -71,20 +74,30 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         if task:
             required = collect_problems(problems, call_for_mapping, task.required_hooks, "a mapping of names to hooks")
         defaults = list_default_hooks() if is_custom else None
-        built = collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
+        entries = replace_unknown_hooks(experiment.hooks, required or {}, unknown)
+        built = collect_problems(problems, make_hooks, entries, required or {}, defaults)
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
     if task_class and not is_custom:
         # If the hooks are invalid, assume that the default one steps the scheduler.
         hooks_to_check = {"param_scheduler": ParamScheduler()} if built is None else hooks
         check_optimizer_arguments(experiment, task_class, hooks_to_check, problems)
     if problems or task is None or built is None:
-        raise ConfigError([suggest_path(problem, task_class) for problem in dict.fromkeys(problems)])
+        raise ConfigError([suggest_path(problem, task_class) for problem in dict.fromkeys([*unknown, *problems])])
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    if problems := list(find_conflicts(experiment, task, hooks)):
+    if problems := [*unknown, *find_conflicts(experiment, task, hooks)]:
         raise ConfigError(problems)
     return ResolvedExperiment(experiment, task, hooks)
+
+
+def make_valid_task(source: ExperimentSource) -> tuple[Experiment, Task] | None:
+    """Return the valid sections of an experiment whose classes can be imported, and its task; None without a task."""
+    data, _ = source.merged()
+    _, experiment = validate_sections(with_inferred_modes(without_nulls(data)), [])
+    with seeded(experiment.seed):
+        made = collect_problems([], make_task, experiment.task, experiment.task_args)
+    return (experiment, made[0]) if made else None
 
 
 def find_task(name: Any) -> type[Task] | None:

@@ -38,10 +38,13 @@ MAX_CHECKED_VALUES = 5_000
 def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
     """Return the problems of a sweep beyond its fields; `known` are the problems that `resolve` reports."""
     data, _ = source.merged()
-    data, experiment = validate_sections(with_inferred_modes(without_nulls(data)), [])
+    written, section_problems = data.get("sweep"), list[Problem]()
+    data, experiment = validate_sections(with_inferred_modes(without_nulls(data)), section_problems)
     sweep = experiment.sweep
     if sweep is None:
-        return []
+        rest = _without_wrong_settings(written, section_problems)
+        _, experiment = validate_sections({**data, "sweep": rest}, [])
+        return list(_check_values(experiment.sweep.space, data)) if experiment.sweep else []
     overrides, message = dict(source.values), "has no effect: sweep.space sets it in each trial"
     problems = [
         Problem(path, message, suggestion=f"remove it, or keep it for all trials: sweep.space.{path}=null")
@@ -57,6 +60,22 @@ def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Prob
     if not problems and not known:
         problems.extend(find_unshareable_paths(source, sweep))
     return problems
+
+
+def _without_wrong_settings(written: Any, problems: Sequence[Problem]) -> dict[str, Any] | None:
+    """Return a sweep section without the settings and the domains that have problems, so that the rest is checked."""
+    if not isinstance(written, Mapping):
+        return None
+    paths = [f"{problem.path.removeprefix('sweep.')}." for problem in problems if problem.path.startswith("sweep.")]
+
+    def is_valid(path: str) -> bool:
+        return not any(wrong.startswith(f"{path}.") for wrong in paths)
+
+    space = written.get("space")
+    rest = {key: value for key, value in written.items() if key in ("metric", "space") or is_valid(key)}
+    if isinstance(space, Mapping):
+        rest["space"] = {path: domain for path, domain in space.items() if is_valid(f"space.{path}")}
+    return rest
 
 
 # Settings

@@ -155,3 +155,11 @@ def problems(file: Path, text: str, *overrides: str) -> list[Problem]:
 def places(file: Path, text: str, *overrides: str) -> dict[str, int | None]:
     """Return the line of each problem of a file with this text, by path."""
     return {problem.path: problem.line for problem in problems(file, text, *overrides)}
+
+
+@dataclass
+class Typo(Line):
+    """Returns data without a training phase."""
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        return {"tran": super().data()["train"]}
