@@ -153,16 +153,20 @@ def is_never(interval: Interval | int | None) -> bool:
     return (interval.count if isinstance(interval, Interval) else interval) == 0
 
 
-def is_due_now(interval: Interval | int, state: State, *, counted: bool) -> bool:
-    """Return whether an interval ends with the current iteration; `counted` is true if the counters include it."""
-    count, unit = (interval, "iterations") if isinstance(interval, int) else (interval.count, interval.unit)
-    if unit == "epochs" or count == 0:
+def get_iterations(interval: Interval | int) -> int:
+    """Return an interval's number of iterations, or 0 if its unit is another one."""
+    if isinstance(interval, int):
+        return interval
+    return interval.count if interval.unit == "iterations" else 0
+
+
+def is_step_due(interval: Interval | int, state: State, *, counted: bool) -> bool:
+    """Return whether an interval in steps ends with the current iteration, which the counters include if `counted`."""
+    if isinstance(interval, int) or interval.unit != "steps" or interval.count == 0 or state.phase != "train":
         return False
-    if unit == "iterations":
-        return (state.iterations_before + state.phase_iteration + (not counted)) % count == 0
-    if state.phase != "train":
-        return False
-    return state.stepped and state.step % count == 0 if counted else (state.step + 1) % count == 0
+    if counted:
+        return state.stepped and state.step % interval.count == 0
+    return (state.step + 1) % interval.count == 0
 
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 from hooks.errors import HookError, describe_error
 from hooks.hook import EVENTS, Hook, Priority, Ranks
-from hooks.interval import Interval, is_due_now
+from hooks.interval import Interval, get_iterations, is_step_due
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -66,9 +66,12 @@ class Plan:
         self._group_by_interval()
 
     def _group_by_interval(self) -> None:
-        self._intervals, self._calls_without_interval = {}, {}
+        self._intervals: dict[str, tuple[tuple[Interval | int, int], ...]] = {}
+        """Different intervals of each event, each with its number of iterations or 0."""
+        self._calls_without_interval = {}
         for event, calls in self.calls.items():
-            self._intervals[event] = tuple({call.interval for call in calls if call.interval is not None})
+            intervals = {call.interval for call in calls if call.interval is not None}
+            self._intervals[event] = tuple((interval, get_iterations(interval)) for interval in intervals)
             self._calls_without_interval[event] = tuple(call for call in calls if call.interval is None)
         self._due_calls: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
@@ -133,8 +136,11 @@ class Plan:
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Return the calls that are due; checks each interval once, so that many idle hooks cost as much as one."""
         due: tuple[Interval | int, ...] = ()
-        for interval in self._intervals[event]:
-            if is_due_now(interval, state, counted=event == "on_step"):
+        counted = event == "on_step"
+        iteration = state.iterations_before + state.phase_iteration + (not counted)
+        for interval, iterations in self._intervals[event]:
+            is_due = not iteration % iterations if iterations else is_step_due(interval, state, counted=counted)
+            if is_due:
                 due += (interval,)
         if not due:
             return self._calls_without_interval[event]

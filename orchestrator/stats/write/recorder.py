@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from struct import pack
+from struct import Struct
 from time import perf_counter, sleep
 from typing import Any
 
@@ -97,7 +97,7 @@ class Recorder:
         folder: str = "",
         identity: Mapping[str, Any] | None = None,
         *,
-        flush_rows: int = 512,
+        flush_rows: int = 4096,
         flush_s: float = 1.0,
         upload_interval_s: float = 30.0,
         recent: int = 1000,
@@ -106,6 +106,7 @@ class Recorder:
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
         self._batch = Batch({}, {})
+        self._pack = Struct("").pack
         self._pending: deque[tuple[Batch, DeviceValues]] = deque()
         self._cost_rows: list[dict[str, Any]] = []
         self._has_lost_device = False
@@ -123,7 +124,9 @@ class Recorder:
     def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
         """Add a row, and flush if there are many or time has passed. The last number is the time by `perf_counter`."""
         batch = self._batch
-        batch.numbers.frombytes(pack(f"{len(numbers)}d", *numbers))  # a fifth of the time of `extend`
+        if not batch.count:
+            self._pack = Struct(f"{len(numbers)}d").pack
+        batch.numbers.frombytes(self._pack(*numbers))  # a fifth of the time of `extend`
         if row:
             batch.added[batch.count] = {k: v if type(v) in _PLAIN else _read_on_cpu(v) for k, v in row.items()}
         batch.count += 1
