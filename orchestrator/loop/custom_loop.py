@@ -20,7 +20,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.state.hooked_contents import load_state
+from orchestrator.loop.state.optimizer_state import load_state, save_state
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
@@ -307,7 +307,13 @@ class CheckpointedParts:
 
 
 def _collect_states(parts: Mapping[str, Part]) -> dict[str, Any]:
-    return {name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()}
+    return {name: _collect_state(part) for name, part in parts.items()}
+
+
+def _collect_state(part: Part) -> dict[str, Any]:
+    if isinstance(part, MutableMapping):
+        return dict(part)
+    return save_state(part) if isinstance(part, Optimizer) else part.state_dict()
 
 
 def _restore(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], group: str) -> None:

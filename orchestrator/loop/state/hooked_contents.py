@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-from torch.optim import Optimizer
-
 from hooks.parts.buffers import describe_buffers, restore_buffers
 from hooks.position import Position
 from hooks.state import State
@@ -14,7 +11,8 @@ from orchestrator.config.optim.schedule import Schedule
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
-from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_optimizer
+from orchestrator.loop.model.strategy import mesh_of, sharded_model
+from orchestrator.loop.state.optimizer_state import load_state, save_state
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
@@ -47,7 +45,7 @@ class HookedContents:
         state = self._state
         optimizers = {
             name: {
-                "optimizer": optimizer.state_dict(),
+                "optimizer": save_state(optimizer),
                 "scheduler": scheduler.state_dict() if (scheduler := state.schedulers[name]) else None,
                 "scaler": scaler.state_dict() if (scaler := state.scalers[name]) else None,
             }
@@ -168,7 +166,7 @@ class HookedContents:
             groups = zip(optimizer_state["param_groups"], optimizer.param_groups, strict=True)
             settings = [{**group, **now, "params": group["params"]} for group, now in groups]
             optimizer_state = {**optimizer_state, "param_groups": settings}
-        load_state(optimizer, sharded_optimizer(optimizer_state, optimizer))
+        load_state(optimizer, optimizer_state)
         if scheduler is not None and schedule is not None and rescheduled is None:
             scheduler.load_state_dict(schedule)
         if scaler is not None and saved["scaler"] is not None:
@@ -190,19 +188,3 @@ class EvaluationContents(HookedContents):
         self._restore_training(loaded, {})
         self._changes.restore({name: {} for name in self._schedules})
         self._restore_buffers(loaded)
-
-
-def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Load a state dict into an optimizer, with the dtypes that its tensors were saved with.
-
-    `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change the
-    single-precision factors of ASGD and NAdam.
-    """
-    optimizer.load_state_dict(saved)
-    numbers = [number for group in saved["param_groups"] for number in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        state = optimizer.state.get(parameter, {})
-        for name, value in saved["state"].get(number, {}).items():
-            if isinstance(value, Tensor) and value.dtype != state[name].dtype:
-                state[name] = value.to(state[name].device)

@@ -1,0 +1,54 @@
+"""The state of an optimizer in a checkpoint, with that of optimizers that it holds."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from orchestrator.checkpoint.placeholders import tensors_in
+from orchestrator.loop.model.strategy import sharded_optimizer
+
+_INNER = "inner"
+
+
+def find_inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
+    """Return the optimizers that an optimizer holds in its attributes, by name, such as `base_optimizer` of SAM."""
+    return {name: value for name, value in vars(optimizer).items() if isinstance(value, Optimizer)}
+
+
+def save_state(optimizer: Optimizer) -> dict[str, Any]:
+    """Return an optimizer's state dict, and under `inner` those of optimizers that it holds and does not save."""
+    state = optimizer.state_dict()
+    saved = {id(tensor) for tensor in tensors_in(state)}
+    inner = {name: save_state(part) for name, part in find_inner_optimizers(optimizer).items()}
+    unsaved = {
+        name: part
+        for name, part in inner.items()
+        if any(id(tensor) not in saved for tensor in tensors_in([part["state"], part.get(_INNER)]))
+    }
+    return {**state, _INNER: unsaved} if unsaved else state
+
+
+def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Load the result of `save_state` into an optimizer, with the dtypes that its tensors were saved with.
+
+    `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change the
+    single-precision factors of ASGD and NAdam. It also replaces the parameter groups, which an inner optimizer may
+    share.
+    """
+    inner = find_inner_optimizers(optimizer)
+    sharing = [part for part in inner.values() if part.param_groups is optimizer.param_groups]
+    unsaved = saved.get(_INNER, {})
+    for name in inner.keys() & unsaved.keys():
+        load_state(inner[name], unsaved[name])
+    saved = sharded_optimizer({name: part for name, part in saved.items() if name != _INNER}, optimizer)
+    optimizer.load_state_dict(saved)
+    for part in sharing:
+        part.param_groups = optimizer.param_groups
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        state = optimizer.state.get(parameter, {})
+        for name, value in saved["state"].get(number, {}).items():
+            if isinstance(value, Tensor) and value.dtype != state[name].dtype:
+                state[name] = value.to(state[name].device)

@@ -1,0 +1,89 @@
+"""Optimizers that hold another one, as the common recipe of SAM does."""
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import StepLR
+
+from orchestrator.loop.state.optimizer_state import load_state, save_state
+
+
+class SAM(Optimizer):
+    """The recipe of davda54/sam: its state dict holds nothing of `base_optimizer`."""
+
+    def __init__(self, params: Any, rho: float = 0.05, relinks: bool = True, base: Any = SGD, **options: Any) -> None:
+        super().__init__(params, {"rho": rho, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+        self.relinks = relinks
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        self.base_optimizer.step()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+        if self.relinks:
+            self.base_optimizer.param_groups = self.param_groups
+
+
+class Whole(SAM):
+    """Has the inner state in its own state dict."""
+
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "base": self.base_optimizer.state_dict()}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self.base_optimizer.load_state_dict(state_dict["base"])
+
+
+def _train(model: nn.Module, optimizer: Optimizer, scheduler: StepLR, steps: range) -> None:
+    for step in steps:
+        model(torch.full((2, 3), float(step + 1))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+
+
+def _make(**options: Any) -> tuple[nn.Module, Optimizer, StepLR]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = options.pop("kind", SAM)(model.parameters(), lr=0.1, **options)
+    return model, optimizer, StepLR(optimizer, 2, gamma=0.5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum": 0.9},
+        {"momentum": 0.9, "relinks": False},
+        {"base": Adam},
+        {"kind": Whole, "momentum": 0.9},
+    ],
+)
+def test_inner_optimizer_continues_with_its_state_and_its_learning_rate(options: dict[str, Any]) -> None:
+    whole, optimizer, scheduler = _make(**options)
+    _train(whole, optimizer, scheduler, range(3))
+    file = BytesIO()
+    torch.save([whole.state_dict(), save_state(optimizer), scheduler.state_dict()], file)
+    _train(whole, optimizer, scheduler, range(3, 7))
+
+    model, optimizer, scheduler = _make(**options)
+    weights, state, schedule = torch.load(BytesIO(file.getvalue()), weights_only=True)
+    model.load_state_dict(weights)
+    load_state(optimizer, state)
+    scheduler.load_state_dict(schedule)
+    _train(model, optimizer, scheduler, range(3, 7))
+    assert torch.equal(model.weight, whole.weight)
+
+
+def test_state_that_the_outer_optimizer_saves_is_saved_once() -> None:
+    model, optimizer, scheduler = _make(kind=Whole, momentum=0.9)
+    _train(model, optimizer, scheduler, range(2))
+    assert save_state(optimizer).keys() == {"state", "param_groups", "base"}
