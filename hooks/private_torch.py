@@ -87,3 +87,8 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:
     """Return the schedulers of a SequentialLR or a ChainedScheduler."""
     return getattr(scheduler, "_schedulers", ())
+
+
+def end_processes(loader: Any) -> None:
+    """End the processes of a DataLoader with `persistent_workers`, which starts new ones for the next batches."""
+    loader._iterator = None

@@ -39,7 +39,15 @@ class Task(ABC):
     @property
     def progress(self) -> State:
         """The loop's state, to be read in methods such as `loss`: `self.progress.epoch`, `step`, `iteration`, `phase`,
-        `info` and so on. Counters include only completed steps. Outside a loop, it is the initial state of a run."""
+        `info` and so on. Counters include only completed steps. Outside a loop, it is the initial state of a run.
+        Raises TaskError in a loader process."""
+        from torch.utils.data import get_worker_info
+
+        if get_worker_info():
+            raise TaskError(
+                "a loader process works ahead of the loop and does not know its progress; give the dataset set_epoch(),"
+                " or set loader.num_workers to 0"
+            )
         if "_progress" not in vars(self):
             from hooks.state import State
 

@@ -2,9 +2,9 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 from hooks.hook import NEEDS_MODEL, Hook, Setup
+from hooks.parts.epochs import find_parts_with_epoch
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -14,8 +14,9 @@ logger = logging.getLogger("hookyard")
 class DistSamplerSeed(Hook):
     """A new order of the training data in each epoch, by `set_epoch` of the sampler.
 
-    Calls `set_epoch(state.epoch)` on the loader, its dataset, batch sampler and samplers, if they have it. Warns once
-    if several ranks train and none has it. Source: MMEngine DistSamplerSeedHook, VISSL SetDataSamplerEpochHook.
+    Calls `set_epoch(state.epoch)` on the loader, its samplers, its dataset, the datasets in this one, their transforms
+    and the collator, if they have it. Warns once if several ranks train and none has it. Source: MMEngine
+    DistSamplerSeedHook, VISSL SetDataSamplerEpochHook.
     """
 
     def __post_init__(self) -> None:
@@ -28,7 +29,7 @@ class DistSamplerSeed(Hook):
         if state.phase != "train":
             return
         loader = state.loaders.get("train")
-        with_epoch = _find_objects_with_epoch(loader)
+        with_epoch = find_parts_with_epoch(loader)
         for part in with_epoch:
             part.set_epoch(state.epoch)
         if not with_epoch and state.world_size > 1 and not self._warned:
@@ -36,16 +37,3 @@ class DistSamplerSeed(Hook):
             logger.warning(
                 "the training loader (%s) has no set_epoch, so epochs may repeat the same order", type(loader).__name__
             )
-
-
-def _find_objects_with_epoch(loader: Any) -> list[Any]:
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    candidates = (
-        getattr(loader, "sampler", None),
-        batch_sampler,
-        getattr(batch_sampler, "sampler", None),
-        getattr(loader, "dataset", None),
-        loader,
-    )
-    with_epoch = [part for part in candidates if callable(getattr(part, "set_epoch", None))]
-    return list({id(part): part for part in with_epoch}.values())

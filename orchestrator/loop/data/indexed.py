@@ -11,7 +11,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from hooks.errors import describe_error
 from hooks.metrics.names import kind_of
 from hooks.parameter_names import listed
-from hooks.private_torch import tree_leaves
+from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
+from hooks.private_torch import end_processes, tree_leaves
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.loop.data.phase_data import PhaseData
@@ -52,6 +53,8 @@ class Indexed(PhaseData):
         self.size = length
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._is_training)
         self.loader = self._make_loader(self.sampler)
+        self._attributes: list[Any] = []
+        """Attributes of the dataset and its parts, when the loader's processes started."""
         if self._is_training and self.length() == 0:
             size = f"{length} samples on {world.world_size} rank{'s' if world.world_size > 1 else ''}"
             if not experiment.loader.drop_last:
@@ -79,10 +82,21 @@ class Indexed(PhaseData):
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         self.sampler.begin(epoch, offset)
         self._seed_generator(epoch)
-        return iterate_batches(self.loader, self._phase)
+        return self._iterate()
 
     def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
-        return iterate_batches(self.loader, self._phase), range(len(self.loader))
+        return self._iterate(), range(len(self.loader))
+
+    def _iterate(self) -> Iterator[Any]:
+        """Return the batches of the loader, from new processes if what they hold may have changed."""
+        loader = self.loader
+        if getattr(loader, "persistent_workers", False):
+            held = loader.dataset, loader.collate_fn
+            attributes = describe_attributes(find_parts(*held))
+            if attributes != self._attributes or find_parts_with_epoch(*held):
+                end_processes(loader)
+            self._attributes = attributes
+        return iterate_batches(loader, self._phase)
 
     def first_sample(self) -> Any:
         loader = self._task.loader(

@@ -100,7 +100,7 @@ class Stream(PhaseData):
         """Return the number of this rank's batches in a pass; None if unknown."""
         if self._share is None:
             return get_length(self.loader)
-        samples = get_length(self._share.dataset)
+        samples = get_length(self._share.source)
         if samples is None:
             return None
         shards = [samples]

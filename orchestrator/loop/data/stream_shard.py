@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from hooks.parts.epochs import find_parts_with_epoch
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
 from orchestrator.randomness import random_state, restore_random_state, seeded
@@ -33,7 +34,7 @@ class Share(IterableDataset[Any]):
 
     def __init__(self, dataset: Any, rank: int, world_size: int, seed: int) -> None:
         self.shares_itself = shares_itself(dataset)
-        self.dataset = _split(dataset, rank, world_size)
+        self.source = _split(dataset, rank, world_size)
         self.rank, self.world_size, self.seed = rank, world_size, seed
         self.passes = 0
         """Index of the next pass."""
@@ -59,7 +60,7 @@ class _Position:
     """
 
     def __init__(self, share: Share) -> None:
-        self._share, self._dataset = share, share.dataset
+        self._share, self._dataset = share, share.source
         info = get_worker_info()
         self._in_process = info is not None
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
@@ -67,8 +68,8 @@ class _Position:
         self._shard = 0 if share.shares_itself else share.rank + share.world_size * worker
         self._items: Any = None
         self._read = 0
-        if callable(getattr(self._dataset, "set_epoch", None)):
-            self._dataset.set_epoch(share.order)
+        for part in find_parts_with_epoch(self._dataset):
+            part.set_epoch(share.order)
 
     def __iter__(self) -> Iterator[Any]:
         return self

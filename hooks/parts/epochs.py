@@ -1,0 +1,53 @@
+"""The parts of a loader or a dataset that may depend on the epoch."""
+
+from inspect import ismethod
+from typing import Any
+
+_NAMES = (
+    "sampler",
+    "batch_sampler",
+    "dataset",
+    "transform",
+    "target_transform",
+    "transforms",
+    "collate_fn",
+)
+"""Attributes of torch's loaders and datasets and of torchvision's transforms that hold another part."""
+_CONTAINERS = ("datasets", "transforms")
+"""Attributes that are containers of parts, of torch's ConcatDataset and StackDataset and torchvision's Compose."""
+
+
+def find_parts(*wholes: Any) -> list[Any]:
+    """Return loaders or datasets and the parts in them: samplers, wrapped datasets, transforms and collators."""
+    parts: dict[int, Any] = {}
+    waiting = list(wholes)
+    while waiting:
+        part = waiting.pop(0)
+        if ismethod(part):  # such as the `collate` of a task
+            part = part.__self__
+        if part is None or id(part) in parts:
+            continue
+        parts[id(part)] = part
+        waiting += [getattr(part, name, None) for name in _NAMES]
+        for name in _CONTAINERS:
+            inner = getattr(part, name, None)
+            if isinstance(inner, list | tuple):
+                waiting += inner
+            elif isinstance(inner, dict):
+                waiting += inner.values()
+    return list(parts.values())
+
+
+def find_parts_with_epoch(*wholes: Any) -> list[Any]:
+    """Return the parts of loaders or datasets that have `set_epoch`."""
+    return [part for part in find_parts(*wholes) if callable(getattr(part, "set_epoch", None))]
+
+
+def describe_attributes(parts: list[Any]) -> list[Any]:
+    """Return what tells whether an attribute of a part has been replaced: simple values, and the identity of others."""
+    return [(id(part), _describe_values(getattr(part, "__dict__", {}))) for part in parts]
+
+
+def _describe_values(attributes: Any) -> dict[str, Any]:
+    simple = (int, float, str, type(None))
+    return {name: value if isinstance(value, simple) else id(value) for name, value in attributes.items()}

@@ -1,0 +1,37 @@
+from types import SimpleNamespace
+from typing import Any
+
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
+
+from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
+
+
+class Part(list[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_parts_with_epoch_are_found_in_datasets_transforms_and_collators() -> None:
+    parts = {
+        name: Part([1, 2, 3, 4][: 4 if name == "named" else 2])
+        for name in ("concatenated", "other", "named", "transform", "collator")
+    }
+    rows: Any = SimpleNamespace(transform=SimpleNamespace(transforms=[str, parts["transform"]]))
+    stacked = StackDataset(whole=parts["named"], other=ConcatDataset([parts["concatenated"], parts["other"]]))
+    loader = DataLoader(Subset(stacked, [0]), collate_fn=parts["collator"])  # type: ignore[arg-type]
+    assert {id(part) for part in find_parts_with_epoch(loader, rows)} == {id(part) for part in parts.values()}
+
+
+def test_attributes_differ_once_one_of_a_part_is_replaced() -> None:
+    inner = SimpleNamespace(difficulty=1, table=[1])
+    whole = SimpleNamespace(dataset=inner, transforms=[str, float])
+    descriptions = [describe_attributes(find_parts(whole))]
+    for change in (
+        lambda: setattr(inner, "difficulty", 2),
+        lambda: setattr(inner, "table", [1]),
+        lambda: whole.transforms.pop(),
+    ):
+        assert describe_attributes(find_parts(whole)) == descriptions[-1]
+        change()
+        descriptions.append(describe_attributes(find_parts(whole)))
+        assert descriptions[-1] != descriptions[-2]
