@@ -43,6 +43,8 @@ class HookedRun(TrainingLoop):
         self.training = training
         task, clock = training.task, training.clock
         super().__init__(task, experiment, context, plan, clock, state, training.epoch, training.contents)
+        if training.modes:
+            state.evaluations[""] = Weights(training.modes.evaluating)
         self._evaluator = IterationRunner(task, state, plan, clock, training.precisions, self.recorder, self.world)
         training.runs.append(self)
 
@@ -68,6 +70,10 @@ class HookedRun(TrainingLoop):
         self.training.close()
 
     # TrainingLoop
+
+    def start_save(self) -> None:
+        with self.training.modes.evaluating():
+            super().start_save()
 
     def _rounds(self) -> Iterator[Report]:
         if self.cursor.stage is not Stage.TRAIN:

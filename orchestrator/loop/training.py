@@ -25,6 +25,7 @@ from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
@@ -89,7 +90,8 @@ class Training:
         train = self.data.train
         samples_per_iteration = experiment.batch_size * self.world.world_size if train.by_index else 0
         self.epoch = EpochProgress(state, train.length, samples_per_iteration)
-        self.contents = contents(state, self.iterations, self.data, self.changes, self.schedules)
+        self.modes = OptimizerModes(state.optimizers)
+        self.contents = contents(state, self.iterations, self.data, self.changes, self.schedules, self.modes)
         self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_requested)
         self.runs: list[TrainingLoop] = []
         self.stage = Stage.TRAIN
@@ -169,6 +171,7 @@ class Training:
                     self.stopping.agree()
                 if self.stopping.reasons:
                     if self.stopping.interrupted:
+                        self.modes.evaluate(keep=True)
                         self.for_each_run(lambda run: run.save_unless_saved(INTERRUPTED))
                         return
                     state.request_checkpoint("stop")
@@ -190,6 +193,7 @@ class Training:
             run.cursor.begin_train_phase()
         state.module.train()
         state.model.train()
+        self.modes.train()
         self.plan.fire("on_phase_start", state)
         if self._batches is None:
             self._batches = self.data.train.begin(state.epoch, epoch.consumed())
@@ -231,8 +235,15 @@ class Training:
         for run in self.runs:
             run.state.metrics |= metrics
         state.between_phases = True
+        # A run without an end or a stop here would not leave training mode, which changes bits.
+        self.modes.evaluate(keep=not self._ends_as_planned())
         self.plan.fire("on_phase_end", state)
         self.stage, self.after_phase = Stage.TRAINED, random_state()
+
+    def _ends_as_planned(self) -> bool:
+        """Return whether a longer run would end a phase here too: with an epoch, or for a validation."""
+        validates = bool(self.data.phase_names("val"))
+        return self.state.epoch_completed or (validates and self.experiment.validate_every.due(self.state))
 
     def close(self) -> None:
         hide_progress(self.task)

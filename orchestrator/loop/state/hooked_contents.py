@@ -17,6 +17,7 @@ from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.metrics import Means
+from orchestrator.loop.step.optimizer_modes import OptimizerModes
 
 
 class HookedContents:
@@ -32,7 +33,9 @@ class HookedContents:
         data: Data,
         changes: Changes,
         schedules: Mapping[str, Schedule | None],
+        modes: OptimizerModes,
     ) -> None:
+        self._modes = modes
         self._state, self._iterations, self._data, self._changes = state, iterations, data, changes
         self._schedules = {name: schedule.record() if schedule else None for name, schedule in schedules.items()}
         self._buffers_at_start = describe_buffers(state.module)
@@ -48,6 +51,7 @@ class HookedContents:
                 "optimizer": save_state(optimizer),
                 "scheduler": scheduler.state_dict() if (scheduler := state.schedulers[name]) else None,
                 "scaler": scaler.state_dict() if (scaler := state.scalers[name]) else None,
+                "kept_weights": self._modes.kept_weights(name),
             }
             for name, optimizer in state.optimizers.items()
         }
@@ -171,6 +175,7 @@ class HookedContents:
             scheduler.load_state_dict(schedule)
         if scaler is not None and saved["scaler"] is not None:
             scaler.load_state_dict(saved["scaler"])
+        self._modes.restore(name, saved["kept_weights"])
 
     def _restore_buffers(self, loaded: LoadedCheckpoint) -> None:
         saved = loaded.rank_state.get("buffers", {})

@@ -89,6 +89,14 @@ def test_request_of_a_training_hook_reaches_all_runs(request_: dict[str, int], t
     assert_equal(train_together(new_runs(tmp_path / "shared", members)), alone)
 
 
+def test_schedule_free_optimizer_trains_and_saves_each_run_as_alone(tmp_path: Path) -> None:
+    """Each run's checkpoints within an epoch have the weights of the optimizer's evaluation mode."""
+    optimizer = {"type": "tests.orchestrator.loop.step.test_optimizer_modes:Coarse", "lr": 0.5}
+    members = experiments({"checkpoint": {"every": "3 steps", "keep": None}}, optimizer=optimizer)
+    alone = train_alone(new_runs(tmp_path / "alone", members))
+    assert_equal(train_together(new_runs(tmp_path / "shared", members)), alone)
+
+
 @dataclass
 class CountsStoredRows(Hook):
     """Counts its run's rows on disk whenever a checkpoint is stored."""

@@ -1,0 +1,75 @@
+"""Optimizers with a training mode and an evaluation mode, as schedule-free ones have. Runs in workers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hooks.parts import sharded_tensors as shards
+
+
+class OptimizerModes:
+    """The optimizers with methods `train` and `eval`, by name.
+
+    They train in training mode. In evaluation mode, which they begin with, the model has the weights to validate, save
+    and export: schedule-free optimizers compute gradients at one point, and average the weights at another.
+    """
+
+    def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
+        self._optimizers: dict[str, Any] = {
+            name: optimizer
+            for name, optimizer in optimizers.items()
+            if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval"))
+        }
+        self._is_training = False
+        self._kept: dict[str, list[Tensor]] = {}
+        """Weights with which training goes on, because the change of modes does not give the same bits."""
+
+    def __bool__(self) -> bool:
+        return bool(self._optimizers)
+
+    def train(self) -> None:
+        """Enter training mode, with the kept weights if there are any."""
+        self._is_training = True
+        for name, optimizer in self._optimizers.items():
+            optimizer.train()
+            with torch.no_grad():
+                for parameter, kept in zip(_list_parameters(optimizer), self._kept.get(name, ()), strict=False):
+                    parameter.copy_(shards.like(kept, parameter))
+        self._kept = {}
+
+    def evaluate(self, *, keep: bool = False) -> None:
+        """Enter evaluation mode; with `keep`, training will go on as if it had never been left."""
+        self._is_training = False
+        for name, optimizer in self._optimizers.items():
+            if keep:
+                self._kept[name] = [parameter.detach().clone() for parameter in _list_parameters(optimizer)]
+            optimizer.eval()
+
+    @contextmanager
+    def evaluating(self, state: object = None) -> Iterator[None]:
+        """Enter evaluation mode within a training phase; on exit, training goes on as if it had not been left."""
+        if not self or not self._is_training:
+            yield
+            return
+        self.evaluate(keep=True)
+        try:
+            yield
+        finally:
+            self.train()
+
+    def kept_weights(self, name: str) -> list[Tensor] | None:
+        """Return an optimizer's kept weights for a checkpoint, in the order of its groups; None if there are none."""
+        return self._kept.get(name)
+
+    def restore(self, name: str, kept: Sequence[Tensor] | None) -> None:
+        """Keep the weights of a checkpoint until training continues."""
+        if kept is not None:
+            self._kept[name] = list(kept)
+
+
+def _list_parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
