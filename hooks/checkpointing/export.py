@@ -22,6 +22,7 @@ from hooks.interval import Interval, at_interval
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.layers import tensors
+from hooks.position import Position
 from hooks.private_torch import tree_map
 from hooks.state import State
 
@@ -61,7 +62,7 @@ class Export(Hook):
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._exported_at: int | None = None
+        self._exported_at: Position | None = None
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(fsdp="it runs the model on the master alone", custom_loop=NEEDS_MODEL)
@@ -80,11 +81,11 @@ class Export(Hook):
             self._export(state)
 
     def on_end(self, state: State) -> None:
-        if self._exported_at != state.step:
+        if self._exported_at != state.position:
             self._export(state)
 
     def _export(self, state: State) -> None:
-        self._exported_at = state.step
+        self._exported_at = state.position
         with _context(state, self.weights):
             if state.is_master:
                 self._write(state)

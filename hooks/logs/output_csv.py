@@ -72,7 +72,7 @@ class OutputCSV(Hook):
             folder.mkdir(parents=True, exist_ok=True)
             tables = [rank[label] for rank in ranks or () if len(rank[label])] or [own[label]]
             table = pd.concat(tables).sort_index()
-            table.to_csv(folder / f"step-{state.step:08d}.csv", index="id" not in table)
+            table.to_csv(folder / f"{state.step_name}.csv", index="id" not in table)
 
     def _columns(self, state: State) -> dict[str, Any]:
         output = state.output

@@ -23,8 +23,9 @@ class NanGuard(Hook):
 
     The gradient norm is the same on all ranks, so ranks agree without communication; each rank has its own loss. If a
     check fails, the hook records `nonfinite` = 1 and writes the last micro-batch, its output, the values and the rank's
-    weights to `nonfinite/step-<step>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the scaler skips the
-    step), so only the loss counts. Each check synchronizes. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook.
+    weights to `nonfinite/iteration-<iteration>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the scaler
+    skips the step), so only the loss counts. Each check synchronizes. Source: VISSL CheckNanLossHook and
+    CheckNanModelOutputHook.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
@@ -96,7 +97,8 @@ class NanGuard(Hook):
             "output": state.output,
             "model": {name: shards.local(tensor) for name, tensor in state.module.state_dict().items()},
         }
-        torch.save(contents, folder / f"step-{state.step + 1}-rank-{state.rank}.pt")
+        name = state.column(f"iteration-{state.iteration + 1}")
+        torch.save(contents, folder / f"{name}-rank-{state.rank}.pt")
 
 
 def _number(value: Tensor) -> Tensor | float:

@@ -75,7 +75,7 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
     run = folder.read_metadata()
     reports = folder.read_current_reports()
     (best, diverged), checkpoints = find_best_and_divergence(folder), folder.list_checkpoints()
-    is_usable = diverged is None or (best is not None and best.step < diverged.step)
+    is_usable = diverged is None or (best is not None and best.iteration < diverged.iteration)
     label = "best" if best and best.checkpoint else "last"
     last = dict(reports[-1]) if reports else {}
     for report in reversed(reports[:-1]):  # with the last metrics of each phase that the last report lacks

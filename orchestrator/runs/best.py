@@ -17,6 +17,8 @@ from orchestrator.storage import Storage
 
 _LENGTH_ARGUMENTS = ("T_max", "total_iters", "total_steps")
 """Scheduler arguments that hold a length. If it equals the run's length, it changes along with it."""
+_COUNTERS = ("epoch", "step", "iteration")
+"""Counters of each report."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,11 @@ class Best:
     value: float
     epoch: int
     step: int
+    iteration: int
     checkpoint: str | None = None
     """Name of the checkpoint; None if none is stored."""
     checkpoint_value: float | None = None
-    """Value of the metric at the checkpoint, which may have been saved at another step."""
+    """Value of the metric at the checkpoint, which may have been saved at another position."""
     diverged: str = ""
     """Description of a divergence; empty if there was none."""
 
@@ -58,7 +61,7 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     if metadata.modes:  # a trial uses the metrics of its sweep
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
     lines = folder.read_current_reports()
-    reports = [line for line in lines if {"epoch", "step"} <= line.keys()]
+    reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
     storage = folder.find_checkpoint_folder()
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
@@ -69,7 +72,8 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     if main is None or report is None:
         return None, diverged
     metric, mode = main
-    best = Best(metric, mode, report[metric], report["epoch"], report["step"], diverged=str(diverged or ""))
+    counters = (report[name] for name in _COUNTERS)
+    best = Best(metric, mode, report[metric], *counters, diverged=str(diverged or ""))
     return _with_checkpoint(best, storage, index.get("labels", {}).get("best"), reports), diverged
 
 
@@ -80,7 +84,7 @@ def _with_checkpoint(best: Best, storage: Storage, name: str | None, reports: Se
     position = read_position(storage, name)
     if position is None:
         return best
-    values = (line[best.metric] for line in reports if line["step"] == position.step and best.metric in line)
+    values = (line[best.metric] for line in reports if line["iteration"] == position.iteration and best.metric in line)
     return replace(best, checkpoint=name, checkpoint_value=next(values, None))
 
 

@@ -84,7 +84,7 @@ class SwappedPrediction(Hook):
 
     def on_start(self, state: State) -> None:
         self._layer = find_layer(state.module, self.prototypes)
-        if state.step == 0:
+        if state.iteration == 0:
             self.normalize(self._layer)
 
     @torch.no_grad()

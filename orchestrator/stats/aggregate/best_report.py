@@ -14,8 +14,8 @@ from orchestrator.stats.aggregate.quantities import is_number
 class Divergence:
     """A loss or metric that is no longer finite."""
 
-    step: int
-    """Step of the first report from which on the metric is not finite."""
+    iteration: int
+    """Iteration of the first report from which on the metric is not finite."""
     description: str
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) ->
         if having and not math.isfinite(last := having[-1][0]):
             *_, (_, first) = takewhile(lambda entry: not math.isfinite(entry[0]), reversed(having))
             description = f"{name} is {'NaN' if math.isnan(last) else last} since epoch {first.get('epoch', 0)}"
-            return Divergence(first.get("step", 0), description)
+            return Divergence(first.get("iteration", 0), description)
     return None
 
 

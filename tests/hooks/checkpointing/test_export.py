@@ -52,6 +52,18 @@ def exported(state: State, **fields: Any) -> Path:
     return file
 
 
+@pytest.mark.parametrize("skips", [False, True])
+def test_end_is_exported_unless_the_newest_export_is_of_it(skips: bool, tmp_path: Path) -> None:
+    """An iteration that skips its update may change buffers, so its export is another one."""
+    state, hook = scaled_state(tmp_path), Export()
+    state.iteration = state.step_iteration = 3
+    hook.on_step(state)
+    state.iteration += skips
+    hook.on_end(state)
+    skipped = ["step-00000003-iteration-00000004"] if skips else []
+    assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["step-00000003", *skipped]
+
+
 def in_eval(module: nn.Module, *arguments: Any, **named: Any) -> Any:
     """By a copy, so that the model itself is not touched."""
     with torch.no_grad():

@@ -16,6 +16,7 @@ from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
+from tests.orchestrator.loop.test_loop_skipped_steps import Skips
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, experiment
 
@@ -136,6 +137,16 @@ def test_each_sample_of_val_and_test_has_its_line(task: Points, id_key: Any, tmp
     assert files(tmp_path) == ["csv/test/step-00000010.csv", "csv/val/step-00000005.csv", "csv/val/step-00000010.csv"]
     assert lines(tmp_path / "csv/val/step-00000010.csv") == expected(outputs.seen["val"], 11, 1)
     assert lines(tmp_path / "csv/test/step-00000010.csv") == expected(outputs.seen["test"], 7, 2)
+
+
+def test_validations_at_the_same_step_have_a_file_each(tmp_path: Path) -> None:
+    """The updates of the second epoch are skipped."""
+    hooks: dict[str, Hook] = {"csv": OutputCSV(), "skips": Skips(after=5)}
+    list(Loop(TASK, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run())
+    assert [file for file in files(tmp_path) if "val" in file] == [
+        "csv/val/step-00000005-iteration-00000010.csv",
+        "csv/val/step-00000005.csv",
+    ]
 
 
 def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:

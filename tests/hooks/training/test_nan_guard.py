@@ -126,12 +126,19 @@ def test_dump_has_a_nested_batch_and_output(tmp_path: Path) -> None:
     guard = NanGuard(action="stop", dumps=1)
     guard.on_loss(state)
     guard.on_gradients(state)
-    found = torch.load(tmp_path / "nonfinite" / "step-42-rank-3.pt", weights_only=True)
+    found = torch.load(tmp_path / "nonfinite" / "iteration-84-rank-3.pt", weights_only=True)
     assert (found["step"], found["iteration"], found["loss"]) == (42, 84, 1.0)
     assert math.isnan(found["gradient_norm"])
     assert found["batch"]["meta"] == {"ids": [1, 2], "names": ("a", "b")}
     assert found["batch"]["image"].isnan().tolist() == [False, True]
     assert found["output"]["parts"][0][0].tolist() == [4.0]
+
+
+def test_consecutive_failed_checks_of_one_step_have_a_dump_each(tmp_path: Path) -> None:
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
+    train(state, {"guard": NanGuard(action="skip", dumps=9)}, poisoned(4, 1, 2))
+    dumps = sorted(path.name for path in (tmp_path / "nonfinite").iterdir())
+    assert dumps == ["iteration-2-rank-0.pt", "iteration-3-rank-0.pt"]
 
 
 def _skipping(rank: int, world_size: int, folder: str) -> dict[str, Any]:
@@ -148,6 +155,6 @@ def test_ranks_skip_together_and_the_dumps_name_the_culprit(tmp_path: Path) -> N
     assert first == second
     assert (first["rows"], first["step"]) == ([None, 1, None, None], 3)
     losses = [
-        torch.load(tmp_path / "nonfinite" / f"step-2-rank-{rank}.pt", weights_only=True)["loss"] for rank in (0, 1)
+        torch.load(tmp_path / "nonfinite" / f"iteration-2-rank-{rank}.pt", weights_only=True)["loss"] for rank in (0, 1)
     ]
     assert [math.isfinite(loss) for loss in losses] == [True, False]

@@ -74,6 +74,37 @@ def test_best_without_a_checkpoint_names_the_best_stored_one(tmp_path: Path) -> 
     assert f"without a checkpoint; the best stored one is {best.checkpoint}, with " in str(best)
 
 
+def test_report_of_a_checkpoint_is_found_by_its_iteration(tmp_path: Path) -> None:
+    """After the first epoch, updates are skipped: all reports have the same step, but other running statistics."""
+    skips = {"type": "tests.orchestrator.loop.test_loop_skipped_steps:Skips", "after": 7}
+    hooks = {"skips": skips, "checkpoint": {"best": "val/loss"}}
+    done = run(described(epochs=3, task_args={"batch_norm": True}, hooks=hooks), tmp_path, local=True)
+    assert [*done.metrics["step"]] == [7, 7, 7]
+    losses = done.metrics["val/loss"]
+    assert losses.nunique() == 3
+    assert losses.idxmin() > 0
+    assert done.best is not None
+    assert (done.best.value, done.best.checkpoint_value) == (losses.min(), losses.min())
+    assert done.best.iteration == 7 * (losses.idxmin() + 1)
+
+
+@dataclass
+class BreaksLater(Points):
+    """Has only NaN as training losses after the first epoch."""
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        loss = super().loss(output, batch)
+        return loss * math.nan if self.progress.phase == "train" and self.progress.iteration >= 7 else loss
+
+
+def test_weights_of_before_a_divergence_whose_updates_were_skipped_are_offered(tmp_path: Path) -> None:
+    hooks = {"nan_guard": {"action": "skip", "patience": 99}, "checkpoint": {"best": "val/loss"}}
+    done = run(described(task=f"{__name__}:BreaksLater", hooks=hooks), tmp_path, local=True)
+    known = json.loads(answer("show", str(done.path), "--json"))
+    assert known["diverged"] == "train/loss is NaN since epoch 1"
+    assert 'load("best")' in known["use"]["python"]
+
+
 def test_last_checkpoint_is_offered_without_validation(tmp_path: Path) -> None:
     done = run(described(epochs=1, validate_every=0), tmp_path, local=True)
     assert done.best is None
