@@ -184,7 +184,7 @@ class Session:
         reports, failure = loop.run(), None
         try:
             for report in reports:
-                if self.world.is_master and not report.is_partial:
+                if self.world.is_master:
                     self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
                 self._write_info(loop)
                 with watch.pause():

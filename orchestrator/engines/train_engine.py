@@ -58,7 +58,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
             for report in training:
                 ray.train.report(report.metrics)
                 if written is None:
-                    written = world.broadcast(lambda: len(folder.read_current_reports()))
+                    written = world.broadcast(lambda: len(folder.read_current_reports())) - report.is_partial
                 elif not report.is_partial:
                     written += 1
                 # All ranks wait with rank 0, and end with it.

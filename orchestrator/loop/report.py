@@ -21,7 +21,10 @@ class Report:
     is_final: bool = False
     """True for the last report of the run."""
     is_partial: bool = False
-    """True if the run ends in the middle of a training phase, so there are no metrics of phases."""
+    """True if the run ends in the middle of a training phase, so there are no metrics of phases.
+
+    A resumed run replaces it by the report of the whole phase.
+    """
     phases: tuple[str, ...] = ("train",)
     """All phases of the run."""
     run_index: int = 0

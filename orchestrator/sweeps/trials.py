@@ -210,9 +210,9 @@ class TrialGroup:
             trial.last = report
             if trial in self._trials_without_report:
                 self._trials_without_report.remove(trial)
-                # The folder already holds this report, unless it is partial.
+                # The folder already holds this report.
                 trial.reports = _read_reports_with_metrics(trial.folder, self._settings)
-                if self._settings.has_metrics(report.metrics) and not report.is_partial:
+                if self._settings.has_metrics(report.metrics):
                     del trial.reports[-1:]
             has_metrics = trial.metric_monitor.has_metrics(report)
             if has_metrics:

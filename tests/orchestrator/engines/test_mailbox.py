@@ -188,7 +188,7 @@ async def test_report_waits_for_its_own_decision() -> None:
 
 @in_event_loop
 async def test_partial_last_report_is_delivered() -> None:
-    """A partial report is not written, so it has the number of the report before."""
+    """A partial report, which a later attempt repeats, has the number of the report before."""
 
     queue, whole, partial = ReportQueue(), report(2), report(2, is_final=True)
     put(queue, whole)
