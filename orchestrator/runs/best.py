@@ -72,8 +72,8 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     if main is None or report is None:
         return None, diverged
     metric, mode = main
-    counters = (report[name] for name in _COUNTERS)
-    best = Best(metric, mode, report[metric], *counters, diverged=str(diverged or ""))
+    counters = {name: report[name] for name in _COUNTERS}
+    best = Best(metric, mode, report[metric], **counters, diverged=str(diverged or ""))
     return _with_checkpoint(best, storage, index.get("labels", {}).get("best"), reports), diverged
 
 
