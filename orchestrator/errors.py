@@ -16,7 +16,7 @@ HookyardError
 import dis
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from types import TracebackType
 from typing import ParamSpec, TypeVar
@@ -110,14 +110,27 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     names = {candidate.lower(): candidate for candidate in known}
     name = name.lower()
-    near = get_close_matches(name, names, n=1, cutoff=0.75)
+    near = [match for match in get_close_matches(name, names, cutoff=0.75) if _can_be_meant(name, match)]
     # `cosine` means CosineAnnealingLR, although they have few letters in common.
     near = near or sorted((candidate for candidate in names if len(name) > 2 and name in candidate), key=len)
     # `rl` and `learning_rate` mean `lr`.
     initials = "".join(word[:1] for word in name.split("_"))
     near = near or [candidate for candidate in names if candidate == initials or sorted(candidate) == sorted(name)]
-    near = near or get_close_matches(name, names, n=1)
+    # One wrong letter is a large part of a short name.
+    if len(name) <= 5:
+        near = near or get_close_matches(name, names, n=1)
     return f"did you mean '{names[near[0]]}'?" if near else None
+
+
+def _can_be_meant(name: str, candidate: str) -> bool:
+    """Return whether no word of the name has another word in its place: `save_best` does not mean `save_last`."""
+    fewer, more = sorted((name.split("_"), candidate.split("_")), key=len)
+    return all(any(_are_near(word, other) for other in more) for word in fewer)
+
+
+def _are_near(word: str, other: str) -> bool:
+    short, long = sorted((word, other), key=len)
+    return len(short) < 3 or long.startswith(short) or SequenceMatcher(None, word, other).ratio() >= 0.6
 
 
 class CheckpointError(HookyardError):

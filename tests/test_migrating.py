@@ -44,7 +44,11 @@ EXPERIMENT_OPTIONS = """
     fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation
     optimizer_config eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval
     simulated_global_batchsize param_schedulers sync_bn_config meters mixup clip_grad_norm test_phase_period
-    accumulative_counts init_scale growth_interval grad_scaler_config load_from"""
+    accumulative_counts init_scale growth_interval grad_scaler_config load_from work_dir param_scheduler auto_scale_lr
+    visualizer vis_backends visualization log_processor randomness env_cfg launcher resume model train_dataloader
+    val_dataloader test_dataloader val_evaluator test_evaluator val_cfg test_cfg default_scope lr_config lr_steps
+    lr_ratio warmup_iterations total_epochs model_wrapper_cfg find_unused_parameters
+    resume_from custom_imports"""
 
 
 @dataclass(frozen=True)

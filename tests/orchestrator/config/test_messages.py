@@ -26,6 +26,12 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
     [
         # Unknown keys.
         ("batchsize: 8", "e.yaml:4: batchsize: unknown key (did you mean 'batch_size'?)"),
+        ("worker_dir: 8", "e.yaml:4: worker_dir: unknown key (`hookyard schema` lists the keys)"),
+        (
+            "hooks: {checkpoint: {save_any: 1}}",  # not save_last
+            "e.yaml:4: hooks.checkpoint.save_any: unknown key (known to Checkpoint: background, begin, best, every,"
+            " keep, mode, out_dir, publish, save_last)",
+        ),
         ("betas: 0.9", "e.yaml:4: betas: unknown key (did you mean 'optimizer.betas'?)"),
         ("num_workers: 2", "e.yaml:4: num_workers: unknown key (did you mean 'loader.num_workers'?)"),
         ("loader:\n  workers: 2", "e.yaml:5: loader.workers: unknown key (did you mean 'num_workers'?)"),
