@@ -124,7 +124,7 @@ class Rows:
     def blocks(self) -> str:
         """Name of the table of blocks, created on first use."""
         statement = make_blocks_statement(self.columns, self.numbers, self.total)
-        with self.source.raising_damaged_file():
+        with self.source.raising_damaged_file(), _explain_errors(self._where):
             self._connection.execute(statement)
         return "blocks"
 
@@ -173,15 +173,21 @@ def check_condition(where: str) -> None:
 
 @contextmanager
 def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checking: bool = False) -> Iterator[None]:
-    """Turn DuckDB's errors about a condition into UsageErrors that quote it."""
+    """Turn DuckDB's errors about a condition into UsageErrors that quote it, and those of a lack of room too."""
     import duckdb
 
     try:
         yield
+    except duckdb.InterruptException:
+        raise
     except duckdb.Error as error:
-        if where is None or not (is_checking or isinstance(error, duckdb.DataError)):
-            raise
         reason = str(error).splitlines()[0].partition(": ")[2]
+        if isinstance(error, duckdb.OperationalError):  # memory or disk is used up
+            raise UsageError(f"the rows cannot be queried here: {shorten(reason, 300)}") from None
+        if where is None:
+            raise
+        if not is_checking:
+            raise UsageError(f"where: {shorten(where, 200)!r} failed: {shorten(reason, 300)}") from None
         name = re.match(r'Referenced column "(.*)" not found', reason)
         if name and f'"{name[1]}"' in where:
             reason += " Put text in single quotes"

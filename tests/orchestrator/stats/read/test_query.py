@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from orchestrator.errors import UsageError
 from orchestrator.stats.read import query as queries
 from orchestrator.stats.read.dataset import Source
-from orchestrator.stats.read.query import Rows, query
+from orchestrator.stats.read.query import Rows, query, read_matching_rows
 
 
 def drawn(seed: int, count: int = 400) -> pd.DataFrame:
@@ -214,3 +215,31 @@ def test_columns_that_differ_only_in_case_are_an_error() -> None:
     for ask in (Rows.wrap, lambda rows: query(Source(ds.dataset(rows)), "select LR from rows")):
         with pytest.raises(UsageError, match="columns 'lr' and 'LR' differ only in case, which SQL ignores"):
             ask(rows)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "iteration % rank = 1",
+        "iteration % 0 = 1",
+        "error('mine')",
+        "strptime(phase, '%Y') > now()",
+        "json_extract(phase, '$.a') = 1",
+        "cast(phase as int) = 1",
+        "iteration = (select iteration from range(3) as numbers(number))",
+        "repeat('x', 10000000000) = phase",
+        "regexp_matches(phase, '(')",
+    ],
+)
+def test_condition_that_fails_while_it_runs_is_quoted_in_a_line(where: str) -> None:
+    table = pd.DataFrame({"rank": [0, 1], "iteration": [1, 2], "phase": "train", "loss": 0.5})
+    reads: list[Callable[[], Any]] = [
+        lambda: Rows(Rows.wrap(table).source, where).query("select * from rows"),
+        lambda: Rows(Rows.wrap(table).source, where).aggregate({"n": "count(*)"}, ["rank"]),
+        lambda: Rows(Rows.wrap(table).source, where).total,
+        lambda: Rows(Rows.wrap(table).source, where).blocks,
+        lambda: list(read_matching_rows(Rows.wrap(table).source, ["loss"], where)),
+    ]
+    for read in reads:
+        with pytest.raises(UsageError, match=r"\Awhere: [^\n]+\Z"):
+            read()
