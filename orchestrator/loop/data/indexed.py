@@ -13,8 +13,9 @@ from hooks.metrics.names import kind_of
 from hooks.parameter_names import listed
 from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
 from hooks.private_torch import end_processes, tree_leaves
+from orchestrator.config.checks.data import get_length
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.sampling import SeededBatches, ShardedSampler, default_order, find_sampler_order
 from orchestrator.loop.step.task_errors import check_type, unexpected
@@ -42,9 +43,9 @@ class Indexed(PhaseData):
         self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
     ) -> None:
         super().__init__(task, phase, experiment, world, generator)
-        self._dataset = dataset
+        self._dataset, self._samples = dataset, len(dataset)
         default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
-        own = find_sampler_order(task, dataset, phase, experiment.seed, world)
+        own = find_sampler_order(task, dataset, phase, experiment, world)
         order, length = own or (default, len(dataset))
         is_evaluated = kind_of(phase) == "test" or (not self._is_training and experiment.validate_every.count > 0)
         if is_evaluated and length < world.world_size and task.meters():
@@ -71,7 +72,11 @@ class Indexed(PhaseData):
             batches = SeededBatches(sampler, self._batch_size, self._drop_last, self._experiment.seed)
             arguments |= {"num_workers": processes, "persistent_workers": True}
         loader = self._task.loader(self._dataset, batches, self._phase, arguments)
-        return check_type(self._task.loader, loader, Loader, "an iterable with a length, such as a DataLoader")
+        expected = "an iterable with a length, such as a DataLoader"
+        if get_length(check_type(self._task.loader, loader, Loader, expected)) is None:
+            message = f"{type(self._task).__name__}.loader() gives a loader of {self._phase} whose length is unknown"
+            raise ConfigError.at("task", message, suggestion="define __len__ of its batch sampler")
+        return loader
 
     def length(self, offset: int = 0) -> int:
         before, self.sampler.offset = self.sampler.offset, offset
@@ -80,6 +85,12 @@ class Indexed(PhaseData):
         return length
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
+        samples = len(self._dataset)
+        if samples != self._samples:
+            message = (
+                f"the train dataset has {samples} samples in epoch {epoch}, but it had {self._samples} at the start"
+            )
+            raise TaskError(f"{message}; keep its length, and choose samples by their index and the epoch")
         self.sampler.begin(epoch, offset)
         self._seed_generator(epoch)
         return self._iterate()

@@ -1,6 +1,8 @@
 """The order of an epoch's samples, by default or of a task's own sampler, and this rank's share of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from operator import index
 from typing import Any
 
@@ -9,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler
 
+from orchestrator.config.checks.data import get_length
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.world import World
-from orchestrator.randomness import seed_host, seeded
+from orchestrator.randomness import seed_host, seeded, with_own_generators
 from orchestrator.task import Task
 
 Order = Callable[[int], list[int]]
@@ -105,21 +109,66 @@ def _seed_and_return(indices: list[int], seed: int) -> list[int]:
     return indices
 
 
-def find_sampler_order(task: Task, dataset: Any, phase: str, seed: int, world: World) -> tuple[Order, int] | None:
+class _EndlessOrder:
+    """Order of a sampler without an end, in epochs of `length` samples. An earlier epoch needs a new sampler."""
+
+    def __init__(
+        self, make_sampler: Callable[[], Any], length: int, seed: int, read: Callable[[Any], list[int]]
+    ) -> None:
+        self._make_sampler, self._length, self._seed, self._read = make_sampler, length, seed, read
+        self._begin()
+
+    def _begin(self) -> None:
+        with seeded(self._seed):
+            sampler = self._make_sampler()
+        _seed_own_generator(sampler, self._seed)
+        self._epochs = with_own_generators(self._split(sampler), self._seed)
+        self._epoch, self._indices = -1, list[int]()
+
+    def _split(self, sampler: Any) -> Iterator[list[int]]:
+        iterator = iter(sampler)
+        while True:
+            yield self._read(islice(iterator, self._length))
+
+    def __call__(self, epoch: int) -> list[int]:
+        if epoch < self._epoch:
+            self._begin()
+        while self._epoch < epoch:
+            self._epoch, self._indices = self._epoch + 1, next(self._epochs)
+        return self._indices
+
+
+def find_sampler_order(
+    task: Task, dataset: Any, phase: str, experiment: Experiment, world: World
+) -> tuple[Order, int] | None:
     """Return the order of `task.sampler` for a phase and its length, or None if it has no sampler.
 
-    Collective if there is a sampler. Raises ConfigError unless it is a repeatable order of this dataset.
+    Collective if there is a sampler. Raises ConfigError unless it is a repeatable order of this dataset. A sampler
+    without an end may train for a number of steps; an epoch then has as many samples as the dataset.
     """
-    sampler = task.sampler(dataset, phase)
+    sampler, samples, seed = task.sampler(dataset, phase), len(dataset), experiment.seed
     if sampler is None:
         return None
     method = f"{type(task).__name__}.sampler() for {phase}"
     is_sampler = isinstance(sampler, Sampler) or hasattr(sampler, "set_epoch")
-    order = (_make_sampler_order if is_sampler else _make_weighted_order)(sampler, len(dataset), seed, method)
+    order = (_make_sampler_order if is_sampler else _make_weighted_order)(sampler, samples, seed, method)
+    again = order
     first = order(0)
+    limit = _find_limit(sampler, samples)
+    if len(first) > limit:
+        if phase != "train" or experiment.steps is None:
+            need = "training needs `steps` instead of `epochs`" if phase == "train" else "an evaluation needs an end"
+            advice = "if it has an end, define its __len__"
+            raise _problem(method, f"has not ended after {limit} samples of {samples}; {need}", advice)
+
+        def make_endless_order() -> Order:
+            return _EndlessOrder(lambda: task.sampler(dataset, phase), samples, seed, partial(_read, samples, method))
+
+        order, again = make_endless_order(), make_endless_order()
+        first = order(0)
     if not first:
         raise _problem(method, "gives no sample")
-    if order(0) != first:
+    if again(0) != first:
         raise _problem(
             method,
             "gives another order on a second call for the same epoch, so ranks and a resumed run would disagree",
@@ -133,6 +182,11 @@ def find_sampler_order(task: Task, dataset: Any, phase: str, seed: int, world: W
     return order, len(first)
 
 
+def _find_limit(sampler: Any, samples: int) -> int:
+    """Return the number of samples after which a sampler counts as endless, whose length may be the dataset's."""
+    return max(10 * samples, get_length(sampler) or 0)
+
+
 def _problem(method: str, message: str, advice: str | None = None) -> ConfigError:
     return ConfigError.at("task", f"{method} {message}", suggestion=advice)
 
@@ -142,7 +196,9 @@ def _make_weighted_order(weights: Iterable[float], samples: int, seed: int, meth
     try:
         if isinstance(weights, Mapping):
             raise TypeError
-        tensor = torch.as_tensor(weights if isinstance(weights, Tensor) else list(weights), dtype=torch.float64).cpu()
+        tensor = torch.as_tensor(
+            weights if isinstance(weights, Tensor) else list(islice(weights, samples + 1)), dtype=torch.float64
+        ).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"gives a {type(weights).__name__}; expected a Sampler, a weight for each sample, or None"
         raise _problem(method, message) from error
@@ -161,22 +217,32 @@ def _make_weighted_order(weights: Iterable[float], samples: int, seed: int, meth
 
 
 def _make_sampler_order(sampler: Any, samples: int, seed: int, method: str) -> Order:
-    """Return the order of a sampler, with all generators seeded for the epoch."""
+    """Return the order of a sampler, with all generators seeded for the epoch; one index too many if it has no end."""
+    limit = _find_limit(sampler, samples)
 
     def order(epoch: int) -> list[int]:
         with seeded(seed + epoch):
-            if isinstance(getattr(sampler, "generator", None), torch.Generator):
-                sampler.generator.manual_seed(seed + epoch)
+            _seed_own_generator(sampler, seed + epoch)
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(epoch)
-            try:
-                indices = list(map(index, sampler))
-            except TypeError as error:
-                message = f"must give indices of samples, which the loop puts into batches: {error}"
-                raise _problem(method, message) from error
-        wrong = next((number for number in indices if not 0 <= number < samples), None)
-        if wrong is not None:
-            raise _problem(method, f"gives sample {wrong}, and the dataset has {samples}, from 0")
-        return indices
+            return _read(samples, method, islice(iter(sampler), limit + 1))
 
     return order
+
+
+def _seed_own_generator(sampler: Any, seed: int) -> None:
+    if isinstance(getattr(sampler, "generator", None), torch.Generator):
+        sampler.generator.manual_seed(seed)
+
+
+def _read(samples: int, method: str, sampler: Iterable[Any]) -> list[int]:
+    """Return the indices of a sampler; raises ConfigError for one that the dataset does not have."""
+    try:
+        indices = list(map(index, sampler))
+    except TypeError as error:
+        message = f"must give indices of samples, which the loop puts into batches: {error}"
+        raise _problem(method, message) from error
+    wrong = next((number for number in indices if not 0 <= number < samples), None)
+    if wrong is not None:
+        raise _problem(method, f"gives sample {wrong}, and the dataset has {samples}, from 0")
+    return indices

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler
 
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
@@ -46,6 +47,36 @@ class Counting(Sampler[int]):
         return iter(range(self.begin, 20))
 
 
+class Endless(Sampler[int]):
+    """Permutations without end, from the global generator; as MMEngine's, its length is the dataset's."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(self.size).tolist()
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class EndlessOnce(Sampler[int]):
+    """Without a length and with one iterator for all epochs and its own seed, drawn as it is made."""
+
+    def __init__(self, size: int) -> None:
+        seed = int(np.random.randint(2**31))
+        self.generator = None
+        self.indices = self.draw(size, torch.Generator().manual_seed(seed))
+
+    def draw(self, size: int, generator: torch.Generator) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(size, generator=generator).tolist()
+
+    def __iter__(self) -> Iterator[int]:
+        return self.indices
+
+
 @dataclass
 class Sampled(Points):
     """Points in the order of one of these samplers."""
@@ -54,8 +85,12 @@ class Sampled(Points):
 
     def sampler(self, dataset: Any, phase: str) -> Any:
         if phase == "val":
-            return [*range(5)] if self.how == "val" else None
+            return [*range(5)] if self.how == "val" else Endless(23) if self.how == "endless val" else None
         return {
+            "endless": Endless(len(dataset)),
+            "endless once": EndlessOnce(len(dataset)),
+            "endless weights": itertools.cycle([1.0]),
+            "endless text": itertools.cycle("a"),
             "weights": WEIGHTS,
             "tensor": torch.tensor(WEIGHTS),
             "drawn": Drawn(),
@@ -133,6 +168,10 @@ def test_order_is_shared_by_any_number_of_ranks_from_any_place(how: str) -> None
         ("outside", "gives sample 52, and the dataset has 52, from 0"),
         ("none", "gives no sample"),
         ("counting", "gives another order on a second call .*draw from the global generators"),
+        ("endless weights", r"gives weights of shape \(53,\), and the dataset has 52 samples"),
+        ("endless text", "gives a cycle; expected a Sampler"),
+        ("endless", "for train has not ended after 520 samples of 52; training needs `steps` .* define its __len__"),
+        ("endless val", "for val has not ended after 230 samples of 23; an evaluation needs an end"),
         ("val", r"Sampled.sampler\(\) for val gives weights of shape \(5,\), and the dataset has 23 samples"),
     ],
 )
@@ -146,3 +185,77 @@ def test_order_that_differs_between_ranks_is_refused() -> None:
     world.gather = lambda value: [value, value + 1]
     with pytest.raises(ConfigError, match=r"gives rank 1 another order than rank 0.*the loop splits it among ranks"):
         Data(Sampled(how="weights"), experiment(), world)
+
+
+# Samplers without an end
+
+
+@pytest.mark.parametrize("how", ["endless", "endless once"])
+def test_sampler_without_an_end_trains_for_a_number_of_steps(how: str) -> None:
+    """An epoch is a permutation of the dataset, 7 batches of 8 samples at most."""
+    seen = Seen()
+    loop = Loop(Sampled(how=how, val=0), experiment(steps=16), {"sampler_seed": DistSamplerSeed(), "seen": seen})
+    list(loop.run())
+    assert (loop.state.step, loop.state.epoch) == (16, 2)
+    epochs = [list(itertools.chain(*seen.indices[begin : begin + 7])) for begin in (0, 7)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(52))] * 2
+    assert epochs[0] != epochs[1]
+
+
+def endless_shares(how: str, world_size: int, epochs: list[int], offset: int = 0) -> list[list[int]]:
+    """What all ranks together see of these epochs, in order."""
+    samplers = []
+    for rank in range(world_size):
+        data: Any = Data(Sampled(how=how), experiment(steps=9, seed=3), of(rank, world_size)).train
+        samplers.append(data.sampler)
+    seen = []
+    for epoch in epochs:
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            sampler.offset = offset
+        seen.append([place for row in zip(*samplers, strict=True) for place in row])
+    return seen
+
+
+@pytest.mark.parametrize("how", ["endless", "endless once"])
+def test_order_without_an_end_continues_on_any_number_of_ranks_from_any_place(how: str) -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    whole = endless_shares(how, 1, [0, 1, 2, 3])
+    assert len({tuple(epoch) for epoch in whole}) == 4
+    torch.manual_seed(6)
+    np.random.seed(6)
+    before = torch.get_rng_state()
+    assert endless_shares(how, 2, [3, 1, 1, 2]) == [whole[3], whole[1], whole[1], whole[2]]
+    assert whole[2][:10] + endless_shares(how, 2, [2], offset=10)[0] == whole[2]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_own_loader_with_a_batch_sampler_without_an_end_is_refused() -> None:
+    class Batches(Points):
+        def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Any:
+            return DataLoader(dataset, batch_sampler=iter([[0]] * 9), **options)  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match=r"Batches.loader\(\) gives a loader of train whose length is unknown"):
+        Data(Batches(), experiment(steps=9), World())
+
+
+# Data that grow
+
+
+class GrowingRows(list[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        self.extend([self[0]] * epoch)
+
+
+def test_dataset_or_sampler_whose_length_changes_ends_the_run() -> None:
+    hooks = {"sampler_seed": DistSamplerSeed()}
+    with pytest.raises(TaskError, match="the sampler returns 21 samples in epoch 1, but 20 in the first"):
+        list(Loop(Sampled(how="growing", val=0), experiment(), hooks).run())
+
+    class Grown(Points):
+        def data(self) -> Any:
+            return {"train": GrowingRows(super().data()["train"])}  # type: ignore[arg-type]
+
+    with pytest.raises(TaskError, match="the train dataset has 53 samples in epoch 1, but it had 52 at the start"):
+        list(Loop(Grown(val=0), experiment(), hooks).run())
