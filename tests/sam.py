@@ -55,15 +55,7 @@ class SAM(Optimizer):
 
 
 class SharpSGD(SAM):
-    """SAM around SGD, with arguments that a file can hold; its state includes SGD's, as in docs/experiment.md."""
+    """SAM around SGD, with arguments that a file can hold, as in docs/experiment.md."""
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, rho: float = 0.05) -> None:
         super().__init__(params, torch.optim.SGD, rho=rho, lr=lr, momentum=momentum)
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"base": self.base_optimizer.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self.base_optimizer.load_state_dict(state_dict["base"])
-        self.base_optimizer.param_groups = self.param_groups

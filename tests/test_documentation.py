@@ -388,7 +388,9 @@ def test_experiment_page_sam_trains_and_keeps_its_momentum(folder: Path) -> None
     assert set(train["evaluations"]) == {2}
     assert train["loss"].iloc[-1] < train["loss"].iloc[0]
     saved = torch.load(Path(done.checkpoint("last")) / "optimizer.pt", weights_only=True)["optimizer"]
-    assert all(entry["momentum_buffer"].any() for entry in saved["base"]["state"].values())
+    momenta = saved["inner"]["base_optimizer"]["state"].values()
+    assert momenta
+    assert all(entry["momentum_buffer"].any() for entry in momenta)
 
 
 def test_debugging_page_hook_stops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

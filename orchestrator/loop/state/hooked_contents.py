@@ -12,7 +12,7 @@ from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model
-from orchestrator.loop.state.optimizer_state import load_state, save_state
+from orchestrator.loop.state.optimizer_state import list_counters, load_state, save_state
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
@@ -168,7 +168,8 @@ class HookedContents:
         if rescheduled is not None:
             self._changes.replay(name, rescheduled, default=schedule.get("last_epoch", 0) if schedule else 0)
             groups = zip(optimizer_state["param_groups"], optimizer.param_groups, strict=True)
-            settings = [{**group, **now, "params": group["params"]} for group, now in groups]
+            kept = {"params", *list_counters(optimizer)}
+            settings = [{**group, **now, **{key: group[key] for key in kept}} for group, now in groups]
             optimizer_state = {**optimizer_state, "param_groups": settings}
         load_state(optimizer, optimizer_state)
         if scheduler is not None and schedule is not None and rescheduled is None:

@@ -1,5 +1,6 @@
 """The state of an optimizer in a checkpoint, with that of optimizers that it holds."""
 
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,17 @@ _INNER = "inner"
 def find_inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
     """Return the optimizers that an optimizer holds in its attributes, by name, such as `base_optimizer` of SAM."""
     return {name: value for name, value in vars(optimizer).items() if isinstance(value, Optimizer)}
+
+
+def list_counters(optimizer: Optimizer) -> set[str]:
+    """Return the keys of parameter groups in which an optimizer counts its own progress, as schedule-free ones do.
+
+    Such a key has a default, but is no argument of the class.
+    """
+    parameters = signature(type(optimizer)).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return set()
+    return optimizer.defaults.keys() - parameters.keys()
 
 
 def save_state(optimizer: Optimizer) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
-from hooks import Hook, Interval, State
+from hooks import Hook, Interval, ParamScheduler, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.precise_batch_norm import PreciseBatchNorm
 from orchestrator.checkpoint.store import CheckpointStore
@@ -182,6 +182,17 @@ def test_longer_run_continues_where_a_run_in_steps_ended(tmp_path: Path) -> None
     resumed, later_losses, _ = trained(tmp_path / "begun", restore="step-00000004", epochs=None, steps=10)
     assert later_losses == losses[4:]
     assert numbers(resumed.state.module) == numbers(whole.state.module)
+
+
+def test_another_schedule_keeps_the_steps_that_the_optimizer_counted(tmp_path: Path) -> None:
+    schedule = {"scheduler": Component(type="CosineAnnealingLR")}
+    trained(tmp_path, {"checkpoint": Checkpoint(), "schedule": ParamScheduler()}, **schedule, epochs=1)
+    hooks = {"schedule": ParamScheduler()}
+    resumed, losses, _ = trained(tmp_path, hooks, restore="epoch-0001", **schedule, epochs=3)
+    assert resumed.state.optimizer is not None
+    (group,) = resumed.state.optimizer.param_groups
+    assert len(losses) == 2 * STEPS
+    assert group["k"] == 3 * STEPS
 
 
 def test_weights_to_evaluate_are_at_hand_within_a_phase(tmp_path: Path) -> None:
