@@ -59,6 +59,52 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     assert shown(state) == [line]
 
 
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 10))
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+    )
+
+
+def added_by_classyvision(layer: nn.Module, inputs: Tensor) -> int:
+    """What its profiler counts for a layer beside multiplications; VISSL uses the same profiler."""
+    if isinstance(layer, nn.ReLU | nn.Dropout):
+        return inputs.numel()
+    if isinstance(layer, nn.BatchNorm2d):
+        return 2 * inputs.numel()
+    return len(inputs) * layer.bias.numel() if isinstance(layer, nn.Linear) else 0
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "macs", "theirs"),
+    [
+        (perceptron(), (64,), 4736, 4938),
+        (convolutions(), (1, 8, 8), 165_888, 173_568),
+        (nn.Sequential(nn.Conv1d(4, 8, 3, groups=2)), (4, 20), 864, 864),
+    ],
+    ids=["perceptron", "convolutions", "groups"],
+)
+def test_macs_are_the_flops_of_classyvision_without_what_it_adds(
+    module: nn.Sequential, shape: tuple[int, ...], macs: int, theirs: int, tmp_path: Path
+) -> None:
+    inputs = torch.randn(1, *shape)
+    state = count(module, (inputs,), tmp_path)
+    added = 0
+    for layer in module.eval():
+        added += added_by_classyvision(layer, inputs)
+        inputs = layer(inputs)
+    assert state.info["macs_per_sample"] == macs
+    assert macs + added == theirs
+
+
 class Block(nn.Module):
     """ResNet's basic block."""
 
