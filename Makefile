@@ -27,7 +27,7 @@ endif
 endif
 endif
 
-.PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-gpu test-oldest lint bench clean
+.PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-originals test-gpu test-oldest lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
@@ -62,10 +62,16 @@ test-orchestrator: setup ## the tests of orchestrator/ that start no Ray, but fo
 	$(BIN)/pytest -m 'not ray and not cluster and not gpu' tests/orchestrator --ignore-glob='tests/orchestrator/c*'
 
 test-rest: setup ## all others that start no Ray: about as long as the former
-	$(BIN)/pytest -m 'not ray and not cluster and not gpu' --ignore-glob='tests/orchestrator/[!c]*'
+	$(BIN)/pytest -m 'not ray and not cluster and not gpu and not originals' --ignore-glob='tests/orchestrator/[!c]*'
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -rs -m cluster tests/cluster
+
+ORIGINALS := build/originals
+test-originals: setup ## the rules of MMEngine that the tests have by hand, against MMEngine itself, which goes to a folder of its own
+	$(BIN)/pip install -qq --no-deps --upgrade --target $(ORIGINALS) mmengine==0.10.7 addict termcolor yapf platformdirs \
+	  matplotlib contourpy cycler kiwisolver pyparsing fonttools opencv-python-headless
+	PYTHONPATH=$(ORIGINALS) $(BIN)/pytest -rs -m originals tests/test_numbers_of_other_systems.py
 
 DEVICE ?= cuda
 GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(BIN)/python) $(PYTHON)),$(PYTHON))
@@ -78,7 +84,7 @@ test-gpu: ## tests for a GPU, by PYTHON, or .venv where there is one (benchmarks
 	$(make_venv)
 
 test-oldest: .venv-oldest/.ready ## the tests with the oldest versions that pyproject.toml allows
-	.venv-oldest/bin/pytest -m 'not cluster and not gpu'
+	.venv-oldest/bin/pytest -m 'not cluster and not gpu and not originals'
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

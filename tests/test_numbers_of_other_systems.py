@@ -1,0 +1,349 @@
+"""The numbers of MMEngine and iMIX, by their rules, against those of the settings that the pages on migrating give.
+
+The rules are re-derived here from the sources of both. Tests with the marker `originals` compare the rules of MMEngine
+with MMEngine itself: `make test-originals`.
+"""
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from experiments.digits import Digits
+from hooks import Hook, Interval, State
+from hooks.training.early_stopping import EarlyStopping
+from hooks.training.ema import EMA
+from orchestrator import run
+from orchestrator.config.components import make_hook
+from tests.hooks.training.averages import averages
+from tests.hooks.training.steps import batches, new_state, small_model, train
+from tests.tasks import described
+from tests.test_migrating import hooks_of, migrated, section
+
+STEPS = 25
+EPOCH = 26
+"""Steps in an epoch of the runs below."""
+
+
+# Averages of the weights
+
+
+class MicroBatchAverage(Hook):
+    """MMEngine's EMAHook and iMIX's EMAIterHook: an update after each micro-batch, from micro-batch `begin` on.
+
+    MMEngine copies the weights until then and in the first update. iMIX begins with the initial weights instead, which
+    is a begin of 0.
+    """
+
+    def __init__(self, module: nn.Module, decay: float, begin: int) -> None:
+        self.decay, self.begin = decay, begin
+        self.values = copy_weights(module)
+
+    def on_step(self, state: State) -> None:
+        weights = copy_weights(state.module)
+        if state.iteration <= self.begin:
+            self.values = weights
+            return
+        for average, weight in zip(self.values, weights, strict=True):
+            average.lerp_(weight, 1 - self.decay)
+
+
+def copy_weights(module: nn.Module) -> list[Tensor]:
+    return [parameter.detach().double() for parameter in module.parameters()]
+
+
+def average_by_both(ema: Hook, decay: float, begin: int) -> tuple[EMA, State, MicroBatchAverage]:
+    """Train with both averages, and two micro-batches in a step, until both micro-batches have seen the last step."""
+    assert isinstance(ema, EMA)
+    module = small_model()
+    state, theirs = new_state(module, accumulate=2), MicroBatchAverage(module, decay, begin)
+    ema.on_start(state)
+    train(state, {"ema": ema, "theirs": theirs}, batches(2 * STEPS + 1))
+    assert state.step == STEPS
+    return ema, state, theirs
+
+
+def test_average_of_the_mmengine_page_is_that_of_mmengine(tmp_path: Path) -> None:
+    """Its second epoch begins after 22 steps of two micro-batches."""
+    assert math.ceil(len(Digits().data()["train"]) / 32) == 2 * 22  # type: ignore[arg-type]
+    ema = hooks_of(migrated("MMEngine", tmp_path))["ema"]
+    ours, state, theirs = average_by_both(ema, 1 - 0.0002, begin=2 * 22 + 1)
+    assert_same(averages(ours, state), theirs.values)
+
+
+def test_average_of_the_imix_page_is_that_of_imix(tmp_path: Path) -> None:
+    ema = hooks_of(migrated("iMIX", tmp_path))["ema"]
+    assert isinstance(ema, EMA)
+    assert ema.buffers == "ema"
+    ours, state, theirs = average_by_both(ema, 0.999, begin=0)
+    assert_same(averages(ours, state), theirs.values)
+
+
+def assert_same(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> None:
+    for average, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(average.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_averages_differ_without_the_rule_of_the_page() -> None:
+    """The comparison above is sharp: one decay a step, or a later begin, gives another average."""
+    for wrong in (EMA(decay=0.999, begin=Interval(0, "steps")), EMA(decay=0.998001)):
+        ours, state, theirs = average_by_both(wrong, 0.999, begin=0)
+        with pytest.raises(AssertionError):
+            assert_same(averages(ours, state), theirs.values)
+
+
+def test_subclass_with_a_gamma_of_its_own_has_the_weights_of_mmdetection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ExpMomentumEMA: momentum_n = (1 - momentum) * exp(-(1 + n) / gamma) + momentum."""
+    assert "`gamma: float = 2000.0`" in section("MMEngine", "Hooks")
+    (tmp_path / "own_average.py").write_text(OWN_AVERAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = {"type": "own_average:ExpMomentumEMA", "gamma": 50, "decay": 0.9998}
+    ema = make_hook("ema", entry).hook
+    assert isinstance(ema, EMA)
+    assert ema.weight(7) == pytest.approx(0.9998 * math.exp(-8 / 50) + 0.0002)
+
+
+OWN_AVERAGE = """
+import math
+from dataclasses import dataclass
+
+from hooks.training.ema import EMA
+
+
+@dataclass
+class ExpMomentumEMA(EMA):
+    gamma: float = 2000.0
+
+    def weight(self, updates: int) -> float:
+        return self.decay * math.exp(-(1 + updates) / self.gamma) + 1 - self.decay
+"""
+
+
+# Learning rates
+
+
+def linear_factor(step: int, end: int) -> float:
+    return min(1.0, 1 / 3 + 2 / 3 * step / (end - 1))
+
+
+def constant_factor(step: int, end: int) -> float:
+    return 0.1 if step < end - 1 else 1.0
+
+
+def poly_factor(step: int, end: int) -> float:
+    """PolyLR with power 1 and eta_min 0."""
+    return max(0.0, 1 - step / (end - 1))
+
+
+RULES: dict[str, tuple[Callable[[int, int], float], dict[str, float]]] = {
+    "LinearLR": (linear_factor, {}),
+    "ConstantLR": (constant_factor, {"factor": 0.1}),
+    "PolyLR": (poly_factor, {}),
+}
+"""The factor of MMEngine's schedulers at a step, 0-based, and their arguments."""
+
+OURS = {"PolyLR": "PolynomialLR"}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_schedules_end_one_step_before_the_end_of_mmengine(name: str, tmp_path: Path) -> None:
+    rows = [line for line in section("MMEngine", "Settings").splitlines() if f"type='{name}'" in line]
+    assert name == "PolyLR" or "total_iters: 499, end: 500 steps" in rows[0]
+    factor, arguments = RULES[name]
+    scheduler = [{"type": OURS.get(name, name), **arguments, "total_iters": 39, "end": "40 steps"}]
+    for step, rate in enumerate(rates(scheduler, tmp_path)):
+        assert rate == pytest.approx(factor(step, 40))
+
+
+def test_schedule_of_the_imix_page_has_the_rates_of_imix(tmp_path: Path) -> None:
+    """Its factor at a step: from warmup_factor to 1, then lr_ratio to the number of lr_steps so far."""
+    (row,) = [line for line in section("iMIX", "Settings").splitlines() if "`lr_config` with" in line]
+    text = re.findall(r"`scheduler: (.*?)`", row)[0].replace("1000", "20").replace("14000", "40").replace("19000", "60")
+    for step, rate in enumerate(rates(yaml.safe_load(text), tmp_path)):
+        progress = step / 20
+        factor = 0.2 * (1 - progress) + progress if step <= 20 else 0.1 ** bisect_right([40, 60], step)
+        assert rate == pytest.approx(factor)
+
+
+def rates(scheduler: Any, folder: Path) -> list[float]:
+    """Return the rate of each step of a run in which the full rate is 1."""
+    settings = described(
+        epochs=4,
+        batch_size=2,
+        validate_every=0,
+        optimizer={"type": "SGD", "lr": 1.0},
+        scheduler=scheduler,
+        hooks={"console": None, "checkpoint": None},
+    )
+    rows = run(settings, folder, local=True).stats
+    found = [float(rate) for rate in rows[rows["phase"] == "train"]["lr"]]
+    assert len(found) == 4 * EPOCH
+    return found
+
+
+# Logs
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"window": 10}, lambda losses: fmean(losses[-10:])),
+        ({"window": 20, "statistics": {"loss": {"column": "loss", "method": "median", "window": 20}}}, None),
+    ],
+    ids=["MMEngine", "iMIX"],
+)
+def test_lines_have_the_windows_of_the_original(
+    options: dict[str, Any], rule: Callable[[Sequence[float]], float] | None, tmp_path: Path
+) -> None:
+    """Means of the last 10 in MMEngine, medians of the last 20 in iMIX."""
+    json_lines = {"every": "13 iterations", **options}
+    settings = described(epochs=4, batch_size=2, validate_every=0, hooks={"console": None, "json_lines": json_lines})
+    result = run(settings, tmp_path, local=True)
+    rows = result.stats
+    losses = [float(loss) for loss in rows[rows["phase"] == "train"]["loss"]]
+    (file,) = Path(str(result.path)).rglob("scalars.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    written = {line["iteration"]: line["loss"] for line in lines if "loss" in line}
+    assert list(written) == [*range(13, 4 * EPOCH + 1, 13)]
+    for iteration, loss in written.items():
+        expected = rule(losses[:iteration]) if rule else median(losses[max(0, iteration - 20) : iteration])
+        assert loss == pytest.approx(expected, rel=1e-5)
+
+
+# Early stopping
+
+
+def stops_in_mmengine(values: Sequence[float], threshold: float | None, min_delta: float, patience: int) -> int | None:
+    """Return the index of the value at which EarlyStoppingHook with rule='greater' ends training."""
+    best, waited = -math.inf, 0
+    for index, value in enumerate(values):
+        if threshold is not None and value > threshold:
+            return index
+        if best + min_delta > value:
+            waited += 1
+            if waited >= patience:
+                return index
+        else:
+            best, waited = value, 0
+    return None
+
+
+STOPS: list[tuple[list[float], float | None, float, int | None, int | None]] = [
+    ([0.5, 0.75, 0.9, 0.95], 0.75, 0.0, 2, 1),
+    ([0.5, 0.74, 0.76, 0.95], 0.75, 0.0, 2, 2),
+    ([0.5, 0.625, 0.6, 0.5], None, 0.125, 3, 2),
+    ([0.5, 0.7, 0.6, 0.6], None, 0.125, 3, 3),
+]
+"""Values of a metric, stopping_threshold, min_delta, and the index of the stop there and here."""
+
+
+@pytest.mark.parametrize(("values", "threshold", "min_delta", "theirs", "ours"), STOPS)
+def test_early_stopping_differs_from_mmengine_as_the_page_says(
+    values: list[float], threshold: float | None, min_delta: float, theirs: int | None, ours: int | None
+) -> None:
+    """Where a value equals the threshold, or exceeds the best by exactly min_delta."""
+    assert stops_in_mmengine(values, threshold, min_delta, 2) == theirs
+    hook = EarlyStopping("val/accuracy", patience=2, min_delta=min_delta, stopping_threshold=threshold)
+    reasons = [hook._find_reason(value) for value in values]
+    assert next((index for index, reason in enumerate(reasons) if reason), None) == ours
+
+
+# Checkpoints
+
+
+def is_due_in_mmengine(completed: int, interval: int, begin: int) -> bool:
+    return interval > 0 and completed - begin >= 0 and (completed - begin) % interval == 0
+
+
+def test_begin_of_checkpoints_is_that_of_mmengine() -> None:
+    for begin in range(6):
+        for interval in range(5):
+            for completed in range(1, 21):
+                state = State(epoch=completed, epoch_completed=True)
+                expected = is_due_in_mmengine(completed, interval, begin)
+                assert Interval(interval).due(state, begin) == expected
+
+
+# The rules, against MMEngine itself
+
+
+@pytest.mark.originals
+@pytest.mark.parametrize("begin", [{"begin_epoch": 2}, {"begin_iter": 7}, {}], ids=str)
+def test_rule_of_the_average_is_that_of_mmengine(begin: dict[str, int]) -> None:
+    from mmengine.hooks import EMAHook
+
+    module = small_model()
+    hook, first = EMAHook(momentum=0.0002, **begin), {"begin_epoch": 11, "begin_iter": 7}
+    runner = SimpleNamespace(model=module, iter=0, epoch=0)
+    hook.before_run(runner)
+    rule = MicroBatchAverage(module, 1 - 0.0002, next((first[name] for name in begin), 1))
+
+    for iteration in range(30):
+        for parameter in module.parameters():
+            nn.init.normal_(parameter)
+        runner.iter, runner.epoch = iteration, iteration // 10
+        hook.after_train_iter(runner, iteration)
+        rule.on_step(State(module=module, iteration=iteration + 1))
+    assert_same(hook.ema_model.module.parameters(), rule.values)
+
+
+@pytest.mark.originals
+@pytest.mark.parametrize("name", RULES)
+def test_rules_of_the_schedules_are_those_of_mmengine(name: str) -> None:
+    from mmengine.optim import scheduler as schedulers
+
+    factor, arguments = RULES[name]
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = getattr(schedulers, name)(optimizer, by_epoch=False, begin=0, end=40, **arguments)
+    for step in range(60):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(factor(step, 40), abs=1e-12)
+        scheduler.step()
+
+
+@pytest.mark.originals
+def test_rule_of_the_window_is_that_of_mmengine() -> None:
+    from mmengine.logging import HistoryBuffer
+    from mmengine.runner import LogProcessor
+
+    buffer, values = HistoryBuffer(), [math.sin(index) for index in range(25)]
+    for value in values:
+        buffer.update(value)
+    assert LogProcessor().window_size == 10
+    assert buffer.mean(10) == pytest.approx(fmean(values[-10:]))
+
+
+@pytest.mark.originals
+@pytest.mark.parametrize(("values", "threshold", "min_delta", "theirs", "ours"), STOPS)
+def test_rule_of_early_stopping_is_that_of_mmengine(
+    values: list[float], threshold: float | None, min_delta: float, theirs: int | None, ours: int | None
+) -> None:
+    from mmengine.hooks import EarlyStoppingHook
+
+    hook = EarlyStoppingHook("accuracy", rule="greater", min_delta=min_delta, patience=2, stopping_threshold=threshold)
+    stops = [hook._check_stop_condition(value)[0] for value in values]
+    assert next((index for index, stop in enumerate(stops) if stop), None) == theirs
+
+
+@pytest.mark.originals
+def test_rule_of_checkpoints_is_that_of_mmengine() -> None:
+    from mmengine.hooks import Hook as TheirHook
+
+    for begin in range(6):
+        for interval in range(5):
+            for completed in range(1, 21):
+                runner = SimpleNamespace(epoch=completed - 1)
+                found = TheirHook().every_n_epochs(runner, interval, begin)
+                expected = is_due_in_mmengine(completed, interval, begin)
+                assert found == expected, (begin, interval, completed)
