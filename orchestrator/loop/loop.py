@@ -131,7 +131,7 @@ class HookedRun(TrainingLoop):
         state.phase, state.stepped = phase, False
         is_val = kind_of(phase) == "val"
         offset, train_iterations = cursor.eval_iterations.get(phase, 0), state.phase_iteration
-        epoch = cursor.epoch_label
+        epoch, number = cursor.epoch_label, self._number_of_validation() if is_val else 0
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
         state.iterations_before = cursor.val_iterations if is_val else 0
         self.plan.fire("on_phase_start", state)
@@ -140,7 +140,7 @@ class HookedRun(TrainingLoop):
             meters = {name: meter.to(state.device) for name, meter in self._meters().items()}
             with weights(state), torch.no_grad():
                 state.module.eval()
-                batches, places = data.evaluation_batches()
+                batches, places = data.evaluation_batches(number)
                 iterations = self._evaluator.evaluate(batches, meters, offset, epoch)
                 for has_batch in self._iterate_batches(places):
                     if has_batch:
@@ -167,6 +167,14 @@ class HookedRun(TrainingLoop):
         state.evaluation = ""
         self.plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = train_iterations, cursor.epoch.length
+
+    def _number_of_validation(self) -> int:
+        """Return the number of validations before this one, of those that `validate_every` asks for."""
+        every, state = self.experiment.validate_every, self.state
+        if every.count == 0:
+            return 0
+        done = state.step if every.unit == "steps" else state.epoch + self.cursor.epoch.has_begun
+        return max(0, -(-done // every.count) - 1)
 
     def _meters(self) -> Mapping[str, Any]:
         method = self.task.meters

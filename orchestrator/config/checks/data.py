@@ -42,6 +42,7 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
     if datasets is None:
         return problems
     collect_problems(problems, check_phases, task, datasets)
+    collect_problems(problems, _check_batch_is_filled, experiment, task, datasets.get("train"))
     for phase, dataset in datasets.items():
         collect_problems(problems, _read_first_sample, task, phase, dataset)
     return [*dict.fromkeys(problems), *check_phases_of_metrics(experiment.model_dump(mode="json"), list(datasets))]
@@ -76,6 +77,25 @@ def _make_phase_error(phase: str, dataset: Any) -> str | None:
 def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
     hint = "" if phase == "train" else f"; to evaluate nothing, leave {phase} out of data()"
     return f"the {phase} data ({type(dataset).__name__}) is empty: {reason}{hint}"
+
+
+def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> None:
+    """Raise ConfigError if `drop_last` leaves no batch of the training data, and the task does not batch it itself."""
+    makes_batches = (type(task).sampler, type(task).loader) != (Task.sampler, Task.loader)
+    if not experiment.loader.drop_last or makes_batches or not is_indexed(train):
+        return
+    ranks = experiment.workers.min_count
+    if -(-len(train) // ranks) < experiment.batch_size:
+        raise make_drop_last_error(len(train), ranks, experiment.batch_size)
+
+
+def make_drop_last_error(samples: int, ranks: int, batch_size: int) -> ConfigError:
+    message = f"leaves no training batch: {describe_size(samples, ranks)} do not fill one of batch_size {batch_size}"
+    return ConfigError.at("loader.drop_last", message)
+
+
+def describe_size(samples: int, ranks: int) -> str:
+    return f"{samples} sample{'s' if samples > 1 else ''} on {ranks} rank{'s' if ranks > 1 else ''}"
 
 
 def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:

@@ -13,7 +13,7 @@ from hooks.metrics.names import kind_of
 from hooks.parameter_names import listed
 from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
 from hooks.private_torch import end_processes, tree_leaves
-from orchestrator.config.checks.data import get_length
+from orchestrator.config.checks.data import describe_size, get_length, make_drop_last_error
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.loop.data.phase_data import PhaseData
@@ -57,13 +57,10 @@ class Indexed(PhaseData):
         self._attributes: list[Any] = []
         """Attributes of the dataset and its parts, when the loader's processes started."""
         if self._is_training and self.length() == 0:
-            size = f"{length} samples on {world.world_size} rank{'s' if world.world_size > 1 else ''}"
-            if not experiment.loader.drop_last:
-                raise ConfigError.at(
-                    "task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}"
-                )
-            message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
-            raise ConfigError.at("loader.drop_last", message)
+            if experiment.loader.drop_last:
+                raise make_drop_last_error(length, world.world_size, experiment.batch_size)
+            size = describe_size(length, world.world_size)
+            raise ConfigError.at("task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}")
 
     def _make_loader(self, sampler: ShardedSampler) -> Any:
         batches = BatchSampler(sampler, self._batch_size, self._drop_last)
@@ -95,7 +92,7 @@ class Indexed(PhaseData):
         self._seed_generator(epoch)
         return self._iterate()
 
-    def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
+    def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
         return self._iterate(), range(len(self.loader))
 
     def _iterate(self) -> Iterator[Any]:

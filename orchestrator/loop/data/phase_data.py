@@ -70,8 +70,11 @@ class PhaseData(ABC):
         """Continue at a saved position; raises CheckpointError if that is impossible."""
 
     @abstractmethod
-    def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
-        """Return the batches of an evaluation, and an iterable with one item per batch."""
+    def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
+        """Return the batches of an evaluation, and an iterable with one item per batch.
+
+        `number` is the number of evaluations before it, the same again when a checkpoint is evaluated.
+        """
 
     def close(self) -> None:
         self.loader = None

@@ -1,5 +1,6 @@
 """Iterable datasets, and loaders that keep their own position. Runs in workers."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from hooks.parts.epochs import find_parts_with_epoch
 from orchestrator.config.checks.data import get_length
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
@@ -16,6 +18,8 @@ from orchestrator.loop.data.stream_shard import Share, check_sharding_declared, 
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 from orchestrator.task import Task
+
+logger = logging.getLogger("hookyard")
 
 _END: Any = object()
 _NOT_FETCHED: Any = object()
@@ -46,14 +50,15 @@ class Stream(PhaseData):
         self.loader: Any = data
         if not is_loader(data):
             self._check_dataset(data)
-            self._share = Share(data, world.rank, world.world_size, experiment.seed)
+            self._share = Share(data, world.rank, world.world_size, experiment.seed, reseeds=self._is_training)
             self.loader = self._make_loader(self._share, generator, experiment.loader.num_workers)
         if self._is_training and not has_state(self.loader):
             message = f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume"
             advice = "return the dataset, or torchdata's StatefulDataLoader"
             raise ConfigError.at("task", message, suggestion=advice)
-        self._pass_length = self._agree_on_length(self._find_own_length())
-        self._is_whole = self._find_own_length() == self._pass_length
+        self._own_length = self._find_own_length()
+        self._pass_length = self._agree_on_length(self._own_length)
+        self._is_whole = self._own_length == self._pass_length
         self._is_epoch_one_pass = self._pass_length is not None and experiment.epoch_steps is None
         self._length = self._find_epoch_length() if self._is_training else self._pass_length or 0
         self._epoch, self._passes = 0, 0
@@ -64,6 +69,9 @@ class Stream(PhaseData):
         self._position_ahead: dict[str, Any] | None = None
         """Position and random state before the batch that was fetched ahead of its phase."""
         self.is_exhausted = False
+        self._count: int | None = None
+        """Batches of the current pass so far; None if it was restored, because then the batches before are unknown."""
+        self._has_warned = False
 
     def _check_dataset(self, dataset: Any) -> None:
         name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
@@ -186,6 +194,7 @@ class Stream(PhaseData):
         if self._share is not None:
             self._share.passes = self._passes
         self._seed_generator(self._passes)
+        self._count = 0 if position is None else None
         if position is None:
             return self._with_located_errors(iter(self.loader))
         before = random_state()
@@ -204,8 +213,36 @@ class Stream(PhaseData):
                     f"the {self._phase} stream fails on rank {self._world.rank}: {type(error).__name__}: {error}"
                 ) from error
             if batch is _END:
+                self._check_length(has_ended=True)
+                if not self._is_training and self._own_length is not None:
+                    self._length = self._count or 0
                 return
+            if self._count is not None:
+                self._count += 1
+                self._check_length(has_ended=False)
             yield batch
+
+    def _check_length(self, *, has_ended: bool) -> None:
+        """Warn once if a pass has fewer or more batches than the stream's length says."""
+        count, length = self._count, self._own_length
+        if count is None or length is None or self._has_warned:
+            return
+        is_longer, is_shorter = count > length, has_ended and count < length
+        if not is_longer and not is_shorter:
+            return
+        self._has_warned = True
+        effect = "all of them count"
+        if self._is_training and self._is_epoch_one_pass:
+            effect = "an epoch leaves out the rest" if is_longer else "an epoch repeats the first ones"
+        logger.warning(
+            "The %s stream has %s batches on rank %d, and %d by its __len__: %s. Correct __len__%s",
+            self._phase,
+            f"more than {length}" if is_longer else count,
+            self._world.rank,
+            length,
+            effect,
+            ", or set epoch_steps" if self._is_training else "",
+        )
 
     def fetch_ahead(self) -> bool:
         if self._next is _NOT_FETCHED:
@@ -270,7 +307,10 @@ class Stream(PhaseData):
 
     # Evaluation, and batches outside the training order
 
-    def evaluation_batches(self) -> tuple[Iterator[Any], Iterable[object]]:
+    def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
+        for part in find_parts_with_epoch(self.loader):
+            part.set_epoch(number)
+        self._passes = number
         batches = self._start_pass()
         ahead = deque(islice(batches, 1))  # tells whether there is another batch
 
@@ -283,6 +323,8 @@ class Stream(PhaseData):
         return take(), iter(lambda: len(ahead), 0)
 
     def close(self) -> None:
+        if self._batches is not None and self._count == self._own_length:
+            self._end_pass()
         self._batches = self.loader = None
         self._pass = iter(())
 

@@ -30,15 +30,16 @@ class Share(IterableDataset[Any]):
     """This process's samples of an iterable dataset: every n-th, or all if the dataset shards itself.
 
     Each pass seeds all generators, so a shuffle at its beginning is the same on every rank and in every loader process.
+    Without `reseeds`, as in an evaluation, the seed is the same in all passes.
     """
 
-    def __init__(self, dataset: Any, rank: int, world_size: int, seed: int) -> None:
+    def __init__(self, dataset: Any, rank: int, world_size: int, seed: int, *, reseeds: bool = True) -> None:
         self.shares_itself = shares_itself(dataset)
         self.source = _split(dataset, rank, world_size)
         self.rank, self.world_size, self.seed = rank, world_size, seed
         self.passes = 0
         """Index of the next pass."""
-        self._reorders = False
+        self._reorders, self._reseeds = False, reseeds
 
     def set_epoch(self, epoch: int) -> None:
         """Use a different order in each pass. The dataset gets the index of the pass, not of the epoch."""
@@ -48,6 +49,11 @@ class Share(IterableDataset[Any]):
     def order(self) -> int:
         """Return the number for the dataset's `set_epoch`."""
         return self.passes if self._reorders else 0
+
+    @property
+    def pass_seed(self) -> int:
+        """Return the seed of the generators at the beginning of a pass."""
+        return self.seed + (self.order if self._reseeds else 0)
 
     def __iter__(self) -> Iterator[Any]:
         return _Position(self)
@@ -83,7 +89,7 @@ class _Position:
 
     def _read_first(self) -> Any:
         """Return the first sample. A generator function starts running only here, so seed it here."""
-        with nullcontext() if self._share.shares_itself else seeded(self._share.seed + self._share.order):
+        with nullcontext() if self._share.shares_itself else seeded(self._share.pass_seed):
             self._items = iter(self._dataset)
             return next(self._items)
 

@@ -154,7 +154,11 @@ class IterationRunner:
             if on_iteration_start:
                 fire("on_iteration_start", state)
                 t_started = mark()
-            state.batch = batch = next(batches)
+            try:
+                state.batch = batch = next(batches)
+            except StopIteration:
+                message = f"the {state.phase} loader has fewer batches than its length says: it ended after"
+                raise TaskError(f"{message} {state.phase_iteration}") from None
             t_fetched = t_moved = mark()
             # Compute the batch size on the CPU: reading it from a GPU copy would synchronize.
             state.batch_size = size = batch_size(batch)
