@@ -148,12 +148,33 @@ MISSING = "it is missing"
 class DamagedFile(StorageError):
     """A file of a run is damaged or missing."""
 
+    status = "damaged"
+    """Status of the run in tables."""
+
     def __init__(self, file: str, what: str, advice: str) -> None:
         super().__init__(f"{file} is {'missing' if what == MISSING else f'damaged: {what}'}. {advice}")
         self.file, self.what, self.advice = file, what, advice
 
     def __reduce__(self) -> "tuple[type[DamagedFile], tuple[str, str, str]]":
         return type(self), (self.file, self.what, self.advice)
+
+
+class NewerFormat(DamagedFile, UsageError):
+    """A file of a run was written by a later version of Hookyard, in a format that this version does not know."""
+
+    status = "newer"
+
+    def __init__(self, file: str, number: int, known: int) -> None:
+        HookyardError.__init__(
+            self,
+            f"{file} has format {number}, and this version of Hookyard reads formats up to {known}. Upgrade Hookyard",
+        )
+        self.file, self.what = file, f"its format is {number}, and this version of Hookyard reads up to {known}"
+        self.advice = "Upgrade Hookyard"
+        self._numbers = number, known
+
+    def __reduce__(self) -> "tuple[type[NewerFormat], tuple[str, int, int]]":  # type: ignore[override]
+        return type(self), (self.file, *self._numbers)
 
 
 class RunError(HookyardError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from hooks.position import Position
 from orchestrator.checkpoint.manifest import MANIFEST, check_inside, parse_position, read_manifest
-from orchestrator.errors import CheckpointError, DamagedFile
+from orchestrator.errors import CheckpointError, DamagedFile, NewerFormat
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate, write_json
 
@@ -108,9 +108,14 @@ def read_position(storage: Storage, name: str) -> Position | None:
 
 
 def read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:
-    """Return a checkpoint's manifest, or its error if it is damaged; None if there is no checkpoint."""
+    """Return a checkpoint's manifest, or its error if it is damaged; None if there is no checkpoint.
+
+    Raises NewerFormat: training that went on from an older checkpoint instead would delete this one.
+    """
     try:
         return read_manifest(storage, name)
+    except NewerFormat:
+        raise
     except DamagedFile as error:
         return CheckpointError(str(error))
     except FileNotFoundError:

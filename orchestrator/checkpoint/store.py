@@ -9,7 +9,6 @@ they are verified. An object store cannot rename: the files are written in their
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +36,7 @@ from orchestrator.checkpoint.manifest import (
 )
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import seal, write_json
+from orchestrator.storage.stored_data import format_file, write_json
 
 _log = logging.getLogger("hookyard")
 
@@ -104,7 +103,7 @@ class CheckpointStore:
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
         folder = self.get_staging_folder(name)
         self._check(folder, manifest["files"], check_hashes=False)
-        self.storage.write(f"{folder}/{MANIFEST}", seal(json.dumps(manifest, indent=1)))
+        self.storage.write(f"{folder}/{MANIFEST}", format_file(manifest))
         if folder == name:
             return
         if self.storage.exists(name):

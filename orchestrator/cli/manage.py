@@ -70,7 +70,7 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, 
     row: dict[str, Any] = {"name": folder.name, "path": str(folder), "best": None, "tags": []}
     row |= dict.fromkeys(("kind", "driver", "diverged", "notes", "started", "ended"), "")
     if isinstance(run, DamagedFile):
-        return row | {"status": "damaged"}
+        return row | {"status": run.status}
     status = folder.find_status(run)
     return row | {
         "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",

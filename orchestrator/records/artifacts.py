@@ -1,6 +1,5 @@
 """Files that hooks write; on an object store, uploaded from a temporary folder."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from weakref import finalize
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
-from orchestrator.storage.stored_data import check_mapping, read_json, seal
+from orchestrator.storage.stored_data import check_mapping, format_file, read_json
 
 _LISTS = ".artifacts"
 """Folder with one list of files per rank, which a resume downloads."""
@@ -52,7 +51,7 @@ class Artifacts:
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
         # Write the list first: it must name every uploaded file.
         if self._listed != {*states}:
-            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", seal(json.dumps({"files": sorted(states)})))
+            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", format_file({"files": sorted(states)}, None))
             self._listed = {*states}
         self._run.map(self._upload, changed)
         self._run.map(self._run.delete, [name for name in self._sent if name not in states])

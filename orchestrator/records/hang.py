@@ -1,6 +1,5 @@
 """Reports of ranks while one makes no progress, and the rule to find the hung rank. Imports neither ray nor torch."""
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.errors import DamagedFile, HookyardError
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.storage.stored_data import read_json, validate
+from orchestrator.storage.stored_data import format_json, read_json, validate
 
 FOLDER = ".hang"
 """Folder in which the ranks of a run report while one of them hangs; empty otherwise."""
@@ -117,7 +116,7 @@ class HangReports:
 
     def write(self, stack: RankStack) -> None:
         """Write a rank's report. Called on that rank."""
-        self._storage.write(self._name(stack.rank, stack.is_over_limit), json.dumps(asdict(stack)))
+        self._storage.write(self._name(stack.rank, stack.is_over_limit), format_json(asdict(stack)))
         self._storage.delete(self._name(stack.rank, not stack.is_over_limit))
 
     def withdraw(self, rank: int) -> None:

@@ -3,7 +3,6 @@
 Its claims are files in the run's folder, on a disk, NFS or an object store. Imports neither ray nor torch.
 """
 
-import json
 import os
 import secrets
 import shlex
@@ -19,7 +18,7 @@ from typing import Literal, Self
 
 from orchestrator.errors import HookyardError, LeaseLost, StorageError, UsageError
 from orchestrator.storage import FileState, Storage
-from orchestrator.storage.stored_data import parse_json, validate
+from orchestrator.storage.stored_data import format_json, parse_json, validate
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ class Lease:
     def _write(self, state: State, fencing_token: int | None = None) -> None:
         token = self._claim.fencing_token if fencing_token is None else fencing_token
         self._claim = replace(self._claim, state=state, fencing_token=token)
-        self._folder.write(self.name, json.dumps(asdict(self._claim), indent=1))
+        self._folder.write(self.name, format_json(asdict(self._claim), 1))
 
     def _acquire(self) -> None:
         presumed_dead = {

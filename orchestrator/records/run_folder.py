@@ -14,7 +14,7 @@ from hooks.position import Position
 from orchestrator.checkpoint.index import read_checkpoints, warn_lost_index
 from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import MISSING, ConfigError, DamagedFile, StorageError, UsageError
+from orchestrator.errors import MISSING, ConfigError, DamagedFile, NewerFormat, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease, Process, check_lease, is_driven
 from orchestrator.records.metadata import REPORTS, Attempt, Host, RunMetadata, check_report, drop_superseded
@@ -102,7 +102,17 @@ class RunFolder:
             is_new = folder.storage.exists("source.json")
             why = "; the process was killed while creating it, and a new run can reuse the name" if is_new else ""
             raise UsageError(f"{folder} is not a run: it has no run.json{why}. `hookyard ls` lists the runs.")
+        folder._check_format()
         return folder
+
+    def _check_format(self) -> None:
+        """Raise NewerFormat for a run of a later version, none of whose files this version may understand."""
+        try:
+            self.read_metadata()
+        except NewerFormat:
+            raise
+        except DamagedFile:
+            pass  # the other files may be intact
 
     def __str__(self) -> str:
         return str(self.storage)
@@ -167,7 +177,8 @@ class RunFolder:
             entries = {"attempts": len(attempts), "ranks": attempts[-1].world_size, "hosts": hosts}
         try:
             with suppress(FileNotFoundError):
-                entries["info"] = read_json(self.storage, "info.json", check_mapping, "It is left out of run.json.")
+                stored = read_json(self.storage, "info.json", check_mapping, "It is left out of run.json.")
+                entries["info"] = stored["info"]
         except DamagedFile as error:
             _log.warning("%s", error)
         self.update(status=status, ended=now(), reports=len(self.read_reports()), **entries, **metadata)
@@ -180,7 +191,7 @@ class RunFolder:
                 json.dumps(value)
                 plain[name] = value
         if plain:
-            write_json(self.storage, "info.json", plain)
+            write_json(self.storage, "info.json", {"info": plain})
 
     def read_launch_metadata(self) -> RunMetadata:
         """Return the metadata of the launched command: for a trial of an existing sweep, the sweep's metadata."""

@@ -23,7 +23,7 @@ from orchestrator.storage.stored_data import (
     collecting_omissions,
     has_valid_seal,
     log_omission,
-    parse_json,
+    parse_file,
     parse_lines,
 )
 
@@ -120,7 +120,7 @@ def _check_experiment(folder: RunFolder, path: str) -> bool:
 
 def _check_json(storage: Storage, path: str) -> bool:
     data = storage.read(path)
-    _JSON[path.rpartition("/")[2]](parse_json(data))
+    _JSON[path.rpartition("/")[2]](parse_file(data, path))
     if has_valid_seal(data) is False:
         raise ValueError("it was changed after it was written: its checksum does not match")
     return has_valid_seal(data) is not None
@@ -140,7 +140,7 @@ def _check_rows(folder: RunFolder, path: str) -> bool:
 
     if path.endswith(".parquet"):
         with folder.storage.open(path) as file:
-            return verify_parquet(file)
+            return verify_parquet(file, path)
     return read_stream(folder.storage.read(path), "").schema is not None
 
 
@@ -259,6 +259,6 @@ def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
 def _read(storage: Storage, path: str) -> dict[str, Any]:
     """Return an index or a manifest; empty if it is damaged."""
     with suppress(ValueError, HookyardError, FileNotFoundError):
-        content: dict[str, Any] = _JSON[path.rpartition("/")[2]](parse_json(storage.read(path)))
+        content: dict[str, Any] = _JSON[path.rpartition("/")[2]](parse_file(storage.read(path), path))
         return content
     return {}

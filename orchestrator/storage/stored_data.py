@@ -1,7 +1,12 @@
-"""JSON files in a storage: written with a checksum, validated when read. Imports neither torch nor pandas."""
+"""JSON files in a storage: written with a format and a checksum, validated when read. Needs neither torch nor pandas.
+
+The text is strict JSON, which has no numbers for NaN and infinity: they are the words of `_FLOATS`, and a text that is
+such a word has a backslash in front. `parse_json` returns what was written.
+"""
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +16,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from orchestrator.errors import DamagedFile
+from orchestrator.storage.format_number import FORMAT, FORMAT_KEY, check_format
 from orchestrator.storage.storage import Storage
 
 T = TypeVar("T")
@@ -22,6 +28,46 @@ _CHANGED_END = re.compile(rb'"crc": ".{8}".\Z')
 """Seal of a line whose closing brace has become another character."""
 _SEAL_BYTES = 40
 """Upper bound of the length of a seal."""
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_WORD = re.compile(r"\\*-?(?:NaN|Infinity)")
+"""A word of `_FLOATS`, perhaps with backslashes in front."""
+
+
+def format_json(value: Any, indent: int | None = None) -> str:
+    """Return a value as strict JSON; values that JSON does not support become text."""
+    text = json.dumps(value, indent=indent, default=str)
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(_with_words(value), indent=indent, default=str, allow_nan=False)
+    return text
+
+
+def _with_words(value: Any) -> Any:
+    """Return a value with words for NaN and infinity."""
+    if isinstance(value, Mapping):
+        return {key: _with_words(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_words(entry) for entry in value]
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return f"\\{value}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _with_floats(value: Any) -> Any:
+    """Return what `_with_words` got."""
+    if isinstance(value, dict):
+        return {key: _with_floats(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_with_floats(entry) for entry in value]
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return _FLOATS[value] if value in _FLOATS else value[1:]
+    return value
+
+
+def format_file(entries: Mapping[str, Any], indent: int | None = 1) -> str:
+    """Return the text of a JSON file, with its format and a seal."""
+    return seal(format_json({**entries, FORMAT_KEY: FORMAT}, indent))
 
 
 def seal(text: str) -> str:
@@ -44,18 +90,19 @@ def warn_once(message: str) -> None:
 
 
 def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
-    """Write an indented JSON file with a seal; values that JSON does not support become text."""
-    storage.write(name, seal(json.dumps(entries, indent=1, default=str)))
+    """Write an indented JSON file; values that JSON does not support become text."""
+    storage.write(name, format_file(entries))
 
 
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
     """Return the content of a JSON file, converted by `read`, which raises ValueError for invalid content.
 
-    Warns of a file edited by hand. Raises FileNotFoundError, or DamagedFile with `advice` for invalid content.
+    Warns of a file edited by hand. Raises FileNotFoundError, DamagedFile with `advice` for invalid content, or
+    NewerFormat.
     """
     data = storage.read(name)
     try:
-        content = read(parse_json(data))
+        content = read(parse_file(data, storage / name))
     except ValueError as error:
         raise DamagedFile(str(storage / name), str(error), advice) from error
     if has_valid_seal(data) is False:
@@ -64,12 +111,22 @@ def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str
     return content
 
 
+def parse_file(data: bytes, place: object) -> Any:
+    """Return the content of a JSON file, without its format and seal; raises ValueError or NewerFormat."""
+    content = parse_json(data)
+    if isinstance(content, dict):
+        check_format(content.pop(FORMAT_KEY, FORMAT), place)
+    return content
+
+
 def parse_json(data: bytes) -> Any:
     """Return the value of a JSON text, without its seal; raises ValueError."""
     if not data.strip():
         raise ValueError("it is empty")
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_constant=_refuse_constant)
+        if b"NaN" in data or b"Infinity" in data:
+            value = _with_floats(value)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"it is not valid JSON: {error}") from None
     except RecursionError:
@@ -77,6 +134,10 @@ def parse_json(data: bytes) -> Any:
     if isinstance(value, dict):
         value.pop("crc", None)
     return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"it is not valid JSON: {name} is no number of JSON")
 
 
 _omissions: ContextVar[list[str] | None] = ContextVar("omissions", default=None)
@@ -103,7 +164,12 @@ def collecting_omissions() -> Iterator[list[str]]:
 
 
 def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
-    storage.append(name, seal(json.dumps(entries)) + "\n")
+    storage.append(name, format_line(entries))
+
+
+def format_line(entries: Mapping[str, Any]) -> str:
+    """Return a line of a JSON Lines file, with a seal."""
+    return seal(format_json(entries)) + "\n"
 
 
 def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:

@@ -1,6 +1,5 @@
 """Writing of a checkpoint's files in the background, by a thread that writes a copy."""
 
-import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import deepcopy
@@ -17,6 +16,7 @@ from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.world import World
+from orchestrator.storage.stored_data import format_json, parse_json
 
 Entries = Mapping[str, dict[str, Any]]
 """Entries of a manifest, by the names of the files."""
@@ -131,7 +131,7 @@ class BackgroundWrite:
         self._entries = self._store.write_files(self.name, self._files)
         self._files = {}
         if not self._world.is_master:
-            self._folder.write(_entries_file(self._world.rank), json.dumps(self._entries))
+            self._folder.write(_entries_file(self._world.rank), format_json(self._entries))
         self.seconds = perf_counter() - start
         return True
 
@@ -146,7 +146,7 @@ class BackgroundWrite:
                 return False
             pause_s = min(2 * pause_s, _POLL_S)
         for text in self._folder.map(self._folder.read, files):
-            entries |= json.loads(text)
+            entries |= parse_json(text)
         self._folder.map(self._folder.delete, files)
         self._commit(entries)
         self.seconds += perf_counter() - start

@@ -4,13 +4,10 @@ Only the driver writes it. A resume first removes the trials that will run again
 without a line are read from their folders, so the index may be incomplete or missing.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
-
-from pyarrow import ArrowException
 
 from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.records.lease import check_lease
@@ -18,11 +15,11 @@ from orchestrator.records.metadata import Attempt, drop_superseded
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.best_report import find_best_report, find_divergence
 from orchestrator.stats.aggregate.usage import compute_usage, read_stored_usage
-from orchestrator.stats.read.recorded_files import COMPACTED, warn_lost_rows
+from orchestrator.stats.read.recorded_files import COMPACTED, open_parquet, warn_lost_rows
 from orchestrator.stats.read.valid_rows import open_valid_rows
 from orchestrator.stats.write.compaction import is_compacted
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import parse_lines, seal
+from orchestrator.storage.stored_data import format_file, format_line, parse_lines
 
 INDEX = "trials.jsonl"
 _BATCH, _SHARE = 16, 20
@@ -110,7 +107,7 @@ class TrialRecord:
 
 def _load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     """Return a trial's own usage, without its leader's training. Raises DamagedFile."""
-    with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
+    with suppress(FileNotFoundError), open_parquet(trial, COMPACTED["rows"]) as file:
         if kept := read_stored_usage(file, attempts):
             return kept
     without_leader = [replace(attempt, leader=None) for attempt in attempts]
@@ -123,7 +120,7 @@ class TrialIndex:
     def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
         self._sweep, self._trials = sweep.storage, sweep.storage / "trials"
         self._objectives = [(metric, mode) for metric, mode in objectives]
-        self._header = seal(json.dumps({"objectives": self._objectives}))
+        self._header = format_file({"objectives": self._objectives}, None)
         self._ended: list[str] = []
         self._count = 0
 
@@ -159,8 +156,8 @@ class TrialIndex:
         """Rewrite the index with the trials that have ended. Called in the driver."""
         check_lease(self._sweep.path)
         records = [record for record in trials if isinstance(record, TrialRecord) and record.has_ended]
-        lines = [self._header, *(seal(json.dumps(vars(record))) for record in records)]
-        self._sweep.write(INDEX, "".join(f"{line}\n" for line in lines))
+        lines = [f"{self._header}\n", *(format_line(vars(record)) for record in records)]
+        self._sweep.write(INDEX, "".join(lines))
         self._count = len(records)
 
     def _read(self, name: str) -> TrialRecord | DamagedFile | None:

@@ -1,6 +1,5 @@
 """Resource usage: the time and memory that a run took."""
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.dataset import Source
 from orchestrator.stats.read.query import MAX_EXACT_VALUES, TRAINING, Rows
-from orchestrator.stats.write.checksums import check_footer
+from orchestrator.storage.stored_data import format_json, parse_json
 
 _PEAKS = {
     "rss_bytes": "process_peak_rss_bytes",
@@ -79,16 +78,12 @@ def compute_train_s(rows: Rows) -> float:
 def add_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     """Add the usage of the valid rows to the table's metadata, so that a sweep's table need not read the rows."""
     usage = compute_usage(Source(ds.dataset(rows), ~ds.field("superseded")))
-    stored = json.dumps({"attempts": len(attempts), "usage": usage})
+    stored = format_json({"attempts": len(attempts), "usage": usage})
     return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _METADATA_KEY: stored})
 
 
 def read_stored_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
-    """Return the usage that `add_usage` stored in a Parquet file; None if there is none, or if an attempt began since.
-
-    Raises ArrowException, OSError or ValueError for a damaged file.
-    """
-    check_footer(file)
+    """Return the usage that `add_usage` stored in an open Parquet file; None if there is none, or if it is older."""
     text = (pq.read_schema(file).metadata or {}).get(_METADATA_KEY)
-    stored = json.loads(text) if text else None
+    stored = parse_json(text) if text else None
     return stored["usage"] if stored and stored["attempts"] == len(attempts) else None

@@ -113,7 +113,7 @@ def open_parquet(storage: Storage, path: str, *, prefetch: bool = False) -> Iter
     """
     try:
         with pa.BufferReader(storage.read(path)) if prefetch and storage.local is None else storage.open(path) as file:
-            check_footer(file)
+            check_footer(file, str(storage / path))
             yield file
     except FileNotFoundError:
         raise

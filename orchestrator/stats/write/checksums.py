@@ -15,6 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from orchestrator.storage.format_number import FORMAT, METADATA_KEY, check_metadata
 from orchestrator.storage.stored_data import log_omission
 
 END_OF_STREAM = struct.pack("<Ii", 0xFFFFFFFF, 0)
@@ -32,10 +33,17 @@ _PARQUET_TRAILER_SIZE = 8
 
 def make_stream_start(schema: pa.Schema, length: int = 0) -> bytes:
     """Return the first message of a stream. Its last bytes are the length, as from `pack_length`."""
+    schema = _add_format(schema)
     start = add_checksum(schema.serialize(), pack_length(length))
     if len(start) % _PAGE_SIZE == 8:  # a later write of the length would cross two pages, and a kill could tear it
-        start = add_checksum(schema.with_metadata({"padding": ""}).serialize(), pack_length(length))
+        padded = schema.with_metadata({**schema.metadata, "padding": ""})
+        start = add_checksum(padded.serialize(), pack_length(length))
     return start
+
+
+def _add_format(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with the number of the format in its metadata."""
+    return schema.with_metadata({**(schema.metadata or {}), METADATA_KEY: str(FORMAT)})
 
 
 def pack_length(length: int) -> bytes:
@@ -66,14 +74,19 @@ def _make_checksum(*data: bytes | memoryview | pa.Buffer) -> bytes:
 
 
 def read_stream_start(stream: Any, path: str) -> tuple[pa.Schema | None, int]:
-    """Return the schema of a stream, and its length at the last sync. Warns if they are damaged: None, 0."""
+    """Return the schema of a stream, and its length at the last sync. Warns if they are damaged: None, 0.
+
+    Raises NewerFormat.
+    """
     message = _read_message(stream)
     with suppress(pa.ArrowException, OSError):
         if message is not None:
             metadata = memoryview(message.metadata)
             checked, length = metadata[:-LENGTH_SIZE], metadata[-LENGTH_SIZE:]
             if _is_intact(checked):
-                schema = pa.ipc.read_schema(message).remove_metadata()
+                stored = pa.ipc.read_schema(message)
+                check_metadata(stored.metadata, path)
+                schema = stored.remove_metadata()
                 if _is_intact(length):
                     return schema, struct.unpack_from("<q", length)[0]
                 log_omission(path, "its last rows may be missing: the length that it stores is damaged")
@@ -145,7 +158,7 @@ def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
     first = next(tables)
     texts = [field.name for field in first.schema if pa.types.is_string(field.type)]
     with pq.ParquetWriter(
-        file, first.schema, compression="zstd", use_dictionary=texts, write_page_checksum=True
+        file, _add_format(first.schema), compression="zstd", use_dictionary=texts, write_page_checksum=True
     ) as writer:
         for table in chain([first], tables):
             writer.write_table(table, _ROW_GROUP_SIZE)
@@ -154,25 +167,27 @@ def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
     file.write(_make_checksum(footer) + struct.pack("<I", len(footer) + _CHECKSUM_SIZE) + b"PAR1")
 
 
-def check_footer(file: Any) -> bool:
+def check_footer(file: Any, path: str) -> bool:
     """Return whether a Parquet file has a checksum of its footer. Raises ArrowInvalid if it does not match.
 
-    Reads only the footer, and returns the file to its beginning.
+    Also raises NewerFormat, with the file's `path`. Reads only the footer, and returns the file to its beginning.
     """
     footer = _read_footer(file)
     file.seek(0)
     has_checksum = footer[-_CHECKSUM_SIZE:-4] == _CHECKSUM_MARKER
     if has_checksum and footer[-_CHECKSUM_SIZE:] != _make_checksum(footer[:-_CHECKSUM_SIZE]):
         raise pa.ArrowInvalid("the checksum of its footer does not match")
+    check_metadata(pq.read_metadata(file).metadata, path)
+    file.seek(0)
     return has_checksum
 
 
-def verify_parquet(file: Any) -> bool:
+def verify_parquet(file: Any, path: str) -> bool:
     """Read a whole Parquet file, and return whether it has a checksum of its footer.
 
     Raises ArrowInvalid or OSError if a checksum does not match.
     """
-    has_checksum = check_footer(file)
+    has_checksum = check_footer(file, path)
     parquet = pq.ParquetFile(file, page_checksum_verification=True)
     for group in range(parquet.num_row_groups):
         parquet.read_row_group(group)

@@ -1,12 +1,11 @@
 """Exploits of a population: which trial continued from another's weights, when, and with which values."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.storage.stored_data import append_line, read_lines, seal
+from orchestrator.storage.stored_data import append_line, format_line, read_lines
 
 FILE = "population.jsonl"
 
@@ -58,7 +57,7 @@ class History:
         last = {exploit.trial: exploit for exploit in exploits}
         unstarted = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]
         if unstarted:
-            lines = [f"{seal(json.dumps(asdict(exploit)))}\n" for exploit in exploits if exploit not in unstarted]
+            lines = [format_line(asdict(exploit)) for exploit in exploits if exploit not in unstarted]
             self._storage.write(FILE, "".join(lines))
 
 

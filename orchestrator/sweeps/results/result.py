@@ -149,7 +149,7 @@ class Sweep(Result):
     ) -> dict[str, Any]:
         metric, _ = self.objective
         if isinstance(record, DamagedFile):
-            return {"trial": name, "status": "damaged", "leader": None, metric: None, "error": str(record)}
+            return {"trial": name, "status": record.status, "leader": None, metric: None, "error": str(record)}
         return {
             "trial": name,
             "status": record.status,

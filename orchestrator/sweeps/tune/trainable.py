@@ -4,7 +4,6 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 
 # isort: split
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +23,7 @@ from orchestrator.errors import ConfigError, MetricMissing
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.records.run_folder import COMPLETE
 from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
+from orchestrator.storage.stored_data import format_json, parse_json
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL
 
@@ -166,11 +166,11 @@ class Trial(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of all ranks into the trial's folder, and its path into Tune's."""
         path = self._group.save() if self._group else self._checkpoint
-        Path(checkpoint_dir, _POINTER).write_text(json.dumps({"checkpoint": path, "metrics": self._metrics}))
+        Path(checkpoint_dir, _POINTER).write_text(format_json({"checkpoint": path, "metrics": self._metrics}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """Continue from what `save_checkpoint` wrote for this or another trial."""
-        pointer = json.loads(Path(checkpoint_dir, _POINTER).read_text())
+        pointer = parse_json(Path(checkpoint_dir, _POINTER).read_bytes())
         self._leave_trial()
         self._checkpoint, self._metrics = pointer["checkpoint"], pointer["metrics"]
 
