@@ -1,9 +1,12 @@
 """The optimizer: torch's, a custom class, or the task's own. Checked in the driver, built in each worker."""
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
+from textwrap import dedent
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -93,14 +96,46 @@ def needs_closure(cls: type[Optimizer]) -> bool:
 
 
 def needs_gradients_before(cls: type[Optimizer]) -> bool:
-    """Return whether a step takes the gradients of the loss, then calls the closure once, elsewhere in weight space.
+    """Return whether a step takes the gradients of the loss, then calls the closure for those at other weights.
 
-    That is the common recipe of SAM: `first_step` moves the weights, `second_step` moves them back and updates them,
-    and `step(closure=None)` calls both.
+    By the common recipe of SAM, the closure is optional, but a step fails without it.
     """
     closure = inspect.signature(cls.step).parameters.get("closure")
     is_optional = closure is not None and closure.default is None
-    return is_optional and all(callable(getattr(cls, half, None)) for half in ("first_step", "second_step"))
+    return is_optional and cls not in OPTIMIZERS.values() and _fails_without_closure(cls.step)
+
+
+@cache
+def _fails_without_closure(step: Callable[..., Any]) -> bool:
+    """Return whether the code of a step refuses a missing closure, or calls it without asking whether there is one."""
+    try:
+        code = ast.parse(dedent(inspect.getsource(step)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    asks = refuses = calls = False
+    for node in ast.walk(code):
+        match node:
+            case ast.Assert(test=test):
+                refuses |= _tells(test, missing=False)
+            case ast.If(test=test, body=[*_, ast.Raise()]):
+                refuses |= _tells(test, missing=True)
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.BoolOp(values=[test, *_]):
+                asks |= "closure" in ast.unparse(test)
+            case ast.Call(func=ast.Name(id="closure")):
+                calls = True
+    return refuses or (calls and not asks)
+
+
+def _tells(test: ast.expr, *, missing: bool) -> bool:
+    """Return whether a condition holds where the closure is missing, or where there is one."""
+    match test:
+        case ast.Name(id="closure"):
+            return not missing
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id="closure")):
+            return missing
+        case ast.Compare(left=ast.Name(id="closure"), ops=[ast.Is() | ast.IsNot() as operator]):
+            return isinstance(operator, ast.Is) == missing
+    return False
 
 
 def find_closure_class(kind: str) -> type[Optimizer] | None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from orchestrator.config.load import make_experiment, to_dict, to_yaml
 from orchestrator.config.optim.optimizer import (
@@ -19,6 +20,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, Line, Own
+from tests.sam import SAM
 
 
 def experiment(**more: Any) -> Experiment:
@@ -65,8 +67,64 @@ def test_settings_unsuitable_for_lbfgs_are_refused(fields: Any, path: str) -> No
         resolve(experiment(optimizer={"type": "LBFGS"}, **fields).source)
 
 
-def test_sam_is_recognized_by_its_recipe() -> None:
-    """Most classes take a closure that they do not need: only first_step and second_step tell SAM from them."""
+class Raises(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        if closure is None:
+            raise ValueError("needs a closure")
+        return closure()
+
+
+class CallsUnasked(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            return closure()
+
+
+class CallsIfGiven(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return closure() if closure is not None else None
+
+
+class CallsIfTrue(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure and self.param_groups:
+            loss = closure()
+        return loss
+
+
+class RefusesOne(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        assert closure is None
+        if closure is not None:
+            raise ValueError("takes no closure")
+
+
+class PassesOn(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("cls", "needed"),
+    [
+        (SAM, True),
+        (Raises, True),
+        (CallsUnasked, True),
+        (CallsIfGiven, False),
+        (CallsIfTrue, False),
+        (RefusesOne, False),
+        (PassesOn, False),
+    ],
+)
+def test_optional_closure_is_needed_where_a_step_fails_without_it(cls: type[Optimizer], needed: bool) -> None:
+    assert needs_closure(cls) == needs_gradients_before(cls) == needed
+    cls([torch.nn.Parameter(torch.zeros(1))], **({"base_optimizer": torch.optim.SGD} if cls is SAM else {}))
+    assert needs_gradients_before(cls) == needed  # torch has wrapped step by now
+
+
+def test_settings_unsuitable_for_sam_are_refused() -> None:
     optimizer = {"type": "tests.sam:SharpSGD", "lr": 0.1}
     with pytest.raises(ConfigError, match="accumulate: cannot be used with SharpSGD, whose step evaluates the loss"):
         resolve(experiment(optimizer=optimizer, accumulate=2).source)
