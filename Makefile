@@ -70,7 +70,7 @@ test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached 
 ORIGINALS := build/originals
 test-originals: setup ## the rules of MMEngine that the tests have by hand, against MMEngine itself, which goes to a folder of its own
 	$(BIN)/pip install -qq --no-deps --upgrade --target $(ORIGINALS) mmengine==0.10.7 addict termcolor yapf platformdirs \
-	  matplotlib contourpy cycler kiwisolver pyparsing fonttools opencv-python-headless
+	  opencv-python-headless
 	PYTHONPATH=$(ORIGINALS) $(BIN)/pytest -rs -m originals tests/test_numbers_of_other_systems.py
 
 DEVICE ?= cuda

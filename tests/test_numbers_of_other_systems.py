@@ -28,7 +28,7 @@ from orchestrator.config.components import make_hook
 from tests.hooks.training.averages import averages
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import described
-from tests.test_migrating import hooks_of, migrated, section
+from tests.test_migrating import blocks, hooks_of, migrated, section
 
 STEPS = 25
 EPOCH = 26
@@ -196,30 +196,27 @@ def rates(scheduler: Any, folder: Path) -> list[float]:
 # Logs
 
 
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"window": 10}, lambda losses: fmean(losses[-10:])),
-        ({"window": 20, "statistics": {"loss": {"column": "loss", "method": "median", "window": 20}}}, None),
-    ],
-    ids=["MMEngine", "iMIX"],
-)
-def test_lines_have_the_windows_of_the_original(
-    options: dict[str, Any], rule: Callable[[Sequence[float]], float] | None, tmp_path: Path
-) -> None:
-    """Means of the last 10 in MMEngine, medians of the last 20 in iMIX."""
-    json_lines = {"every": "13 iterations", **options}
-    settings = described(epochs=4, batch_size=2, validate_every=0, hooks={"console": None, "json_lines": json_lines})
-    result = run(settings, tmp_path, local=True)
+WINDOWS: dict[str, Callable[[Sequence[float]], float]] = {
+    "MMEngine": lambda losses: fmean(losses[-10:]),
+    "iMIX": lambda losses: median(losses[-20:]),
+}
+"""The loss in a line, from those of the iterations so far."""
+
+
+@pytest.mark.parametrize("system", WINDOWS)
+def test_lines_of_the_page_have_the_window_of_the_original(system: str, tmp_path: Path) -> None:
+    written = yaml.safe_load(blocks(system)[1])["hooks"]["json_lines"]
+    hooks = {"console": None, "json_lines": {**written, "every": "13 iterations"}}
+    result = run(described(epochs=4, batch_size=2, validate_every=0, hooks=hooks), tmp_path, local=True)
     rows = result.stats
     losses = [float(loss) for loss in rows[rows["phase"] == "train"]["loss"]]
+
     (file,) = Path(str(result.path)).rglob("scalars.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    written = {line["iteration"]: line["loss"] for line in lines if "loss" in line}
-    assert list(written) == [*range(13, 4 * EPOCH + 1, 13)]
-    for iteration, loss in written.items():
-        expected = rule(losses[:iteration]) if rule else median(losses[max(0, iteration - 20) : iteration])
-        assert loss == pytest.approx(expected, rel=1e-5)
+    found = {line["iteration"]: line["loss"] for line in lines if "loss" in line}
+    assert list(found) == [*range(13, 4 * EPOCH + 1, 13)]
+    for iteration, loss in found.items():
+        assert loss == pytest.approx(WINDOWS[system](losses[:iteration]), rel=1e-5)
 
 
 # Early stopping
