@@ -187,7 +187,7 @@ def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checki
         if where is None:
             raise
         if not is_checking:
-            raise UsageError(f"where: {shorten(where, 200)!r} failed: {shorten(reason, 300)}") from None
+            raise UsageError(f"where: the condition failed: {shorten(reason, 300)}") from None
         name = re.match(r'Referenced column "(.*)" not found', reason)
         if name and f'"{name[1]}"' in where:
             reason += " Put text in single quotes"

@@ -129,7 +129,7 @@ def test_a_table_for_people(run: str) -> None:
     ("arguments", "says"),
     [
         (["--where", "epok > 1"], "no column 'epok'; did you mean 'epoch'?"),
-        (["--where", "iteration % rank = 1"], "where: 'iteration % rank = 1' failed: Division by zero"),
+        (["--where", "iteration % rank = 1"], "where: the condition failed: Division by zero"),
         (["--columns", "step_z"], "no column 'step_z'; did you mean 'step_s'?"),
         (["--by", "span", "--columns", "loss"], "'loss' is not a span of the iteration; the spans are data_wait_s"),
         (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
