@@ -269,7 +269,11 @@ class Hook:
         """Called at the end of an iteration, after it is counted; in every phase."""
 
     def on_phase_end(self, state: State) -> None:
-        """Called when `state.metrics` holds the phase's values, reduced across ranks."""
+        """Called when `state.metrics` holds the phase's values, reduced across ranks.
+
+        The model has its raw weights, although averages may have been validated. `state.find_evaluated_weights()`
+        returns the weights of a metric: `with state.find_evaluated_weights("val/accuracy")(state):`.
+        """
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         """Called on every rank before a checkpoint is written; the master saves what hooks put into it."""

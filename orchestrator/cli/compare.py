@@ -14,6 +14,7 @@ from orchestrator.terminal.printable import escape_data
 
 TABLES = {
     "config": ("config", "no difference"),
+    "environment": ("environment", "no difference"),
     "chosen": ("best trial", "no values"),
     "metrics": ("metrics", "none yet"),
     "same_values": ("with the same values", "no trials"),
@@ -33,16 +34,18 @@ def compare(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Compare the configs, metrics and costs of runs or sweeps, and say which differences are noise."""
+    """Compare the configs, environments, metrics and costs of runs or sweeps, and say which differences are noise."""
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import Run, compare_runs
+    from orchestrator.stats.aggregate.compare import find_config_differences
     from orchestrator.sweeps.results.comparison import compare_sweeps
     from orchestrator.sweeps.results.result import Sweep
 
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b")
     folders = [RunFolder.open(path) for path in runs]
-    are_sweeps = {str(folder): bool(folder.read_metadata().sweep) for folder in folders}
+    metadata = [folder.read_metadata() for folder in folders]
+    are_sweeps = {str(folder): bool(run.sweep) for folder, run in zip(folders, metadata, strict=True)}
     if len({*are_sweeps.values()}) > 1:
         kinds = ", ".join(f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in are_sweeps.items())
         raise UsageError(
@@ -52,6 +55,7 @@ def compare(
         differences = compare_sweeps([Sweep(folder) for folder in folders])
     else:
         differences = compare_runs([Run(folder) for folder in folders])
+    differences["environment"] = find_config_differences([run.describe_environment() for run in metadata])
     return print_json(differences) if as_json else _print(escape_data(differences))
 
 

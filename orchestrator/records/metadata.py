@@ -124,6 +124,8 @@ class RunMetadata:
     python: str | None = None
     platform: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions of all installed packages."""
     environment: Mapping[str, str] = field(default_factory=dict)
     git: Mapping[str, Any] | None = None
 
@@ -166,6 +168,18 @@ class RunMetadata:
         if self.status == "running" or self.ended is None:
             return None
         return max(0.0, seconds_at(self.ended) - seconds_at(self.started))  # the clock may have been set back
+
+    def describe_environment(self) -> dict[str, Any]:
+        """Return what may change results besides the experiment, by dotted path."""
+        git = self.git or {}
+        commit = git.get("commit")
+        return {
+            "python": self.python,
+            "platform": self.platform,
+            "commit": f"{commit} with changes" if commit and git.get("dirty") else commit,
+            "variables": self.environment,
+            "packages": self.packages,
+        }
 
     @classmethod
     def read(cls, entries: Any) -> Self:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.records.run_folder import create_run
+from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.read.test_tables import FRESH, record, row
 
@@ -63,6 +63,17 @@ def test_compare_prints_a_table(runs: list[str]) -> None:
     assert " 1 (too few values to tell from noise) " in lines["val/f1"]
     assert "val/score best" not in printed
     assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
+
+
+def test_compare_names_the_packages_that_differ(runs: list[str]) -> None:
+    common = {"python": "3.11.7", "git": {"commit": "abc", "dirty": False}}
+    RunFolder(runs[0]).update(packages={"torch": "2.9.0", "numpy": "2.1"}, **common)
+    RunFolder(runs[1]).update(packages={"torch": "2.8.0", "numpy": "2.1", "lion": "1.0"}, **common)
+    found = json.loads(call(*runs[:2], "--json").stdout)["environment"]
+    assert found == {"packages.torch": ["2.9.0", "2.8.0"], "packages.lion": [None, "1.0"]}
+    lines = [line.split() for line in call(*runs[:2]).stdout.splitlines()]
+    assert ["packages.torch", "2.9.0", "2.8.0"] in lines
+    assert ["packages.lion", "-", "1.0"] in lines
 
 
 def test_compare_refuses_a_single_run(runs: list[str]) -> None:

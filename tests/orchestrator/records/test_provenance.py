@@ -1,7 +1,8 @@
 import json
+import re
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,23 @@ def test_versions_and_command_line(tmp_path: Path) -> None:
     assert about["argv"] == sys.argv
     assert about["versions"]["torch"] == version("torch")
     assert about["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_all_installed_packages_are_recorded_as_importlib_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in (("a", "Some_Package-1.0+cu1"), ("b", "some.package-2.0"), ("b", "other-3"), ("b", "no-4.egg")):
+        info = tmp_path / folder / f"{name}.dist-info"
+        info.mkdir(parents=True)
+        package, version_ = name.split("-")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version_}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "missing"), str(tmp_path / "a"), str(tmp_path / "b"), *sys.path])
+    about = collect_provenance([str(tmp_path)])["packages"]
+    expected: dict[str, str] = {}
+    for found in distributions():
+        expected.setdefault(re.sub(r"[-_.]+", "-", found.name).lower(), found.version)
+    assert about == dict(sorted(expected.items()))
+    assert (about["some-package"], about["other"]) == ("1.0+cu1", "3")
 
 
 def test_git_state_is_recorded(repository: Path) -> None:
