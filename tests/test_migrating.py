@@ -48,7 +48,8 @@ EXPERIMENT_OPTIONS = """
     visualizer vis_backends visualization log_processor randomness env_cfg launcher resume model train_dataloader
     val_dataloader test_dataloader val_evaluator test_evaluator val_cfg test_cfg default_scope lr_config lr_steps
     lr_ratio warmup_iterations total_epochs model_wrapper_cfg find_unused_parameters
-    resume_from custom_imports"""
+    resume_from custom_imports checkpoint machine use_gpu distributed log_frequency data dataset loss trainer seed_value
+    monitoring profiling test_only"""
 
 
 @dataclass(frozen=True)
