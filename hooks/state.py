@@ -205,6 +205,8 @@ class State:
     batch_size: int = 0
     output: Any = None
     loss: Tensor | None = None
+    loss_weight: float | None = None
+    """How much the loss counts among those of other batches and ranks; None if the task does not say."""
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
     loop_columns: frozenset[str] = frozenset()

@@ -140,6 +140,14 @@ class Task(ABC):
             is_stacked = type(self).collate is Task.collate and type(self).loader is Task.loader
             return count_samples(batch, is_stacked=is_stacked)
 
+    def weight(self, batch: Any) -> float | Tensor:
+        """Return how much the batch's loss counts, usually the number of what it is the mean of, such as the tokens
+        that are not padding. Micro-batches of a step and ranks then train like one large batch, and means of the loss
+        are weighted by it. The batch is on the CPU.
+
+        Without this method, micro-batches and ranks count alike, as in DDP, and means are weighted by `batch_size`."""
+        raise NotImplementedError
+
     def sampler(self, dataset: Dataset[Any], phase: str) -> Sampler[int] | Sequence[float] | Tensor | None:
         """Return the order of a map-style dataset for all ranks together: a torch Sampler of indices, or a weight for
         each sample. With weights, an epoch draws as many samples as the dataset has, with replacement. None means each
@@ -210,6 +218,11 @@ class Task(ABC):
 def has_turns(task: type[Task]) -> bool:
     """Return whether a task trains several optimizers, one after the other in each iteration."""
     return task.turns is not Task.turns
+
+
+def has_weights(task: type[Task]) -> bool:
+    """Return whether a task says how much a loss counts, and has not just a field called `weight`."""
+    return task.weight is not Task.weight and callable(task.weight)
 
 
 def has_custom_loop(task: type[Task]) -> bool:

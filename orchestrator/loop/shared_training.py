@@ -27,7 +27,7 @@ TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_en
 """Events at the start and during training phases. The hooks of all runs are called in one merged order."""
 EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
 """Events that fire once in total for a hook of the training, not once per run."""
-CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size")
+CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size", "loss_weight")
 """Fields of the state that an evaluation changes and does not restore."""
 REQUESTED_BY_RUN = "requested by a hook of one run"
 RUN_NOTE_PREFIX = "in the turn of run "

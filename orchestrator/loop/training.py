@@ -28,10 +28,11 @@ from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnRunner
+from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
 from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.randomness import random_state, seed_all
-from orchestrator.task import Task, has_turns, hide_progress, show_progress
+from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress
 
 
 class Training:
@@ -149,13 +150,17 @@ class Training:
         self._begin_phase()
         state, data = self.state, self.data.train
         assert self._batches is not None
-        iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
+        batches, fetch_ahead = self._batches, data.fetch_ahead
+        if has_weights(type(self.task)):
+            batches = weighed = WeighedBatches(self.task, state, self._batches, data.fetch_ahead)
+            self.iterations.weighed, fetch_ahead = weighed, weighed.fetch_ahead
+        iterations, last_step = self.iterations.train(batches), self._last_step_of_phase()
         stops_when_exhausted = data.stops_when_exhausted
         in_background = any(run.saving.background for run in self.runs)
         # A run resumed with different ranks or batches may have no iteration left in its epoch.
         has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
         while not has_ended:
-            if stops_when_exhausted and not data.fetch_ahead():
+            if stops_when_exhausted and not fetch_ahead():
                 self._stop_at_end_of_data()
                 break
             next(iterations)

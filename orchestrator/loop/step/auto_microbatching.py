@@ -1,8 +1,9 @@
 """Automatic microbatching: a batch that does not fit in memory is computed in pieces. Runs in workers."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -13,11 +14,22 @@ from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
+from orchestrator.loop.step.weights import weigh
 
 _ELEMENTS_PER_EXCHANGE = 2**24
 """Number of gradient elements that ranks average in one message."""
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 """Text in torch's plain RuntimeErrors about failed allocations."""
+
+
+class Piece(NamedTuple):
+    """A piece of a batch, and its share of the batch's loss."""
+
+    batch: Any
+    samples: int
+    share: float
+    loss_weight: float | None = None
+    """Its weight, if the task has weights."""
 
 
 class MicrobatchRunner(IterationRunner):
@@ -35,9 +47,9 @@ class MicrobatchRunner(IterationRunner):
         previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
-            batch, samples = state.batch, state.batch_size
+            batch, samples, loss_weight = state.batch, state.batch_size, state.loss_weight
             parts = self._compute(batch, samples, fetch_times[-1], make_clear_gradients(optimizer))
-            state.batch, state.batch_size = batch, samples
+            state.batch, state.batch_size, state.loss_weight = batch, samples, loss_weight
             start = parts[-1][-1]
             self._average_gradients()
             t_backward = t_gradients = mark()
@@ -52,7 +64,9 @@ class MicrobatchRunner(IterationRunner):
     def _compute(self, batch: Any, samples: int, start: Any, clear: Callable[[], None]) -> list[Timestamps]:
         """Compute a batch's gradients, in twice as many pieces each time that memory runs out on a rank."""
         state = self.state
+        loss_weight = state.loss_weight
         while True:
+            state.loss_weight = loss_weight
             means, row, parts = self.means.copy(), dict(state.row), list[Timestamps]()
             reason = self._try_to_compute(batch, samples, start, parts)
             rank, cannot_split = self._agree_on_failure(reason is not None, count_rows(batch) <= self.microbatches)
@@ -73,10 +87,8 @@ class MicrobatchRunner(IterationRunner):
         """Compute all pieces. Return torch's message if memory ran out."""
         pieces = self._split(batch, samples)
         try:
-            for piece, size in pieces:
-                self.state.batch, self.state.batch_size = piece, size
-                weight = 1 if len(pieces) == 1 else size / samples if samples else 1 / len(pieces)
-                parts.append((start, *self._compute_piece(weight)))
+            for piece in pieces:
+                parts.append((start, *self._compute_piece(piece)))
                 start = parts[-1][-1]
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -84,32 +96,61 @@ class MicrobatchRunner(IterationRunner):
             return str(error)  # not the error itself, whose frames hold the memory
         return None
 
-    def _split(self, batch: Any, samples: int) -> list[tuple[Any, int]]:
-        """Return the pieces and their numbers of samples; raises TaskError if the batch cannot be cut by samples."""
+    def _split(self, batch: Any, samples: int) -> list[Piece]:
+        """Return the pieces of a batch; raises TaskError if the batch cannot be cut by samples."""
         size_of = self.task.batch_size
+        loss_weight = self.state.loss_weight
         if self.microbatches == 1:
-            return [(batch, samples)]
+            return [Piece(batch, samples, 1.0, loss_weight)]
+
         advice = "Set a smaller batch_size, and accumulate as a number"
         try:
-            pieces = [(piece, size_of(piece)) for piece in split_batch(batch, self.microbatches)]
+            batches = split_batch(batch, self.microbatches)
         except ValueError as error:
             raise TaskError(f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}") from None
-        if sum(size for _, size in pieces) != samples:
+
+        sizes = [size_of(piece) for piece in batches]
+        if sum(sizes) != samples:
             raise TaskError(
                 f"accumulate: auto cuts batches along the first dimension, but {samples} samples became pieces of"
-                f" {', '.join(str(size) for _, size in pieces)}. {advice}{find_source_location(size_of)}"
+                f" {', '.join(map(str, sizes))}. {advice}{find_source_location(size_of)}"
             )
-        return pieces
+        if self.weighed is not None and loss_weight is not None:
+            return self._weigh_pieces(batches, sizes, loss_weight)
 
-    def _compute_piece(self, weight: float) -> Timestamps:
+        shares = [size / samples if samples else 1 / len(sizes) for size in sizes]
+        return [Piece(*piece) for piece in zip(batches, sizes, shares, strict=True)]
+
+    def _weigh_pieces(self, batches: Sequence[Any], sizes: Sequence[int], total: float) -> list[Piece]:
+        """Return the pieces with the weights of their losses; raises TaskError unless those add up to the batch's."""
+        assert self.weighed is not None
+        on_host = split_batch(self.weighed.batch, self.microbatches)
+        weights = [weigh(self.task, piece) for piece in on_host]
+        if not math.isclose(sum(weights), total, rel_tol=1e-6):
+            raise TaskError(
+                f"accumulate: auto cuts batches into pieces, but the weight {total:g} of a batch became"
+                f" {', '.join(f'{weight:g}' for weight in weights)}; let weight() count what is in the batch"
+                f"{find_source_location(self.task.weight)}"
+            )
+        shares = [weight / total if total else 0.0 for weight in weights]
+        return [Piece(*piece) for piece in zip(batches, sizes, shares, weights, strict=True)]
+
+    def _compute_piece(self, piece: Piece) -> Timestamps:
         """Compute a piece's gradients, with its share of the batch's loss. Return its timestamps."""
-        row = self.state.row
+        state, row = self.state, self.state.row
+        state.batch, state.batch_size, state.loss_weight = piece.batch, piece.samples, piece.loss_weight
         before = dict(row)
-        forward_times = self._make_forward(self.state.model)()
+        forward_times = self._make_forward(state.model)()
         for name in ("loss", *self._loss_terms):
-            row[name] = before.get(name, 0.0) + row[name] * weight
-        loss = cast(Tensor, self.state.loss)
-        self.precision.scale(loss if weight == 1 else loss * weight).backward()
+            if name in row:  # a piece of weight 0 has no loss
+                row[name] = before.get(name, 0.0) + row[name] * piece.share
+
+        loss = cast(Tensor, state.loss)
+        if self.weighed is not None:
+            loss = self.weighed.scale(loss)
+        elif piece.share != 1:
+            loss = loss * piece.share
+        self.precision.scale(loss).backward()
         return *forward_times, *(self.clock.mark(),) * 8
 
     def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:

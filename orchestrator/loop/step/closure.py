@@ -14,6 +14,7 @@ from orchestrator.config.optim.optimizer import needs_gradients_before
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.step.iterations import IterationRunner, make_clear_gradients
 from orchestrator.loop.step.task_errors import check_loss_terms
+from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
 
 
 class _StepSkipped(Exception):
@@ -63,21 +64,31 @@ class ClosureRunner(IterationRunner):
         self._clear()
         if self._evaluations == 1:
             self._evaluate_first()
-            loss = cast(Tensor, state.loss)
+            loss = self._scale(cast(Tensor, state.loss), state.output)
         else:
-            loss = self._compute_loss(state.forward(state.model, state.batch), state.batch)
+            output = state.forward(state.model, state.batch)
+            loss = self._compute_loss(output, state.batch)
             if not isinstance(loss, Tensor):
                 loss = reduce(add, check_loss_terms(self.task.loss, loss).values())
+            loss = self._scale(loss, output)
             loss.backward()
         if state.world_size > 1:
             collectives.average([loss := loss.detach().clone()])
         return loss
 
+    def _scale(self, loss: Tensor, output: Any) -> Tensor:
+        """Return the loss times its share of all ranks, if the task has weights."""
+        if self.weighed is None:
+            return loss
+        if self.state.loss_weight == 0:
+            loss = make_zero_loss(loss, tensors_with_gradients(output))
+        return self.weighed.scale(loss)
+
     def _evaluate_first(self) -> None:
         """Evaluate the loss and fire the events. Keep its timestamps until the optimizer continues, or is skipped."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         forward_times = self._forward()
-        cast(Tensor, state.loss).backward()
+        self._scale(cast(Tensor, state.loss), state.output).backward()
         t_local_backward = t_backward = mark()
         if self._backward_timer is not None:
             t_local_backward = self._backward_timer.take(t_backward)

@@ -23,10 +23,17 @@ from orchestrator.loop.span_clock import BackwardTimer, Clock, Column
 from orchestrator.loop.step.metrics import Means, reduce_phase
 from orchestrator.loop.step.task_errors import check_loss_terms, check_metrics, unexpected
 from orchestrator.loop.step.transfer import make_transfer
+from orchestrator.loop.step.weights import (
+    WeighedBatches,
+    count_microbatches,
+    make_zero_loss,
+    tensors_with_gradients,
+    weigh_each,
+)
 from orchestrator.loop.world import World
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.stats.write.rows import Layout
-from orchestrator.task import Task
+from orchestrator.task import Task, has_weights
 
 COUNTERS = ("iteration", "step", "samples", "batch_size")
 """Counters, the first columns of every iteration's row."""
@@ -86,6 +93,9 @@ class IterationRunner:
         self._to_device = make_transfer(state.device)
         self._compute_loss = self.precision.with_autocast(cast(Callable[..., Any], task.loss))
         self._has_metrics = type(task).metrics is not Task.metrics
+        self._has_weights = has_weights(type(task))
+        self.weighed: WeighedBatches | None = None
+        """Training batches that know their shares of a step, if the task has weights."""
         self._loss_terms: Collection[str] = ()
 
     @cached_property
@@ -100,15 +110,18 @@ class IterationRunner:
         on_backward, fire = self.plan.calls["on_backward"], self.plan.fire
         fetch, forward = self._make_fetch(batches), self._make_forward(state.model)
         update, finish = self._make_update(optimizer, precision), self._make_finish(state.epoch, ("loss", "lr"))
-        position, microbatches_in_step, previous_end = 1, 1, self.clock.restart()
+        weighed, position, microbatches_in_step, previous_end = self.weighed, 1, 1, self.clock.restart()
         while True:
             fetch_times = fetch()
             if state.accumulate > 1:
                 position, microbatches_in_step = self._advance_microbatch(position, microbatches_in_step)
             forward_times = forward()
             loss = cast(Tensor, state.loss)
-            weighted = loss if microbatches_in_step == 1 else loss / microbatches_in_step
-            (weighted if scaler is None else scaler.scale(weighted)).backward()
+            if weighed is not None:
+                loss = weighed.scale(loss)
+            elif microbatches_in_step > 1:
+                loss = loss / microbatches_in_step
+            (loss if scaler is None else scaler.scale(loss)).backward()
             t_local_backward = t_backward = t_gradients = mark()
             if timer is not None:
                 t_local_backward = timer.take(t_backward)
@@ -131,6 +144,8 @@ class IterationRunner:
 
         `offset` is the number of evaluation iterations that earlier phases of this epoch ran.
         """
+        if self._has_weights:
+            batches = weigh_each(self.task, self.state, batches)
         fetch, forward = self._make_fetch(batches), self._make_forward(self.state.module, meters)
         finish: Callable[..., float] | None = None
         previous_end = self.clock.restart()
@@ -180,6 +195,7 @@ class IterationRunner:
         state, task, compute_loss, has_metrics = self.state, self.task, self._compute_loss, self._has_metrics
         fire, mark, calls, means, on_cpu = self.plan.fire, self.clock.mark, self.plan.calls, self.means, self._on_cpu
         compute, on_forward, on_loss = state.forward, calls["on_forward"], calls["on_loss"]
+        has_weights = self._has_weights
         all_meters = list((meters or {}).values())
 
         def forward() -> Timestamps:
@@ -194,7 +210,9 @@ class IterationRunner:
             elif not isinstance(loss, Tensor) or loss.ndim:
                 loss = self._sum_terms(task.loss, loss)
             state.loss = loss
-            if loss is not None:
+            if has_weights:
+                self._weigh_loss(loss)
+            elif loss is not None:
                 state.row["loss"] = value = loss.item() if on_cpu else loss.detach().double()
                 means.add("loss", value * state.batch_size, state.batch_size)
             for meter in all_meters:
@@ -251,6 +269,8 @@ class IterationRunner:
         """
         state, plan, clock = self.state, self.plan, self.clock
         cpu_columns = cpu_columns if self._on_cpu else ()  # on a GPU values stay tensors
+        if self._has_weights:  # a batch of weight 0 has no loss
+            cpu_columns = [name for name in cpu_columns if name != "loss"]
         layout = iteration_columns(cpu_columns, clock.columns)
         self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)
         fire, on_step, close, append = plan.fire, plan.calls["on_step"], clock.close, self.recorder.append
@@ -293,20 +313,43 @@ class IterationRunner:
         if position < microbatches_in_step:
             position += 1
         else:
-            position, microbatches_in_step = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
+            position, microbatches_in_step = 1, count_microbatches(state)
         state.at_step_boundary = position == microbatches_in_step
         set_gradient_sync(state.model, state.at_step_boundary)
         return position, microbatches_in_step
 
     def _sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
         """Record each loss term as a column and a mean, and return their sum."""
-        state, terms = self.state, check_loss_terms(method, loss)
+        terms = check_loss_terms(method, loss)
         for name, term in terms.items():
-            value: Any = term.item() if self._on_cpu else term.detach().double()
-            state.row[state.column(name)] = value
-            self.means.add(state.column(name), value * state.batch_size, state.batch_size)
+            self._record_loss(self.state.column(name), term)
         self._loss_terms = terms.keys()
         return reduce(add, terms.values())
+
+    @property
+    def loss_count(self) -> float:
+        """How much the batch's loss counts in the mean of the phase."""
+        state = self.state
+        return state.batch_size if state.loss_weight is None else state.loss_weight
+
+    def _record_loss(self, name: str, loss: Tensor) -> None:
+        """Record a loss or a term of one as a column and in its mean, unless the batch has weight 0."""
+        state = self.state
+        if state.loss_weight == 0:
+            return
+        count = self.loss_count
+        value: Any = loss.item() if self._on_cpu else loss.detach().double()
+        state.row[name] = value
+        self.means.add(name, value * count, count)
+
+    def _weigh_loss(self, loss: Tensor | None) -> None:
+        """Record the loss of a batch with a weight; a batch of weight 0 trains nothing."""
+        state = self.state
+        if loss is None:
+            return
+        self._record_loss("loss", loss)
+        if state.loss_weight == 0:
+            state.loss = make_zero_loss(loss, tensors_with_gradients(state.output))
 
     def _go_without_loss(self) -> None:
         """Count a batch of val or test for which loss() returns None; raises TaskError if an earlier one has a loss."""

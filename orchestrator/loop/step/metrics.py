@@ -21,9 +21,9 @@ class Means:
 
     def __init__(self) -> None:
         self._totals: dict[str, Any] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, float] = {}
 
-    def add(self, name: str, total: float | Tensor, count: int) -> None:
+    def add(self, name: str, total: float | Tensor, count: float) -> None:
         # The mean over an empty batch is NaN.
         self._totals[name] = self._totals.get(name, 0.0) + (total if count else 0.0)
         self._counts[name] = self._counts.get(name, 0) + count
@@ -42,7 +42,7 @@ class Means:
     def include(self, state: dict[str, list[float]]) -> None:
         """Add the sums and counts of a `state_dict`, from any rank."""
         for name, (total, count) in state.items():
-            self.add(name, total, int(count))
+            self.add(name, total, count)
 
     @staticmethod
     def merge_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:

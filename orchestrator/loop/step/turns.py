@@ -16,6 +16,7 @@ from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
 from orchestrator.loop.step.task_errors import check_type, describe
+from orchestrator.loop.step.weights import make_zero_loss
 
 EXPECTED = "turns, each an optimizer's name and its loss"
 
@@ -98,7 +99,9 @@ class TurnRunner(IterationRunner):
                 has_stepped |= state.stepped
                 state.take_turn(first, None)
             state.stepped = has_stepped
-            self.means.add("loss", state.row["loss"] * state.batch_size, state.batch_size)
+            if "loss" in state.row:
+                count = self.loss_count
+                self.means.add("loss", state.row["loss"] * count, count)
             previous_end = finish(previous_end, fetch_times, timestamps)
             yield
 
@@ -112,17 +115,24 @@ class TurnRunner(IterationRunner):
         if not isinstance(loss, Tensor) or loss.ndim:
             loss = self._sum_terms(self.task.turns, loss)
         state.loss = loss
-        value: Any = loss.item() if self._on_cpu else loss.detach().double()
-        state.row[state.column("loss")] = value
-        state.row["loss"] = state.row.get("loss", 0.0) + value
-        self.means.add(state.column("loss"), value * state.batch_size, state.batch_size)
+        column = state.column("loss")
+        self._record_loss(column, loss)
+        if state.loss_weight == 0:
+            gradients = torch.autograd.grad(loss, player.parameters, retain_graph=True, allow_unused=True)
+            pairs = zip(player.parameters, gradients, strict=True)
+            state.loss = make_zero_loss(loss, [parameter for parameter, gradient in pairs if gradient is not None])
+        else:
+            state.row["loss"] = state.row.get("loss", 0.0) + state.row[column]
         self._record_learning_rates(player.optimizer, f"lr_{player.name}")
         t_loss = t_on_loss = mark()
         if calls["on_loss"]:
             fire("on_loss", state)
             t_on_loss = mark()
         assert state.loss is not None
-        player.precision.scale(state.loss if group == 1 else state.loss / group).backward(inputs=player.parameters)
+        scaled = state.loss if group == 1 else state.loss / group
+        if self.weighed is not None:
+            scaled = self.weighed.scale(state.loss)
+        player.precision.scale(scaled).backward(inputs=player.parameters)
         t_local_backward = t_backward = mark()
         if is_last and state.world_size > 1:
             self._average_gradients(player)
