@@ -81,6 +81,8 @@ class CustomLoop(TrainingLoop):
         self._begin_round()
         metrics = self._mean_over_ranks(report)
         if metrics is None and not self._ends_with_steps():
+            if not self.stopping.reasons and self._saves_last():
+                self._save_last_report()
             return
         if state.phase_iteration == 0:
             self.record({}, 1)
@@ -110,6 +112,12 @@ class CustomLoop(TrainingLoop):
             self.parts.has_ended = True
             state.max_steps = state.step
         return True
+
+    def _save_last_report(self) -> None:
+        """Save the end of a generator that has made no step since its last `yield`; collective."""
+        self.state.between_phases, self.cursor.stage = True, Stage.REPORTED
+        self.save_unless_saved("last")
+        self.cursor.stage = Stage.TRAIN
 
     def restore(self, name: str) -> None:
         super().restore(name)

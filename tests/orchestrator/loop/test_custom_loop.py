@@ -21,6 +21,7 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
 from hooks.position import Stage
+from hooks.training.early_stopping import EarlyStopping
 from orchestrator import Task, TrainingSession
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import make_experiment, to_yaml
@@ -298,6 +299,22 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     longer.restore(name)
     list(longer.run())
     assert rows_of(longer) == ([5, 6] if end != "returns" or total in yields_at else [])
+
+
+@pytest.mark.parametrize("save_last", [True, False])
+@pytest.mark.parametrize("end", ["returns", "early_stopping"])
+def test_end_at_a_report_is_saved_once_if_the_last_is_to_be_saved(tmp_path: Path, end: str, save_last: bool) -> None:
+    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval(0), save_last=save_last)}
+    if end == "early_stopping":
+        hooks["early_stopping"] = EarlyStopping("train/loss", patience=9, stopping_threshold=0.25)
+    train = solves((2, 4), 4 if end == "returns" else 99)
+    loop = loop_of(train, tmp_path, hooks, epochs=50)
+    assert [report.metrics["step"] for report in loop.run()] == [2, 4]
+    store = loop.saving.store
+    assert store
+    assert [store.read_position(name).step for name in store.list_names()] == [4] * save_last
+    if save_last:
+        assert store.load("epoch-0002", "place.pt") == {"sum": sum(range(4))}
 
 
 def rows_of(loop: CustomLoop) -> list[int]:
