@@ -58,5 +58,6 @@ class StopCoordinator:
         """Collect the stop reasons of all ranks; a stop outranks an interruption. Collective."""
         own = (self._state.stop_reasons, self._state.pause_reasons + [INTERRUPTED] * self._is_interrupted())
         stops, pauses = zip(*self._world.gather(own), strict=True)
-        self.interrupted = any(pauses) and not any(stops)
+        self._state.stop_reasons[:] = dict.fromkeys(reason for reasons in stops for reason in reasons)
+        self.interrupted = any(pauses) and not self._state.stop_reasons
         self.reasons = tuple(dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons))

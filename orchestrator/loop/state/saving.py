@@ -273,7 +273,9 @@ class CheckpointSaver:
         if world.is_master:
             files |= {f"{key}.pt": value for key, value in checkpoint.items()}
             details = {
+                "run": state.name,
                 "world_size": state.world_size,
+                "stop_reasons": state.stop_reasons if position.stage > Stage.TRAINED else [],
                 "metrics": state.metrics,
                 "main_metric": state.main_metric,
                 "evaluations": {label: weights.provider for label, weights in state.evaluations.items()},
@@ -305,6 +307,8 @@ class CheckpointSaver:
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
+        if manifest.get("run") == state.name:  # another run that continues from this checkpoint does not stop
+            state.stop_reasons += manifest["stop_reasons"]
         for hook_name, hook in self.restored_hooks.items():
             try:
                 if hook_name in checkpoint["hooks"]:

@@ -252,6 +252,28 @@ def test_run_that_stops_at_a_validation_keeps_its_end(fields: dict[str, Any], sa
     assert (last.checkpoint is not None) == save_last
 
 
+def test_run_that_is_killed_after_it_saved_its_end_still_stops_when_resumed(tmp_path: Path) -> None:
+    """Another run may continue from the same checkpoint."""
+
+    def make_loop(**fields: Any) -> Loop:
+        hooks = {
+            "checkpoint": Checkpoint(every=Interval(0)),
+            "early_stopping": EarlyStopping("val/loss", patience=1, min_delta=99),
+        }
+        context = RunContext(store=open_store(tmp_path))
+        return Loop(Points(test=5), experiment(epochs=9, **fields), hooks, context)
+
+    reports = list(make_loop().run())
+    (name,) = open_store(tmp_path).list_names()
+    resumed, other = make_loop(), make_loop(name="other")
+    resumed.restore(name)
+    assert [report.metrics for report in resumed.run()] == [report.metrics for report in reports[1:]]
+    assert resumed.stopping.reasons == reports[-1].stopped != ()
+    other.restore(name)
+    next(other.run())
+    assert other.state.stop_reasons == []
+
+
 def test_run_that_stops_at_a_validation_saves_its_end_once(tmp_path: Path) -> None:
     positions = Positions()
     hooks = {
