@@ -112,7 +112,10 @@ def _fails_without_closure(step: Callable[..., Any]) -> bool:
         code = ast.parse(dedent(inspect.getsource(step)))
     except (OSError, TypeError, SyntaxError):
         return False
-    asks = refuses = calls = False
+
+    asks = False
+    refuses = False
+    calls = False
     for node in ast.walk(code):
         match node:
             case ast.Assert(test=test):
@@ -123,6 +126,7 @@ def _fails_without_closure(step: Callable[..., Any]) -> bool:
                 asks |= "closure" in ast.unparse(test)
             case ast.Call(func=ast.Name(id="closure")):
                 calls = True
+
     return refuses or (calls and not asks)
 
 

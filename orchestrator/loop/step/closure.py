@@ -31,7 +31,8 @@ class ClosureRunner(IterationRunner):
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, cast(Any, self._optimizer)
-        self._clear, evaluates_before = make_clear_gradients(optimizer), needs_gradients_before(type(optimizer))
+        self._clear = make_clear_gradients(optimizer)
+        evaluates_before = needs_gradients_before(type(optimizer))
         fetch, self._forward = self._make_fetch(batches), self._make_forward(state.model)
         finish = self._make_finish(state.epoch, ("loss", "lr", "evaluations"))
         previous_end = self.clock.restart()

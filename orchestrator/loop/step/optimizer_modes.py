@@ -31,14 +31,15 @@ class OptimizerModes:
     def __bool__(self) -> bool:
         return bool(self._optimizers)
 
+    @torch.no_grad()
     def train(self) -> None:
         """Enter training mode, with the kept weights if there are any."""
         self._is_training = True
         for name, optimizer in self._optimizers.items():
             optimizer.train()
-            with torch.no_grad():
-                for parameter, kept in zip(_list_parameters(optimizer), self._kept.get(name, ()), strict=False):
-                    parameter.copy_(shards.like(kept, parameter))
+            for parameter, kept in zip(_list_parameters(optimizer), self._kept.get(name, ()), strict=False):
+                parameter.copy_(shards.like(kept, parameter))
+
         self._kept = {}
 
     def evaluate(self, *, keep: bool = False) -> None:
@@ -47,7 +48,8 @@ class OptimizerModes:
         for name, optimizer in self._optimizers.items():
             if keep:
                 self._kept[name] = [parameter.detach().clone() for parameter in _list_parameters(optimizer)]
-            optimizer.eval()
+            with torch.no_grad():
+                optimizer.eval()
 
     @contextmanager
     def evaluating(self, state: object = None) -> Iterator[None]:
