@@ -327,6 +327,11 @@ def _list_fields(hook: Hook, kind: str) -> list[str]:
     return [*dict.fromkeys(name for cls in type(hook).__mro__ for name in vars(cls).get(kind, ()))]
 
 
+def list_state_fields(hook: Hook) -> list[str]:
+    """Return the attributes of a hook that checkpoints keep, for all ranks or for each."""
+    return [*_list_fields(hook, "state_fields"), *_list_fields(hook, "rank_state_fields")]
+
+
 def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
     """Return the values of attributes, by their names without an underscore in front."""
     parts = {name.removeprefix("_"): getattr(hook, name) for name in _list_fields(hook, kind)}

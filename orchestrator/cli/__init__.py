@@ -15,9 +15,10 @@ from orchestrator.cli.reference import hooks, init, schema, validate
 from orchestrator.cli.show import report, show, watch
 from orchestrator.cli.stats import samples, stats
 from orchestrator.cli.training import resume, run, sweep
+from orchestrator.cli.verify import verify
 
 PANELS = {
-    "Train": (init, validate, run, sweep, resume),
+    "Train": (init, validate, verify, run, sweep, resume),
     "Results": (watch, ls, show, stats, report, compare, doctor, note, rm),
     "Checkpoints and samples": (evaluate, average, samples, replay),
     "Clusters": (submit, status, logs, stop),

@@ -1,7 +1,7 @@
 """Training: a task's model, optimizers, schedules and data, and the training phases. Runs in workers."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -21,6 +21,7 @@ from orchestrator.loop.model.torch_settings import Precision, apply_settings, se
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.state.unsaved import UnsavedState
 from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureRunner
@@ -80,9 +81,8 @@ class Training:
         lines += settings_without_effect(experiment) if self.world.world_size == 1 else []
         self.state = state = self._make_state(module, model, context)
         show_progress(task, state)
-        if self.world.is_master:
-            for line in lines:
-                state.show(line)
+        self._show(lines)
+        self._unsaved: UnsavedState | None = None
         self.changes = Changes(experiment, task, self.plan, state, self.timeline)
         self.recorder = context.recorder
         self.iterations = _choose_runner(task, experiment, state)(
@@ -144,6 +144,19 @@ class Training:
 
     def begin(self) -> None:
         self.plan.fire("on_start", self.state)
+        self._unsaved = UnsavedState(self.task, self.state, self.data, self.plan)
+        self._show(self._unsaved.find_at_start())
+
+    def _show(self, lines: Iterable[str]) -> None:
+        if self.world.is_master:
+            for line in lines:
+                self.state.show(line)
+
+    def _warn_of_changes(self) -> None:
+        """Show once, at the first checkpoint or the end of the first phase, which state no checkpoint holds."""
+        if self._unsaved is not None:
+            self._show(self._unsaved.find_changes())
+            self._unsaved = None
 
     def train_phase(self) -> None:
         """Train until the phase ends or the run is interrupted."""
@@ -206,6 +219,7 @@ class Training:
             run.saving.restore_randomness()
 
     def _save_if_requested(self) -> None:
+        self._warn_of_changes()
         self.for_each_run(lambda run: run.save_if_requested())
 
     def _last_step_of_phase(self) -> float:
@@ -232,6 +246,7 @@ class Training:
 
     def _end_phase(self) -> None:
         state = self.state
+        self._warn_of_changes()
         if state.phase_iteration >= state.phase_length:
             self.epoch.complete()
             self._batches = None

@@ -1,6 +1,5 @@
 """Replay of an iteration from the nearest checkpoint before it, on this machine, without Ray or writing to the run."""
 
-import multiprocessing
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
-import torch.distributed as dist
-from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from hooks import Hook
-from hooks.training.time_limit import TimeLimit
 from orchestrator.config.load import to_dict
 from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
+from orchestrator.errors import CheckpointError, HookyardError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.training_loop import RunContext
@@ -25,6 +20,7 @@ from orchestrator.loop.world import World
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.continuation import open_checkpoints
+from orchestrator.runs.rank_processes import train_in_processes, without_loggers
 from orchestrator.runs.result import Run
 from orchestrator.runs.samples import resolve_attempt
 from orchestrator.stats.aggregate import quantities
@@ -33,9 +29,6 @@ from orchestrator.stats.write.recorder import Recorder
 from orchestrator.stats.write.rows import Layout
 from orchestrator.storage import Storage
 from orchestrator.task import has_custom_loop
-
-_LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
-"""Modules of hooks that only produce output, such as logs and checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +83,14 @@ class _ReplayedRange:
     rows: str
     """Folder for rows and files of hooks."""
 
+    def train_rank(self, world: World) -> None:
+        self.train(world, {})
+
     def train(self, world: World, hooks: Mapping[str, Hook]) -> None:
         """Replay the iterations on one rank. Raises UsageError if the run ends early; RankFailed if user code fails."""
         folder = RunFolder(self.run)
         resolved = resolve_attempt(folder, self.attempt)
-        own = {
-            name: hook
-            for name, hook in resolved.hooks.items()
-            if not isinstance(hook, TimeLimit) and not (hook.observes and type(hook).__module__.startswith(_LOGGERS))
-        }
+        own = without_loggers(resolved.hooks)
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
             resolved.task,
@@ -162,7 +154,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
             with torch_threads(threads):
                 span.train(World(device=find_device(resolved.experiment.workers)), hooks or {})
         else:
-            _train_ranks(span, threads)
+            train_in_processes(span.train_rank, attempt.world_size, rows_folder, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")
     stored = run.load_stats(
         ["rank", "iteration", "loss"], f"phase = 'train' and iteration > {start} and iteration <= {iteration}"
@@ -232,31 +224,3 @@ def _check_same_setup_between(folder: RunFolder, attempts: Iterable[Attempt], la
             )
         if not start and attempt.number == 0 and attempt.checkpoint:
             raise UsageError(f"{folder} started from {attempt.checkpoint}, which has been deleted")
-
-
-def _train_ranks(span: _ReplayedRange, threads: int) -> None:
-    """Replay each rank in a process. Raises RunError with the first error."""
-    multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
-    processes = start_processes(
-        _train_rank, (span, threads), nprocs=span.attempt.world_size, join=False, daemon=True, start_method="forkserver"
-    )
-    try:
-        while not processes.join():
-            pass
-    except ProcessException as error:
-        message = Path(span.rows, "failed")
-        raise RunError(message.read_text() if message.exists() else str(error)) from None
-
-
-def _train_rank(rank: int, span: _ReplayedRange, threads: int) -> None:
-    torch.set_num_threads(threads)
-    size = span.attempt.world_size
-    dist.init_process_group("gloo", init_method=f"file://{span.rows}/ranks", rank=rank, world_size=size)
-    try:
-        span.train(World(rank, size, rank), {})
-    except HookyardError as error:
-        message = Path(span.rows, "failed")
-        if not message.exists():
-            message.write_text(str(error))
-        raise SystemExit(1) from None
-    dist.destroy_process_group()

@@ -26,6 +26,12 @@ class EpochProgress:
         self.length = length_after(0)
         """Training iterations of this epoch on each rank."""
 
+    def shorten(self, iterations: int) -> None:
+        """End each epoch after at most this number of iterations; call it before training and a restore."""
+        length_after, size = self._length_after, self._samples_per_iteration
+        self._length_after = lambda offset: min(length_after(offset), iterations - (offset // size if size else 0))
+        self.length = self._length_after(0)
+
     @property
     def has_begun(self) -> bool:
         """True once samples of the epoch have been consumed."""

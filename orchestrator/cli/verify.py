@@ -1,0 +1,36 @@
+"""`hookyard verify`: whether training continues bit for bit from its checkpoints."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestrator.cli.errors import FAILED
+from orchestrator.cli.options import AsJson, Config, Overrides
+from orchestrator.cli.output import echo, print_json, stdout_to_stderr
+
+
+def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Train a few steps, continue from checkpoints in fresh processes, and name what differs.
+
+    Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same.
+    """
+    from orchestrator.config.load import load_checked
+    from orchestrator.runs.verify import summarize
+    from orchestrator.runs.verify import verify as continue_training
+
+    with stdout_to_stderr():
+        continuations = list(continue_training(load_checked(config, overrides or [])))
+    has_failed = any(continuation.difference for continuation in continuations)
+    if as_json:
+        print_json(summarize(continuations))
+    for continuation in [] if as_json else continuations:
+        processes = f", {continuation.loader_processes} loader processes" if continuation.loader_processes else ""
+        start = f"from {continuation.checkpoint} (iteration {continuation.iteration}{processes})"
+        if not continuation.difference:
+            echo(f"{start}: the same samples, losses, weights, optimizer and random states")
+            continue
+        echo(f"{start}: {continuation.difference}")
+        for cause in continuation.causes:
+            echo(f"  {cause}")
+    if has_failed:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,90 @@
+"""Values that the objects of a user keep in their attributes: numbers, arrays, tensors and random generators."""
+
+import logging
+import random
+from collections.abc import Collection, Iterator, Mapping
+from types import BuiltinFunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from hooks.state import State
+
+GENERATORS = (random.Random, numpy.random.RandomState, numpy.random.Generator, torch.Generator)
+_MAX_DEPTH = 6
+_MAX_ENTRIES = 64
+"""Longer containers hold data, such as the samples of a dataset."""
+_OPAQUE = (
+    *(type, ModuleType, MethodType, BuiltinFunctionType, str, bytes, bool, logging.Logger),
+    *(State, LRScheduler, DataLoader),
+)
+_OWN_PACKAGES = ("orchestrator.", "hooks.")
+_OF_OPTIMIZERS = {*vars(SGD([nn.Parameter(torch.empty(0))])), "_step_count", "_opt_called"}
+_OF_MODULES = vars(nn.Module()).keys()
+
+
+def list_values(root: object, name: str, ignored: Collection[int] = ()) -> dict[str, Any]:
+    """Return numbers, arrays, tensors and generators in an object's attributes by path, such as `task.noise.rng`.
+
+    Looks into containers, modules and other objects, and skips objects whose id is in `ignored`.
+    """
+    return dict(_walk(root, name, {*ignored}, _MAX_DEPTH))
+
+
+def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, _OPAQUE) or id(value) in seen:
+        return
+    if isinstance(value, (int, float)):
+        yield path, value
+        return
+    seen.add(id(value))
+    if isinstance(value, (Tensor, numpy.ndarray, *GENERATORS)):
+        yield path, value
+    elif depth == _MAX_DEPTH or (depth > 0 and not type(value).__module__.startswith(_OWN_PACKAGES)):
+        for name, inner in _list_parts(value, path):
+            yield from _walk(inner, name, seen, depth - 1)
+
+
+def _list_parts(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the attributes or entries of an object with their paths."""
+    if isinstance(value, nn.Module):
+        return [part for name, module in value.named_modules() for part in _list_own_parts(module, _join(path, name))]
+    if isinstance(value, Optimizer):
+        states = [(f"{path}.state[{index}]", state) for index, state in enumerate(value.state.values())]
+        others = [(f"{path}.{name}", part) for name, part in vars(value).items() if name not in _OF_OPTIMIZERS]
+        return states + others
+    if isinstance(value, Mapping):
+        parts = [(f"{path}[{key!r}]", inner) for key, inner in value.items()]
+    elif isinstance(value, (list, tuple)):
+        parts = [(f"{path}[{index}]", inner) for index, inner in enumerate(value)]
+    else:
+        attributes = getattr(value, "__dict__", {})
+        return [(f"{path}.{name}", inner) for name, inner in attributes.items() if not name.startswith("__")]
+    return parts if len(parts) <= _MAX_ENTRIES else []
+
+
+def _list_own_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:
+    """Return the tensors and other attributes of a module itself, with their paths."""
+    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    others = [(name, value) for name, value in vars(module).items() if name not in _OF_MODULES]
+    return [(_join(path, name), value) for name, value in [*tensors, *others]]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if name else path
+
+
+def read_generator(generator: Any) -> str:
+    """Return the state of a random generator as text, to compare it."""
+    if isinstance(generator, torch.Generator):
+        return str(generator.get_state().numpy().tobytes())
+    if isinstance(generator, random.Random):
+        return str(generator.getstate())
+    if isinstance(generator, numpy.random.RandomState):
+        return str([part.tobytes() if hasattr(part, "tobytes") else part for part in generator.get_state(legacy=True)])
+    return str(generator.bit_generator.state)

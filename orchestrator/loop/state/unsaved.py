@@ -1,0 +1,144 @@
+"""Warnings of state that training changes and no checkpoint holds. Runs in workers."""
+
+import time
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from hooks.hook import Hook, list_state_fields
+from hooks.plan import Plan
+from hooks.state import State
+from orchestrator.loop.data.phases import Data
+from orchestrator.loop.state.attributes import GENERATORS, list_values, read_generator
+from orchestrator.task import Task
+
+_CLOCKS = (time.perf_counter, time.monotonic, time.time)
+_DRAW_ELSEWHERE = (
+    "Draw from torch, numpy.random or random instead: checkpoints hold their state, and each batch of a DataLoader"
+    " worker seeds them"
+)
+_IN_MODEL = "Make it a part of the module that model() returns, which is trained, saved and equal on all ranks"
+
+
+class UnsavedState:
+    """The state of a task, its data and its hooks outside the model, which checkpoints hold only if they return it.
+
+    Compares attributes at the start with those at the first checkpoint. Attributes that were not set at the start, such
+    as the last output, are taken for caches.
+    """
+
+    def __init__(self, task: Task, state: State, data: Data, plan: Plan) -> None:
+        self._task, self._state, self._plan = task, state, plan
+        self._ids = {id(part) for part in [state.model, *state.module.modules(), *state.module.parameters()]}
+        self._ids |= {id(buffer) for buffer in state.module.buffers()} | {
+            id(optimizer) for optimizer in state.optimizers.values()
+        }
+        self._datasets = {
+            phase: loader.dataset
+            for phase, loader in data.loaders.items()
+            if hasattr(loader, "dataset") and not hasattr(loader.dataset, "state_dict")
+        }
+        self._has_processes = bool(getattr(data.loaders["train"], "num_workers", 0))
+        self._clocks = [clock() for clock in _CLOCKS]
+        self._values = self._list_values()
+        self._before = {path: _describe(value) for path, value in self._values.items()}
+
+    def _list_values(self) -> dict[str, Any]:
+        values = list_values(self._task, "task", self._ids)
+        known = {*self._ids, *map(id, values.values())}
+        for phase, dataset in self._datasets.items():
+            found = list_values(dataset, f"the {phase} data: {type(dataset).__name__}", known)
+            values |= {path: value for path, value in found.items() if isinstance(value, GENERATORS)}
+        found = list_values(self._state.module, "model", {*known, *self._ids} - {id(self._state.module)})
+        values |= {path: value for path, value in found.items() if isinstance(value, GENERATORS)}
+        for name, hook in self._plan.hooks.items():
+            if not hook.observes and not type(hook).__module__.startswith("hooks."):
+                values |= list_values(hook, f"hooks.{name}", known)
+        return values
+
+    def find_at_start(self) -> list[str]:
+        """Return a line for each parameter that an optimizer trains and no checkpoint holds."""
+        if _has_own_method(self._task, Task):
+            return []
+        trained = self._list_trained()
+        return [
+            f"the optimizer trains {path}, which is not part of the model, so no checkpoint holds it. {_IN_MODEL}; or"
+            " return it from the task's state_dict()"
+            for path, value in self._values.items()
+            if isinstance(value, nn.Parameter) and id(value) in trained
+        ]
+
+    def find_changes(self) -> list[str]:
+        """Return a line for each value that has changed since the start and is in no checkpoint."""
+        return [*self._find_untrained(), *self._find_generators(), *self._find_values()]
+
+    def _list_trained(self) -> Collection[int]:
+        groups = [group for optimizer in self._state.optimizers.values() for group in optimizer.param_groups]
+        return {id(parameter) for group in groups for parameter in group["params"]}
+
+    def _find_untrained(self) -> Iterator[str]:
+        trained = self._list_trained()
+        for path, value in self._values.items():
+            if isinstance(value, nn.Parameter) and value.grad is not None and id(value) not in trained:
+                problem = "gets gradients, but no optimizer trains it, because it is not part of the model"
+                yield f"{path} {problem}. {_IN_MODEL}"
+
+    def _find_generators(self) -> Iterator[str]:
+        saved = self._list_saved()
+        for path, value in self._values.items():
+            if not isinstance(value, GENERATORS) or path.startswith(saved):
+                continue
+            in_workers = self._has_processes and path.startswith("the train data: ")
+            if in_workers or read_generator(value) != self._before[path]:
+                verb = "may draw" if in_workers else "draws"
+                problem = f"is a generator of its own, from which training {verb}, and no checkpoint holds its state"
+                yield f"{path} {problem}: a resumed run gets other random numbers. {_DRAW_ELSEWHERE}"
+
+    def _find_values(self) -> Iterator[str]:
+        now, saved = self._list_values(), self._list_saved()
+        for path, before in self._before.items():
+            value = now.get(path)
+            if value is None or path.startswith(saved) or isinstance(value, (nn.Parameter, *GENERATORS)):
+                continue
+            if type(value) is not type(self._values[path]) or _describe(value) == before or self._is_time(value):
+                continue
+            remedy = (
+                "Return it from the task's state_dict(), and restore it in load_state_dict()"
+                if path.startswith("task.")
+                else "Name it in the hook's state_fields, or rank_state_fields if ranks differ"
+            )
+            yield (
+                f"{path} has changed since the start, and no checkpoint holds it: a resumed run begins with its first"
+                f" value. {remedy}, if training depends on it"
+            )
+
+    def _list_saved(self) -> tuple[str, ...]:
+        """Return the beginnings of paths whose values checkpoints hold, because an owner saves them."""
+        own = [f"hooks.{name}." for name, hook in self._plan.hooks.items() if _has_own_method(hook, Hook)]
+        fields = [
+            f"hooks.{name}.{field}" for name, hook in self._plan.hooks.items() for field in list_state_fields(hook)
+        ]
+        return (*own, *fields, *(["task."] if _has_own_method(self._task, Task) else []))
+
+    def _is_time(self, value: object) -> bool:
+        """Return whether a number is a time that was read from a clock since the start."""
+        if not isinstance(value, float):
+            return False
+        return any(begin <= value <= clock() for begin, clock in zip(self._clocks, _CLOCKS, strict=True))
+
+
+_STATE_METHODS = ("state_dict", "rank_state_dict")
+
+
+def _has_own_method(owner: Task | Hook, base: type[Task | Hook]) -> bool:
+    return any(getattr(type(owner), name, None) is not getattr(base, name, None) for name in _STATE_METHODS)
+
+
+def _describe(value: Any) -> Any:
+    """Return what changes with a value, without reading tensors from a device."""
+    if isinstance(value, GENERATORS):
+        return read_generator(value)
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    return value if isinstance(value, (int, float)) else (id(value), value.tobytes() if value.nbytes < 65536 else b"")

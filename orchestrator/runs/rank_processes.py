@@ -1,0 +1,63 @@
+"""Ranks of a replay or a verification, each in a fresh process, with gloo on the CPU. Needs no Ray."""
+
+import multiprocessing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException, start_processes
+
+from hooks import Hook
+from hooks.training.time_limit import TimeLimit
+from orchestrator.errors import HookyardError, RunError
+from orchestrator.loop.world import World
+
+_LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
+"""Modules of hooks that only produce output, such as logs and checkpoints."""
+
+
+def without_loggers(hooks: Mapping[str, Hook]) -> dict[str, Hook]:
+    """Return hooks without those that only write files, and without time limits."""
+    return {
+        name: hook
+        for name, hook in hooks.items()
+        if not isinstance(hook, TimeLimit) and not (hook.observes and type(hook).__module__.startswith(_LOGGERS))
+    }
+
+
+def train_in_processes(train: Callable[[World], None], world_size: int, folder: str, threads: int) -> None:
+    """Call a picklable function on each rank, and wait. Raises RunError with the first error.
+
+    `folder` is for files by which the ranks find each other.
+    """
+    multiprocessing.set_forkserver_preload(["orchestrator.runs.replay"])  # imported once, not by each rank
+    processes = start_processes(
+        _train_rank,
+        (train, world_size, folder, threads),
+        nprocs=world_size,
+        join=False,
+        daemon=False,
+        start_method="forkserver",
+    )
+    try:
+        while not processes.join():
+            pass
+    except ProcessException as error:
+        message = Path(folder, "failed")
+        raise RunError(message.read_text() if message.exists() else str(error)) from None
+
+
+def _train_rank(rank: int, train: Callable[[World], None], world_size: int, folder: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    if world_size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world_size)
+    try:
+        train(World(rank, world_size, rank))
+    except HookyardError as error:
+        message = Path(folder, "failed")
+        if not message.exists():
+            message.write_text(str(error))
+        raise SystemExit(1) from None
+    if world_size > 1:
+        dist.destroy_process_group()

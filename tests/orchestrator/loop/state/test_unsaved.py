@@ -1,0 +1,166 @@
+"""Warnings of state that no checkpoint holds."""
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
+
+from hooks import Hook, State
+from orchestrator import Task
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.training_loop import RunContext
+from orchestrator.testing.training import Screen, SmallTask
+from tests.tasks import experiment
+
+
+def _warnings(task: Task, hooks: Mapping[str, Hook] | None = None, **fields: Any) -> list[str]:
+    """Return the words before the first verb of each warning."""
+    screen = Screen()
+    loop = Loop(task, experiment(batch_size=4, epochs=1, **fields), hooks or {}, RunContext(display=screen))
+    for _ in loop.run():
+        pass
+    return screen.lines
+
+
+@dataclass
+class Weighted(SmallTask):
+    """Uncertainty weighting with a parameter that is not part of the model."""
+
+    def model(self) -> nn.Module:
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.teacher = nn.Linear(5, 3)
+        return super().model()
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        with torch.no_grad():
+            self.teacher(batch[0])
+        return (super().loss(output, batch) * self.weight.exp()).sum()
+
+
+@dataclass
+class WeightedByOptimizer(Weighted):
+    def optimizer(self, model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
+        return torch.optim.SGD([*model.parameters(), self.weight], lr=lr)
+
+
+@dataclass
+class WeightedAndSaved(WeightedByOptimizer):
+    def state_dict(self) -> dict[str, Any]:
+        return {"weight": self.weight.detach()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weight.data.copy_(state["weight"])
+
+
+def _own_optimizer() -> dict[str, Any]:
+    return {"optimizer": {"type": "task", "lr": 0.1}}
+
+
+def test_parameter_outside_the_model_that_nothing_trains_is_named() -> None:
+    (line,) = _warnings(Weighted())
+    assert line.startswith("task.weight gets gradients, but no optimizer trains it")
+    assert "model()" in line
+
+
+def test_parameter_outside_the_model_that_is_trained_is_named() -> None:
+    (line,) = _warnings(WeightedByOptimizer(), **_own_optimizer())
+    assert line.startswith("the optimizer trains task.weight, which is not part of the model")
+    assert _warnings(WeightedAndSaved(), **_own_optimizer()) == []
+
+
+class Drawing(Dataset[Any]):
+    """Draws from a generator of its own, in each sample or only when it is made."""
+
+    def __init__(self, generator: Any, draws: bool) -> None:
+        self.points = torch.randn(8, 5)
+        self.generator, self.draws = generator, draws
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if self.draws:
+            torch.rand(1, generator=self.generator) if isinstance(
+                self.generator, torch.Generator
+            ) else self.generator.random()
+        return self.points[index], torch.tensor(index % 3)
+
+
+@dataclass
+class DrawingTask(SmallTask):
+    kind: str = "RandomState"
+    draws: bool = True
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        generators = {
+            "RandomState": np.random.RandomState(0),
+            "Generator": np.random.default_rng(0),
+            "Random": random.Random(0),
+            "torch": torch.Generator(),
+        }
+        return {"train": Subset(Drawing(generators[self.kind], self.draws), range(8))}
+
+
+@pytest.mark.parametrize("kind", ["RandomState", "Generator", "Random", "torch"])
+def test_generator_of_a_dataset_is_named(kind: str) -> None:
+    (line,) = _warnings(DrawingTask(kind=kind))
+    assert line.startswith(
+        "the train data: Subset.dataset.generator is a generator of its own, from which training dra"
+    )
+    assert _warnings(DrawingTask(kind=kind, draws=False)) == []
+
+
+@dataclass
+class Counting(Hook):
+    """Scales the gradient by a count, and keeps caches and times, on which nothing depends."""
+
+    def __post_init__(self) -> None:
+        self._count = 0
+        self._cache: Tensor | None = None
+        self._started = 0.0
+
+    def on_gradients(self, state: State) -> None:
+        self._count += 1
+        self._cache = torch.ones(1)
+        self._started = time.perf_counter()
+
+
+@dataclass
+class CountingAndSaved(Counting):
+    state_fields: ClassVar[tuple[str, ...]] = ("_count",)
+
+
+@dataclass
+class Ramp:
+    """A callable with an attribute."""
+
+    calls: int = 0
+
+    def __call__(self) -> float:
+        self.calls += 1
+        return 1 / self.calls
+
+
+@dataclass
+class Ramped(SmallTask):
+    ramp: Any = field(default_factory=Ramp)
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        return super().loss(output, batch) * self.ramp()
+
+
+def test_attributes_of_hooks_and_callables_are_named() -> None:
+    (line,) = _warnings(SmallTask(), {"count": Counting()})
+    assert line.startswith("hooks.count._count has changed since the start, and no checkpoint holds it")
+    assert "state_fields" in line
+    assert _warnings(SmallTask(), {"count": CountingAndSaved()}) == []
+    (line,) = _warnings(Ramped())
+    assert line.startswith("task.ramp.calls has changed since the start")
+    assert "state_dict()" in line

@@ -1,0 +1,169 @@
+"""Planted state that a checkpoint does not hold: `verify` names it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from hooks import Hook, State
+from orchestrator.runs.verify import verify
+from orchestrator.testing.training import SmallTask
+from tests.tasks import described
+
+RNG = np.random.default_rng(0)
+
+
+class Points(Dataset[Any]):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.points = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
+        self.rng = np.random.RandomState(0)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def _noise(self) -> float:
+        if self.kind == "own generator":
+            return float(self.rng.rand())
+        if self.kind == "epoch":
+            return float(self.epoch)
+        if self.kind == "time":
+            return time.time() % 1
+        if self.kind == "numpy in a worker":
+            return float(np.random.rand())
+        return float(RNG.random()) if self.kind == "global generator" else 0.0
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            self.epoch += self.kind == "epoch"
+        return self.points[index] + self._noise(), torch.tensor(index % 3)
+
+
+class Growing(nn.Module):
+    """Sums inputs in an attribute that is no buffer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+        self.total = torch.zeros(1)
+        self.kind = kind
+
+    def forward(self, points: Tensor) -> Tensor:
+        if self.kind == "growing buffer" and self.training:
+            self.total = torch.cat([self.total, points.detach().mean().reshape(1)])
+        return self.layer(points) + self.total.sum()
+
+
+class Outer(torch.optim.SGD):
+    """Holds other optimizers in a list, which its state dict leaves out."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr, momentum=0.9)
+        self.parts = [torch.optim.SGD(self.param_groups, lr)]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.parts[0].step()
+
+
+@dataclass
+class Planted(SmallTask):
+    kind: str = ""
+
+    def model(self) -> nn.Module:
+        self.scale = nn.Parameter(torch.ones(3))
+        return Growing(self.kind)
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        return {"train": Points(self.kind)}
+
+    def loader(self, dataset: Any, batches: Any, phase: str, options: Any) -> Any:
+        if self.kind != "numpy in a worker":
+            return super().loader(dataset, batches, phase, options)
+        plain = Plain(batches)
+        return DataLoader(dataset, batch_sampler=plain, collate_fn=self.collate, **options)
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        return super().loss(output * self.scale if self.kind == "parameter" else output, batch)
+
+    def optimizer(self, model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
+        if self.kind == "inner optimizer":
+            return Outer(model.parameters(), lr)
+        return torch.optim.SGD([*model.parameters(), self.scale], lr, momentum=0.9)
+
+
+class Plain:
+    """Batches without the seeds that the loop gives to each."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Any:
+        return (list(map(int, batch)) for batch in self.batches)
+
+
+@dataclass
+class Counts(Hook):
+    hides: bool = True
+
+    def __post_init__(self) -> None:
+        self._count = 0
+
+    def on_loss(self, state: State) -> None:
+        self._count += self.hides
+        assert state.loss is not None
+        state.loss = state.loss * (1 + self._count)
+
+
+def _verify(kind: str, **fields: Any) -> list[Any]:
+    hook = {"type": f"{__name__}:Counts", "hides": kind == "hook"}
+    written = {"task": f"{__name__}:Planted", "task_args": {"kind": kind}, "optimizer": {"type": "task", "lr": 0.1}}
+    return list(verify(described(**written, hooks={"counts": hook}, **fields)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "fields"),
+    [
+        ("epoch", "the train data: Points.epoch", {}),
+        ("own generator", "the train data: Points.rng", {}),
+        ("global generator", f"{__name__}.RNG", {}),
+        ("inner optimizer", "optimizer.parts[0].state", {}),
+        ("parameter", "task.scale", {}),
+        ("hook", "hooks.counts._count", {}),
+        ("growing buffer", "model.total", {}),
+        ("time", "a second run from the beginning differs too (the samples of iteration 1 differ)", {}),
+        ("numpy in a worker", "samples depend on state in the DataLoader workers", {"loader": {"num_workers": 1}}),
+    ],
+)
+def test_cause_is_named(kind: str, name: str, fields: dict[str, Any]) -> None:
+    continuations = _verify(kind, **fields)
+    inside, at_end = continuations
+    assert inside.iteration == 6
+    assert at_end.iteration == 8
+    assert inside.difference
+    assert inside.causes[0].startswith(name)
+    if kind not in ("numpy in a worker", "inner optimizer"):
+        assert len(inside.causes) == 1
+
+
+def test_training_that_continues_bit_for_bit_passes() -> None:
+    continuations = _verify("none", loader={"num_workers": 1})
+    assert [(entry.iteration, entry.loader_processes, entry.difference) for entry in continuations] == [
+        (6, 1, ""),
+        (8, 2, ""),
+    ]
+
+
+def test_ranks_are_compared() -> None:
+    task = {"task": "tests.tasks:Points", "task_args": {"batch_norm": True, "dropout": 0.3, "noisy": True}}
+    continuations = list(verify(described(**task, workers={"count": 2}, validate_every="3 steps")))
+    assert [entry.difference for entry in continuations] == ["", ""]
