@@ -58,7 +58,7 @@ class Checkpoint(Hook):
     every: Interval = Interval(1)
     """Interval between two checkpoints."""
     keep: Annotated[Annotated[int, Ge(1)] | None, Needs("every")] = 3
-    """Number of recent checkpoints to keep in addition to the best; null keeps all."""
+    """Number of recent checkpoints of the interval to keep in addition to the best; null keeps all."""
     save_last: bool = True
     """Final checkpoint at the end of training, whatever the interval, also if a hook stops the run early."""
     best: str | list[str] | None = None
@@ -207,7 +207,7 @@ class Checkpoint(Hook):
             self._retain(state)
         else:
             self._pending += metrics
-            self._request(state, "best")
+            state.request_checkpoint("best")
 
     def _choose_metric(self, state: State) -> None:
         """Choose the validation metric to monitor; none if no direction is known and none is set."""

@@ -52,7 +52,14 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str
     ),
     "a best between two is saved": (
         *({"every": Interval(3), "best": "val/accuracy"}, [0.5, 0.4, 0.6, 0.7]),
-        *([1, 3, 4], [1, 3, 4], {"accuracy": 4}),
+        *([1, 3, 4], [3, 4], {"accuracy": 4}),
+    ),
+    "all are kept but a former best between two, as in MMEngine": (
+        *(
+            {"every": Interval(5), "keep": None, "best": "val/accuracy"},
+            [0.1, 0.2, 0.3, 0.2, 0.1, 0.4, 0.5, 0.1, 0.2, 0.3],
+        ),
+        *([1, 2, 3, 5, 6, 7, 10], [5, 7, 10], {"accuracy": 7}),
     ),
     "an equal score is no better": ({"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}),
     "the first of equal losses is kept": (
