@@ -81,6 +81,11 @@ def _describe_missing(module: str) -> str:
     ]
     near = get_close_matches(name, modules, n=1)
     hint = f" (did you mean '{'.'.join(filter(None, (parent, near[0])))}'?)" if near else ""
+    first = module.partition(".")[0]
+    sources = [folder / "src" for folder in _folders()]
+    for source in sources:
+        if (source / first).is_dir() or (source / f"{first}.py").is_file():
+            hint = f" ('{first}' is in {source}, which is not installed; run pip install -e . in {source.parent})"
     own_files = [folder.joinpath(*module.split(".")).with_suffix(".py") for folder in _folders()]
     if hidden := [file for file in own_files if file.is_file()]:
         hint = f" (it hides {hidden[0]}; rename your folder)"

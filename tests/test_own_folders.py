@@ -68,6 +68,19 @@ def test_a_user_s_folders_may_have_any_name(tmp_path: Path, study: Path) -> None
     assert told.returncode == 0, told.stderr
 
 
+def test_error_explains_a_user_s_orchestrator_that_python_puts_first(tmp_path: Path) -> None:
+    """As beside a script. Without an import of `hooks`, Python's own error names the file."""
+    (tmp_path / "orchestrator").mkdir()
+    (tmp_path / "orchestrator/__init__.py").touch()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    for code, says in {
+        "import hooks": f"got {tmp_path / 'orchestrator'}; rename yours to my_orchestrator",
+        "from orchestrator import open_run": f"cannot import name 'open_run' from 'orchestrator' ({tmp_path}",
+    }.items():
+        told = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
+        assert says in told.stderr
+
+
 def test_error_explains_a_user_folder_that_python_puts_first(tmp_path: Path, study: Path) -> None:
     """As `python -m orchestrator` does, and a script beside such a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(study), str(ROOT)])}

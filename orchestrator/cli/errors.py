@@ -1,6 +1,7 @@
 """Errors of the command line: a message on stderr, an exit code, and no traceback for Hookyard's own errors."""
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -33,6 +34,14 @@ class Subcommand(_HidesFlagTypes, TyperCommand):
     """A subcommand of `hookyard`."""
 
 
+def _check_current_folder() -> None:
+    """Raise UsageError if the current folder was removed, in which no relative path means anything."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder was removed; change to another one") from None
+
+
 class Subcommands(_HidesFlagTypes, TyperGroup):
     """The group of all subcommands, which turns errors into exit codes."""
 
@@ -42,6 +51,7 @@ class Subcommands(_HidesFlagTypes, TyperGroup):
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())
         try:
+            _check_current_folder()
             return super().invoke(ctx)
         except HookyardError as error:
             typer.echo(escape_controls(str(error)), err=True)

@@ -70,6 +70,15 @@ def test_error_names_the_package_that_hides_the_users_folder(folder: Path, name:
         import_named(name)
 
 
+@pytest.mark.parametrize("file", ["src/parcel_of_mine/__init__.py", "src/parcel_of_mine.py"])
+def test_error_names_the_installation_that_a_src_layout_needs(folder: Path, file: str) -> None:
+    written(folder / file)
+    with pytest.raises(NoSuchModule) as raised:
+        import_named("parcel_of_mine.tasks")
+    says = f"('parcel_of_mine' is in {folder / 'src'}, which is not installed; run pip install -e . in {folder})"
+    assert str(raised.value).endswith(says)
+
+
 def test_missing_module_error_lists_the_searched_folders(folder: Path) -> None:
     written(folder / "parcel/__init__.py")
     with pytest.raises(NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder} or the installed packages$"):

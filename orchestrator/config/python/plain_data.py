@@ -104,8 +104,8 @@ def get_class_path(cls: type, path: str) -> str:
     if any(getattr(namespace, name, None) is cls for namespace in _OPTIM):
         return name
     if "." in name:
-        message = f"{name} is defined within a function or a class, where other processes cannot import it"
-        raise ConfigError.at(path, message, "define it at the top level of its module")
+        message = f"{name} is defined within a function or a class, where neither workers nor a resume can import it"
+        raise ConfigError.at(path, message, "define it at the top level of its module, script or notebook")
     if getattr(sys.modules.get(module), name, None) is not cls:
         message = f"is an older {name} than '{module}:{name}', which was defined again"
         raise ConfigError.at(path, message, "create objects of the new class")

@@ -19,6 +19,16 @@ from orchestrator.terminal.display import PipeSafe, TerminalDisplay, print_line
 PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
 
 
+def test_removed_current_folder_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    for words in (["ls"], ["show", "runs/line"], ["stats", "runs/line"], ["validate", "line.yaml"]):
+        told = CliRunner().invoke(app, words)
+        assert (told.exit_code, told.stderr) == (2, "the current folder was removed; change to another one\n")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
