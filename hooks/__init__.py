@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _require_own_orchestrator() -> None:
     """Raise ImportError if a user's package `orchestrator` comes first on the import path, and hides this project's."""
     own, spec = Path(__file__).parents[1] / "orchestrator", PathFinder.find_spec("orchestrator", sys.path)
-    places = [str(place) for place in spec.submodule_search_locations or [spec.origin]] if spec else []
+    places = [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]] if spec else []
     if own.is_dir() and places and own.resolve() not in [Path(place).resolve() for place in places]:
         raise ImportError(
             f"the package `orchestrator` must be {own}, got {', '.join(places)}; rename yours to my_orchestrator"
