@@ -1,6 +1,6 @@
 """The hooked loop: the training, and the rounds of a run that trains, evaluates, saves and reports."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,11 +16,13 @@ from orchestrator.config.checks.metrics import check_phases_of_metrics
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, TaskError
+from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.state.hooked_contents import EvaluationContents
+from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.training import Training
@@ -134,6 +136,7 @@ class HookedRun(TrainingLoop):
         epoch, number = cursor.epoch_label, self._number_of_validation() if is_val else 0
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
         state.iterations_before = cursor.val_iterations if is_val else 0
+        check_loss = self._find_loss_check(data)
         self.plan.fire("on_phase_start", state)
         for label, weights in with_same_random_state(state.evaluations.items()):
             state.evaluation, before = label, state.phase_iteration
@@ -141,7 +144,7 @@ class HookedRun(TrainingLoop):
             with weights(state), torch.no_grad():
                 state.module.eval()
                 batches, places = data.evaluation_batches(number)
-                iterations = self._evaluator.evaluate(batches, meters, offset, epoch)
+                iterations = self._evaluator.evaluate(batches, meters, offset, epoch, check_loss)
                 for has_batch in self._iterate_batches(places):
                     if has_batch:
                         next(iterations)
@@ -175,6 +178,14 @@ class HookedRun(TrainingLoop):
             return 0
         done = state.step if every.unit == "steps" else state.epoch + self.cursor.epoch.has_begun
         return max(0, -(-done // every.count) - 1)
+
+    def _find_loss_check(self, data: PhaseData) -> Callable[[Loss], Loss] | None:
+        """Return a check of the loss if the ranks have unequal batches; None if the check is not needed. Collective."""
+        state, size = self.state, data.size
+        if size is None or size % state.world_size == 0 or is_sharded(state.module):
+            return None
+        batches = self.world.gather(data.length())
+        return partial(refuse_collectives, task=self.task, state=state, samples=size, batches=batches)
 
     def _meters(self) -> Mapping[str, Any]:
         method = self.task.meters

@@ -15,9 +15,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from hooks.hook import WITHIN_ITERATION, Hook
 from hooks.parts import sharded_tensors as shards
 from hooks.plan import Call, Plan
-from hooks.private_torch import TorchDispatchMode, tree_leaves
+from hooks.private_torch import tree_leaves
 from hooks.state import State
 from orchestrator.checkpoint import placeholders
+from orchestrator.loop.step.collective_calls import Collectives
 from orchestrator.randomness import random_state
 from orchestrator.stats.aggregate.quantities import get_unit
 from orchestrator.stats.write.recorder import make_columns
@@ -123,21 +124,6 @@ class DeviceReads(TorchFunctionMode):
         return result
 
 
-class Collectives(TorchDispatchMode):
-    """Mode that calls `report` with the name of each collective before it starts."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no types
-        self._report = report
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func.namespace == "c10d":
-            self._report(func.name().partition("::")[2].strip("_"))
-        return func(*args, **(kwargs or {}))
-
-
 def copy_shared_state(state: State) -> dict[str, Any]:
     """Return a copy of what training and all hooks share, which a hook that observes must not change."""
     return {
@@ -197,6 +183,6 @@ def _fail_read(event: str, function: str) -> NoReturn:
     raise CheckFailure("device", f"{event} waits for the device in every iteration ({function})", to_do)
 
 
-def _fail_collective(event: str, collective: str) -> NoReturn:
+def _fail_collective(event: str, collective: str, arguments: Sequence[Any]) -> NoReturn:
     what = f"{event} calls a collective ({collective}) and does not declare it: a rank without it would wait forever"
     raise CheckFailure("collectives", what, "declare it: collective: ClassVar[bool] = True, with the default ranks")

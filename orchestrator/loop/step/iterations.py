@@ -20,6 +20,7 @@ from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.span_clock import BackwardTimer, Clock, Column
+from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.metrics import Means, reduce_phase
 from orchestrator.loop.step.task_errors import check_loss_terms, check_metrics, unexpected
 from orchestrator.loop.step.transfer import make_transfer
@@ -139,14 +140,23 @@ class IterationRunner:
             previous_end = finish(previous_end, times)
             yield
 
-    def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], offset: int, epoch: int) -> Iterator[None]:
+    def evaluate(
+        self,
+        batches: Iterator[Any],
+        meters: Mapping[str, Any],
+        offset: int,
+        epoch: int,
+        check_loss: Callable[[Loss], Loss] | None = None,
+    ) -> Iterator[None]:
         """Evaluate the unwrapped module on a batch of val or test at each `next`.
 
-        `offset` is the number of evaluation iterations that earlier phases of this epoch ran.
+        `offset` is the number of evaluation iterations that earlier phases of this epoch ran. `check_loss` may replace
+        the function that computes the loss.
         """
         if self._has_weights:
             batches = weigh_each(self.task, self.state, batches)
-        fetch, forward = self._make_fetch(batches), self._make_forward(self.state.module, meters)
+        fetch = self._make_fetch(batches)
+        forward = self._make_forward(self.state.module, meters, check_loss)
         finish: Callable[..., float] | None = None
         previous_end = self.clock.restart()
         while True:
@@ -190,9 +200,15 @@ class IterationRunner:
 
         return fetch
 
-    def _make_forward(self, model: nn.Module, meters: Mapping[str, Any] | None = None) -> Callable[[], Timestamps]:
+    def _make_forward(
+        self,
+        model: nn.Module,
+        meters: Mapping[str, Any] | None = None,
+        check_loss: Callable[[Loss], Loss] | None = None,
+    ) -> Callable[[], Timestamps]:
         """Return a function that computes the output, the loss and the metrics of the batch."""
-        state, task, compute_loss, has_metrics = self.state, self.task, self._compute_loss, self._has_metrics
+        state, task, has_metrics = self.state, self.task, self._has_metrics
+        compute_loss = check_loss(self._compute_loss) if check_loss else self._compute_loss
         fire, mark, calls, means, on_cpu = self.plan.fire, self.clock.mark, self.plan.calls, self.means, self._on_cpu
         compute, on_forward, on_loss = state.forward, calls["on_forward"], calls["on_loss"]
         has_weights = self._has_weights
