@@ -119,7 +119,13 @@ class Run(Result):
         """One row per valid report, with its `time` in UTC."""
         import pandas as pd
 
-        table = pd.DataFrame(self.reports())
+        reports = self.reports()
+        table = pd.DataFrame(reports)
+        for name in table.select_dtypes("float64"):
+            values = [report.get(str(name)) for report in reports]
+            if any(isinstance(value, int) and abs(value) > 2**53 for value in values):
+                with suppress(TypeError, ValueError):  # other reports have fractions
+                    table[name] = pd.array(values, dtype="Int64")
         return table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
 
     def reports(self) -> list[dict[str, Any]]:

@@ -30,9 +30,15 @@ def check_case(names: Iterable[str]) -> None:
 
 
 def merge_types(first: pa.DataType, second: pa.DataType) -> pa.DataType:
-    """Return the type for values of two types: a float for integers and floats, otherwise text."""
+    """Return the type for values of two types: a float for integers and floats, otherwise text.
+
+    Signed integers and unsigned ones of 64 bits become decimals, the only type that holds both.
+    """
     if first == second:
         return first
+    kinds = (first, second)
+    if pa.uint64() in kinds and any(map(pa.types.is_signed_integer, kinds)):
+        return pa.decimal128(20)
     try:
         schemas = [pa.schema([("", kind)]) for kind in (first, second)]
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type

@@ -1,7 +1,8 @@
 """Rows and hook costs of all ranks as DataFrames, without superseded ones."""
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from contextlib import suppress
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -84,7 +85,43 @@ def sort_rows(rows: pa.Table) -> pa.Table:
 
 def _to_frame(rows: pa.Table) -> pd.DataFrame:
     categories = [name for name in CATEGORICAL_COLUMNS if name in rows.column_names]
-    return cast(pd.DataFrame, rows.to_pandas(categories=categories, self_destruct=True))
+    exact = {name: _to_nullable(rows[name]) for name in rows.column_names if _would_be_rounded(rows[name])}
+    frame = cast(pd.DataFrame, rows.to_pandas(categories=categories, self_destruct=True))
+    for name, column in exact.items():
+        frame[name] = column
+    return frame
+
+
+def concat_exactly(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate tables, with nullable integers where the floats that pandas chooses would round integers."""
+    joined = pd.concat(tables, ignore_index=True)
+    integers: dict[Any, Literal["Int64", "UInt64"]] = {}
+    for table in tables:
+        for name, column in table.items():
+            is_rounded = joined[name].dtype.kind == "f" and pd.api.types.is_integer_dtype(column.dtype)
+            if is_rounded and (column.max() > 2**53 or column.min() < -(2**53)):
+                integers[name] = "UInt64" if column.dtype.kind == "u" else "Int64"
+
+    for name, kind in integers.items():
+        with suppress(TypeError, ValueError):  # other tables have fractions
+            columns = [table[name] if name in table else pd.Series(pd.NA, table.index) for table in tables]
+            joined[name] = pd.concat([column.astype(kind) for column in columns], ignore_index=True)
+    return joined
+
+
+def _would_be_rounded(column: pa.ChunkedArray) -> bool:
+    """Return whether pandas' floats, which a column of integers with gaps becomes, would round its values."""
+    if not column.null_count or not pa.types.is_integer(column.type):
+        return False
+    limits = pc.min_max(column).as_py()
+    return limits["max"] is not None and (limits["max"] > 2**53 or limits["min"] < -(2**53))
+
+
+def _to_nullable(column: pa.ChunkedArray) -> pd.Series:
+    """Return a column of integers as pandas' nullable integers."""
+    return cast(
+        pd.Series, column.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}.get)
+    )
 
 
 def load_costs(storage: Storage, attempts: Sequence[Attempt]) -> pd.DataFrame:

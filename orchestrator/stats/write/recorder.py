@@ -56,15 +56,22 @@ class DeviceValues:
         for row, name in self._scalars:
             by_dtype.setdefault(row[name].dtype, []).append((row, name))
         with torch.cuda.stream(stream):
+            exact = {dtype for dtype in by_dtype if _is_integer(dtype)}
+            floats = [scalar for dtype, scalars in by_dtype.items() if dtype not in exact for scalar in scalars]
             stacks = [
                 torch.stack([row[name].detach().reshape(()) for row, name in scalars]).double()
-                for scalars in by_dtype.values()
+                for dtype, scalars in by_dtype.items()
+                if dtype not in exact
             ]
-            numbers = torch.cat(stacks).tolist()
-        for (row, name), number in zip(
-            (scalar for scalars in by_dtype.values() for scalar in scalars), numbers, strict=True
-        ):
-            row[name] = number
+            numbers = torch.cat(stacks).tolist() if stacks else []
+            for (row, name), number in zip(floats, numbers, strict=True):
+                row[name] = number
+
+            # As floats, integers beyond 2^53 would be rounded.
+            for dtype in exact:
+                stack = torch.stack([row[name].detach().reshape(()) for row, name in by_dtype[dtype]])
+                for (row, name), number in zip(by_dtype[dtype], stack.cpu(), strict=True):
+                    row[name] = _read_number(number)
 
     def drop(self) -> int:
         """Remove the values from the rows, and return how many rows had any."""
@@ -76,7 +83,20 @@ class DeviceValues:
 def _read_on_cpu(value: Any) -> Any:
     """Return the number in a tensor on the CPU, and any other value unchanged."""
     is_on_cpu = getattr(value, "is_cpu", False) and not is_on_gpu(value)
-    return float(value.item()) if is_on_cpu and value.numel() == 1 else value
+    return _read_number(value) if is_on_cpu and value.numel() == 1 else value
+
+
+def _read_number(value: Any) -> Any:
+    """Return the number in a tensor of one element on the CPU: an integer as it is, others as floats."""
+    number = value.item()
+    if isinstance(number, bool) or not isinstance(number, int):
+        return float(number)
+    # The type stays known, so that a column has one type even if only some of its numbers are large.
+    return np.uint64(number) if str(value.dtype) == "torch.uint64" else number
+
+
+def _is_integer(dtype: Any) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or str(dtype) == "torch.bool")
 
 
 def is_on_gpu(value: Any) -> bool:
@@ -218,6 +238,10 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
 
         numbers = [None if isinstance(value, str) else value for value in plain]
         return pc.coalesce(pa.array(texts), _make_array(name, numbers).cast(pa.string()))
+    is_large = np.uint64 in kinds or any(isinstance(value, int) and value >= 2**63 for value in plain)
+    if is_large and {*map(type, plain)} <= {int, type(None)}:
+        with suppress(OverflowError, pa.ArrowException):
+            return pa.array(plain, pa.uint64())
     if any(map(_needs_float, plain)):
         plain = [float(value) if isinstance(value, int) else value for value in plain]
     with suppress(pa.ArrowException):
@@ -237,7 +261,7 @@ def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
     wrong = next((value for value in values if isinstance(value, torch.Tensor) and value.numel() != 1), None)
     if wrong is not None:
         raise ValueError(f"column '{name}' got a tensor of shape {tuple(wrong.shape)}; record one number per row")
-    return [float(value.item()) if isinstance(value, torch.Tensor) else _to_scalar(value) for value in values]
+    return [_to_scalar(_read_number(value) if isinstance(value, torch.Tensor) else value) for value in values]
 
 
 def _needs_float(value: Any) -> bool:

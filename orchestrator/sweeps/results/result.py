@@ -18,6 +18,7 @@ from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.read.query import check_columns
 from orchestrator.stats.read.recorded_files import warn_lost_rows
+from orchestrator.stats.read.tables import concat_exactly
 from orchestrator.stats.read.valid_rows import list_columns
 from orchestrator.storage.stored_data import warn_once
 from orchestrator.sweeps.results.analysis import (
@@ -177,7 +178,7 @@ class Sweep(Result):
         tables = [table for table in tables if not table.empty]
         if not tables:
             return pd.DataFrame(columns=["trial"])
-        joined = pd.concat(tables, ignore_index=True).astype({"trial": "category"})
+        joined = concat_exactly(tables).astype({"trial": "category"})
         values = [name for name in joined if str(name).startswith(CONFIG)]
         return joined[["trial", *values, *joined.columns.drop(["trial", *values])]]
 
@@ -207,7 +208,7 @@ class Sweep(Result):
         tables = [table.assign(trial=run.name) for run, table in per_trial]
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
-        joined = pd.concat(tables, ignore_index=True)
+        joined = concat_exactly(tables)
         for name in joined.columns[joined.dtypes == "object"]:  # text in some trials, numbers in others
             joined[name] = joined[name].map(
                 lambda value: value if isinstance(value, str) else str(value).removesuffix(".0"), na_action="ignore"

@@ -73,6 +73,15 @@ def test_summaries_of_a_part(done: Run) -> None:
         done.summary("hook", where="rank == 0")
 
 
+def test_large_integers_in_some_reports_are_exact(tmp_path: Path) -> None:
+    folder = create_run(tmp_path, "points", "hooks: {}\n")
+    for number, entries in enumerate([{"seen": 2**53 + 1}, {"val/loss": 0.5}, {"seen": 3}]):
+        folder.append_metrics({"attempt": 0, "iteration": number, "epoch": number, "step": number, **entries})
+    table = open_run(tmp_path / "points").metrics
+    assert [None if value is pd.NA else value for value in table["seen"]] == [2**53 + 1, None, 3]
+    assert (str(table["val/loss"].dtype), str(table["step"].dtype)) == ("float64", "int64")
+
+
 def test_new_run_has_empty_tables(tmp_path: Path) -> None:
     create_run(tmp_path, "new", "hooks: {}\n")
     new = open_run(tmp_path / "new")

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import psutil
 import pyarrow as pa
@@ -18,7 +19,7 @@ from orchestrator.stats.read.growing_files import AttemptTail
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.query import query as run_query
 from orchestrator.stats.read.recorded_files import list_recorded_files
-from orchestrator.stats.read.tables import load, sum_costs
+from orchestrator.stats.read.tables import concat_exactly, load, sum_costs
 from orchestrator.stats.read.valid_rows import open_valid_rows
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
@@ -323,6 +324,43 @@ def test_column_has_one_type_in_every_table(tmp_path: Path, by_rank: list[list[A
         tail.update()
         newest = tail.training_rows().to_pandas().sort_values(["iteration", "rank"])["x"]
         assert newest.dropna().tolist() == known.tolist()
+
+
+@pytest.mark.parametrize("state", ["growing", "joined"])
+def test_large_integers_with_gaps_are_exact_in_every_table(tmp_path: Path, state: str) -> None:
+    """As pandas' floats they would be rounded; smaller ones stay floats, as `pandas.read_parquet` gives them."""
+    large, unsigned, small = [2**53 + 1, None, -(2**63)], [2**64 - 1, None, 1], [1, None, 2]
+    rows = [
+        {"x": one, "u": None if two is None else np.uint64(two), "few": few, "on": few and few > 1}
+        for one, two, few in zip(large, unsigned, small, strict=True)
+    ]
+    storage = Storage(tmp_path)
+    record(storage, [row(0, "train", 0, n, n, **values) for n, values in enumerate(rows, 1)])
+    if state == "joined":
+        compact(storage, [FRESH])
+    source = open_valid_rows(storage, [FRESH])
+    for table in (load(storage, [FRESH]), run_query(source, 'select x, u, few, "on" from rows order by iteration')):
+        assert [None if value is pd.NA else int(value) for value in table["x"]] == large
+        assert [None if value is pd.NA else int(value) for value in table["u"]] == unsigned
+        assert table["few"].dropna().tolist() == [1, 2]
+        assert table["on"].dropna().tolist() == [0.0, 1.0]
+    loaded = load(storage, [FRESH])
+    assert {name: str(loaded[name].dtype) for name in ("x", "u", "few", "iteration", "loss")} == {
+        "x": "Int64",
+        "u": "UInt64",
+        "few": "float64",
+        "iteration": "int32",
+        "loss": "float64",
+    }
+
+
+def test_tables_are_joined_without_rounding_large_integers() -> None:
+    large, gaps = pd.DataFrame({"x": [2**53 + 1]}), pd.DataFrame({"x": [1.0, np.nan]})
+    for other, expected in ((gaps, [2**53 + 1, 1, None]), (pd.DataFrame({"y": [5]}), [2**53 + 1, None])):
+        joined = concat_exactly([large, other])["x"]
+        assert [None if value is pd.NA else value for value in joined] == expected
+    for tables in ([large, large], [gaps, pd.DataFrame({"x": [7]})], [large, pd.DataFrame({"x": [0.5]})]):
+        pd.testing.assert_frame_equal(concat_exactly(tables), pd.concat(tables, ignore_index=True))
 
 
 # Costs of hooks
