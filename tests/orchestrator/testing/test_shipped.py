@@ -73,6 +73,7 @@ CASES: dict[str, dict[str, Any]] = {
     "output_mask": {"fields": {"target": 1}},
     "distillation": {"fields": {"teacher": BIG}, "task": Distilled(train=24, val=8)},
     "checkpoint": {"varies": ["names"]},  # it takes over the checkpoint that it is resumed from
+    "tensorboard": {"varies": ["newest"]},  # the points of a step, measured times among them
     "export": {"task": FEW},
     "loss_spike": {"fields": {"threshold": 6.0}},
     "byol": {"task": Pair("byol")},
