@@ -88,9 +88,9 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
         length = ["epochs=null", "steps=1"] if experiment.epochs else ["steps=1"]
         changes = [*(overrides or []), *(["sweep=null"] if experiment.sweep else []), *length]
         command = shlex.join(["hookyard", "run", str(config), "--local", "--name", "trial", *changes])
-        echo(f"Not checked: the model, the loss and the metrics. To run one step: {command}", err=True)
         verify = shlex.join(["hookyard", "verify", str(config), *(overrides or [])])
         echo(f"To check that a resume continues bit for bit: {verify}", err=True)
+        echo(f"Not checked: the model, the loss and the metrics. To run one step: {command}", err=True)
 
 
 def schema() -> None:

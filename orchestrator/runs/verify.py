@@ -226,8 +226,9 @@ def _extend(experiment: Experiment, loader_processes: int) -> Experiment:
     return experiment.model_copy(update={**length, "loader": loader})
 
 
-def _list_few(evaluation_batches: Any) -> tuple[Iterator[Any], Iterable[object]]:
-    batches, places = evaluation_batches()
+def _list_few(evaluation_batches: Any, *arguments: Any) -> tuple[Iterator[Any], Iterable[object]]:
+    """Return the first batches of an evaluation."""
+    batches, places = evaluation_batches(*arguments)
     return batches, islice(places, _EVALUATED_BATCHES)
 
 
