@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.checks.python_values import find_changed_values
 from orchestrator.config.checks.sweep_check import check_sweep
 from orchestrator.config.checks.unreached import find_unreached_settings
 from orchestrator.config.resolve import make_valid_task, resolve
@@ -69,7 +70,12 @@ def check_experiment(experiment: object) -> Experiment:
     """Return an experiment made in Python, checked and with its defaults; may raise ConfigError or UsageError."""
     if not isinstance(experiment, Experiment):
         raise UsageError(f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}")
-    return experiment if experiment._is_resolved else _check_and_warn(experiment.source, Document({}))
+    if experiment._is_resolved:
+        return experiment
+    checked = _check_and_warn(experiment.source, Document({}))
+    if problems := list(find_changed_values(experiment._given, checked)):
+        raise ConfigError(problems)
+    return checked
 
 
 def apply_edits(source: ExperimentSource, text: str) -> Experiment:

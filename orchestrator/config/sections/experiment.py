@@ -312,6 +312,8 @@ class Experiment(Model):
 
     _source: ExperimentSource | None = PrivateAttr(default=None)
     """The experiment as written; None while it is being resolved."""
+    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    """The values as Python code gave them."""
     _is_resolved: bool = PrivateAttr(default=False)
 
     if TYPE_CHECKING:
@@ -363,6 +365,7 @@ class Experiment(Model):
         snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
         data = {"name": snake_case, **data}
         experiment = check(cls, without_nulls(data), "")
+        experiment._given = values
         experiment._source = ExperimentSource.from_data(data, [Path.cwd(), *list_import_folders(data)])
         return experiment
 
@@ -373,6 +376,7 @@ class Experiment(Model):
         data = _convert(update)
         copy = check(type(self), without_nulls({**self.model_dump(mode="json"), **data}), "")
         folders = [*self._source.import_paths, *map(str, list_import_folders(data))]
+        copy._given = {**self._given, **update}
         copy._source = replace(self._source.with_values(data), import_paths=tuple(dict.fromkeys(folders)))
         return copy
 
