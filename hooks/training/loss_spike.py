@@ -20,10 +20,10 @@ class LossSpike(Hook):
 
         loss_spike: {threshold: 6, window: 128}
 
-    The loss of a step is the mean over its micro-batches and ranks. It is a spike if it lies more than `threshold`
-    standard deviations above the mean of the last `window` losses without spikes. All ranks skip the step together, at
-    the cost of an all-reduce of one number and a synchronization in each step. A `nan_guard` in the same run needs
-    `action: skip`. Records `loss_spike` = 1.
+    The loss of a step is the mean over its micro-batches and ranks, weighted if the task has `weight`. It is a spike if
+    it lies more than `threshold` standard deviations above the mean of the last `window` losses without spikes. All
+    ranks skip the step together, at the cost of an all-reduce of two numbers and a synchronization in each step. A
+    `nan_guard` in the same run needs `action: skip`. Records `loss_spike` = 1.
 
     `hookyard samples` lists the step's samples. Source: OLMo-core SkipStepOptimizer, Lightning SpikeDetection.
     """
@@ -48,6 +48,7 @@ class LossSpike(Hook):
         self._losses: list[float] = []
         self._spikes_in_a_row = 0
         self._micro_losses: list[Tensor] = []
+        self._micro_weights: list[float] = []
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(
@@ -59,12 +60,19 @@ class LossSpike(Hook):
     def on_backward(self, state: State) -> None:
         if state.loss is not None:
             self._micro_losses.append(state.loss.detach())
+            self._micro_weights.append(1.0 if state.loss_weight is None else state.loss_weight)
 
     def on_gradients(self, state: State) -> None:
-        mean_loss = torch.stack(self._micro_losses).double().mean()
+        losses = torch.stack(self._micro_losses).double()
+        weights = torch.tensor(self._micro_weights, dtype=torch.float64, device=losses.device)
         self._micro_losses.clear()
-        collectives.average([mean_loss])
-        loss = mean_loss.item()
+        self._micro_weights.clear()
+        sums = torch.stack([(losses * weights).sum(), weights.sum()])
+        collectives.total([sums])
+        total, weight = sums.tolist()
+        if weight == 0:  # a step without anything to average trains nothing
+            return
+        loss = total / weight
         if self._is_spike(loss):
             self._skip(state, loss)
         else:

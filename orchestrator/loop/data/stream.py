@@ -245,6 +245,8 @@ class Stream(PhaseData):
         )
 
     def fetch_ahead(self) -> bool:
+        if not self.stops_when_exhausted:  # another pass follows, which `_iterate_passes` begins
+            return True
         if self._next is _NOT_FETCHED:
             self._next = next(self._pass, _END)
         self.is_exhausted = bool(self._world.maximum([float(self._next is _END)])[0])
