@@ -1,12 +1,14 @@
 """Runs that skip optimizer steps, so that several positions share a step."""
 
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import orchestrator.loop.stopping as stopping_module
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.position import Stage
@@ -15,9 +17,11 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.task import Task
 from tests.orchestrator.loop.step.test_turns import Gan
+from tests.ranks import on_ranks
 from tests.streams import Streams
 from tests.tasks import Points, experiment, numbers
 
@@ -104,6 +108,33 @@ def test_run_ends_at_the_next_boundary_while_all_steps_are_skipped(runner: str, 
     assert (loop.state.step, last.stopped, last.interrupted) == (0, ("a test",), request_ == "pause")
     assert loop.state.iteration == boundary
     assert open_store(tmp_path).list_names() == [f"step-00000000-iteration-{boundary:08d}"]
+
+
+def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
+    """Where two ranks end that skip all steps, when one of them asks for a stop or an interruption comes."""
+
+    def train(accumulate: int, interrupted: bool) -> tuple[int, int, list[str]]:
+        hooks: dict[str, Hook] = {"skips": Skips(after=0)}
+        if rank == 1 and not interrupted:
+            hooks["asks"] = AsksFor("stop", (4,))
+        store = CheckpointStore(Storage(f"{root}/{accumulate}-{interrupted}"), is_master=rank == 0)
+        context = RunContext(
+            world=World(rank, world_size, rank),
+            store=store,
+            stop_requested=lambda: interrupted and rank == 1 and loop.state.iteration >= 4,
+        )
+        loop = Loop(Points(train=200), experiment(accumulate=accumulate), hooks, context)
+        list(loop.run())
+        return loop.state.iteration, loop.state.step, store.list_names()
+
+    stopping_module.CHECK_EVERY_S = 0.0
+    return [train(accumulate, interrupted) for accumulate, interrupted in product((1, 3), (False, True))]
+
+
+def test_ranks_end_together_at_the_next_boundary_while_all_steps_are_skipped(tmp_path: Path) -> None:
+    first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path))
+    names = {4: ["step-00000000-iteration-00000004"], 6: ["step-00000000-iteration-00000006"]}
+    assert first == second == [(end, 0, names[end]) for end in (4, 4, 6, 6)]
 
 
 def test_checkpoint_requested_in_a_skipped_step_is_saved_at_its_boundary(tmp_path: Path) -> None:
