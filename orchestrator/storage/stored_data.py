@@ -33,6 +33,14 @@ _WORD = re.compile(r"\\*-?(?:NaN|Infinity)")
 """A word of `_FLOATS`, perhaps with backslashes in front."""
 
 
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"it is not valid JSON: {name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+"""Decoder of all files and lines; `json.loads` would make one for each."""
+
+
 def format_json(value: Any, indent: int | None = None) -> str:
     """Return a value as strict JSON; values that JSON does not support become text."""
     text = json.dumps(value, indent=indent, default=str)
@@ -124,7 +132,7 @@ def parse_json(data: bytes) -> Any:
     if not data.strip():
         raise ValueError("it is empty")
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
+        value = _DECODER.decode(data.decode())
         if b"NaN" in data or b"Infinity" in data:
             value = _with_floats(value)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -134,10 +142,6 @@ def parse_json(data: bytes) -> Any:
     if isinstance(value, dict):
         value.pop("crc", None)
     return value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"it is not valid JSON: {name} is no number of JSON")
 
 
 _omissions: ContextVar[list[str] | None] = ContextVar("omissions", default=None)
