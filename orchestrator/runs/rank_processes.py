@@ -49,6 +49,8 @@ def train_in_processes(train: Callable[[World], None], world_size: int, folder: 
 
 
 def _train_rank(rank: int, train: Callable[[World], None], world_size: int, folder: str, threads: int) -> None:
+    # Loader processes start as in a run, and not as this process did, which would import everything again.
+    multiprocessing.set_start_method(None, force=True)
     torch.set_num_threads(threads)
     if world_size > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world_size)
