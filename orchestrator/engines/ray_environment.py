@@ -17,7 +17,6 @@ from hooks.errors import describe_error
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import RunError, UsageError
 from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
-from orchestrator.terminal.child_signals import separate_children
 
 _CONNECTION_TIMEOUT_S = 5
 
@@ -154,7 +153,7 @@ class Ray:
             options |= self._options
         job = DriversImportPath(on_this_machine=not self.address)
         try:
-            with _same_sigterm_handler(), separate_children(), nullcontext() if self.address else with_few_processes():
+            with _same_sigterm_handler(), nullcontext() if self.address else with_few_processes():
                 if self.address:
                     _connect(self.address)
                 ray.init(log_to_driver=False, logging_level="ERROR", job_config=job, **options)
