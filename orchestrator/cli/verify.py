@@ -14,12 +14,12 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
 
     Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same.
     """
-    from orchestrator.config.load import load_checked
+    from orchestrator.config.load import load_experiment
     from orchestrator.runs.verify import summarize
     from orchestrator.runs.verify import verify as continue_training
 
     with stdout_to_stderr():
-        continuations = list(continue_training(load_checked(config, overrides or [])))
+        continuations = list(continue_training(load_experiment(config, overrides or [])))
     has_failed = any(continuation.difference for continuation in continuations)
     if as_json:
         print_json(summarize(continuations))

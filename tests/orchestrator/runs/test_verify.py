@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from hooks import Hook, State
+from orchestrator import Task
+from orchestrator.config.load import make_experiment
+from orchestrator.errors import UsageError
 from orchestrator.runs.verify import verify
 from orchestrator.testing.training import SmallTask
 from tests.tasks import described
@@ -124,6 +127,12 @@ class Counts(Hook):
         state.loss = state.loss * (1 + self._count)
 
 
+@dataclass
+class Custom(Task):
+    def train(self, session: Any) -> Any:
+        yield {}
+
+
 def _verify(kind: str, **fields: Any) -> list[Any]:
     hook = {"type": f"{__name__}:Counts", "hides": kind == "hook"}
     written = {"task": f"{__name__}:Planted", "task_args": {"kind": kind}, "optimizer": {"type": "task", "lr": 0.1}}
@@ -167,3 +176,9 @@ def test_ranks_are_compared() -> None:
     task = {"task": "tests.tasks:Points", "task_args": {"batch_norm": True, "dropout": 0.3, "noisy": True}}
     continuations = list(verify(described(**task, workers={"count": 2}, validate_every="3 steps")))
     assert [entry.difference for entry in continuations] == ["", ""]
+
+
+def test_custom_loop_is_refused() -> None:
+    experiment = make_experiment({"name": "custom", "task": f"{__name__}:Custom", "epochs": 1})
+    with pytest.raises(UsageError, match="own training loop"):
+        list(verify(experiment))
