@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from types import BuiltinFunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -58,14 +58,14 @@ def _list_parts(value: Any, path: str) -> list[tuple[str, Any]]:
         states = [(f"{path}.state[{index}]", state) for index, state in enumerate(value.state.values())]
         others = [(f"{path}.{name}", part) for name, part in vars(value).items() if name not in _OF_OPTIMIZERS]
         return states + others
-    if isinstance(value, Mapping):
-        parts = [(f"{path}[{key!r}]", inner) for key, inner in value.items()]
-    elif isinstance(value, (list, tuple)):
-        parts = [(f"{path}[{index}]", inner) for index, inner in enumerate(value)]
-    else:
-        attributes = getattr(value, "__dict__", {})
-        return [(f"{path}.{name}", inner) for name, inner in attributes.items() if not name.startswith("__")]
-    return parts if len(parts) <= _MAX_ENTRIES else []
+    if isinstance(value, (dict, list, tuple)) and len(value) > _MAX_ENTRIES:
+        return []
+    if isinstance(value, dict):  # another mapping may load its values
+        return [(f"{path}[{key!r}]", inner) for key, inner in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"{path}[{index}]", inner) for index, inner in enumerate(value)]
+    attributes = getattr(value, "__dict__", {})
+    return [(f"{path}.{name}", inner) for name, inner in attributes.items() if not name.startswith("__")]
 
 
 def _list_own_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:
