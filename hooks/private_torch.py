@@ -84,6 +84,11 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
     return run_call
 
 
+def get_version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor has been changed in place, without reading it from its device."""
+    return tensor._version
+
+
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:
     """Return the schedulers of a SequentialLR or a ChainedScheduler."""
     return getattr(scheduler, "_schedulers", ())

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: extra for name, extra in PROJECT["optional-dependencies"].items() if name != "dev"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs").glob("*.ipynb"))]
-OURS = {"hooks", "orchestrator", "experiments", "study", *sys.stdlib_module_names}
+OURS = {"hooks", "orchestrator", "experiments", "study", "sam", *sys.stdlib_module_names}
+"""`sam` is a file of SAM's authors, which users copy."""
 SETTINGS = {
     "mlflow": r"^\s*(hooks: \{)?mlflow:",
     "wandb": r"^\s*(hooks: \{)?wandb:",

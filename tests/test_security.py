@@ -48,7 +48,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_looking_at_a_run_imports_none_of_its_classes(theirs: Run, tmp_path: Path) -> None:
-    path = theirs.path
+    path = str(theirs.path)
     for words in (
         ["ls", "--storage", str(tmp_path / "runs")],
         ["show", path],

@@ -157,10 +157,13 @@ class Checkpoint(Hook):
         return ""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of saved checkpoints. For the checkpoint being written, return the metrics it is best for,
-        because its name is not known yet."""
+        """Return the names of saved checkpoints that stay once this one is stored, and the metrics it is best for.
+
+        Its own name is not known yet.
+        """
+        places = len(self._names) if self.keep is None else self.keep - self._requested
         return {
-            "names": self._names,
+            "names": self._names[max(0, len(self._names) - places) :],
             "bests": [asdict(best) for best in self._bests.values()],
             "pending": self._pending,
             "requested": self._requested,

@@ -21,7 +21,7 @@ def test_digits_start_from_the_mnist_weights(tmp_path: Path, monkeypatch: pytest
     first = run(load_experiment(ROOT / "experiments/mnist_small.yaml", QUIET), local=True)
     tuned = run(load_experiment(ROOT / "experiments/digits_fine_tuning.yaml", QUIET), local=True)
     assert tuned.folder.read_metadata().init is not None
-    assert tuned.folder.read_metadata().init.path == first.path
+    assert tuned.folder.read_metadata().init.path == str(first.path)
     assert "loaded 14 of the model's 14 tensors" in (tmp_path / "runs/digits-fine-tuning/log.txt").read_text()
     before, after = first.weights(), tuned.weights()
     assert torch.equal(before["0.weight"], after["0.weight"])

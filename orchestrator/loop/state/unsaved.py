@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hooks.hook import Hook, list_state_fields
 from hooks.plan import Plan
+from hooks.private_torch import get_version
 from hooks.state import State
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.state.attributes import GENERATORS, list_values, read_generator
@@ -140,5 +141,5 @@ def _describe(value: Any) -> Any:
     if isinstance(value, GENERATORS):
         return read_generator(value)
     if isinstance(value, Tensor):
-        return id(value), value._version
+        return id(value), get_version(value)
     return value if isinstance(value, (int, float)) else (id(value), value.tobytes() if value.nbytes < 65536 else b"")
