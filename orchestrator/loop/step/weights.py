@@ -107,6 +107,7 @@ def tensors_with_gradients(output: Any) -> list[Tensor]:
 def make_zero_loss(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Return a zero whose gradients with respect to the loss's inputs are zeros.
 
-    The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN, whatever its share.
+    The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN, whatever its share. An
+    input may hold infinities, such as scores of classes that are masked, and zero times infinity is NaN too.
     """
-    return reduce(add, ((part * 0).sum() for part in inputs), (loss * 0).detach().nan_to_num())
+    return reduce(add, ((part * 0).nan_to_num().sum() for part in inputs), (loss * 0).detach().nan_to_num())

@@ -13,6 +13,8 @@ from torch.utils.data import Dataset, SequentialSampler, TensorDataset
 from hooks import Hook
 from hooks.state import State
 from hooks.training.gradient_clip import GradientClip
+from hooks.training.loss_spike import LossSpike
+from hooks.training.nan_guard import NanGuard
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
@@ -179,6 +181,38 @@ def test_batch_without_tokens_trains_nothing_and_has_no_loss() -> None:
     assert "loss" not in rows.rows[1]
     assert_equal(loop.state.module, train_by_hand(task, join(places, 3)))
     assert reports[0]["train/loss"] == pytest.approx(reports[0]["train/loss"])  # not NaN
+
+
+def test_batch_without_labels_and_with_masked_scores_trains_nothing() -> None:
+    class Masked(nn.Linear):
+        def forward(self, features: Tensor) -> Tensor:
+            return super().forward(features).masked_fill(torch.tensor([False, False, True]), -torch.inf)
+
+    features = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 1, 0, -100, -100, -100, -100])
+
+    @dataclass
+    class Classes(Sequences):
+        def model(self) -> nn.Module:
+            return Masked(3, 3)
+
+        def data(self) -> Mapping[str, Dataset[Any]]:
+            return {"train": TensorDataset(features, labels, labels, torch.arange(8))}
+
+        def loss(self, output: Tensor, batch: Any) -> Tensor:
+            return nn.functional.cross_entropy(output, batch[1])
+
+        def weight(self, batch: Any) -> Tensor:
+            return (batch[1] >= 0).sum()
+
+    hooks = {"nan_guard": NanGuard(), "loss_spike": LossSpike()}
+    loop, _, _, _ = train(Classes(), hooks=hooks, batch_size=4, accumulate=2, epochs=1)
+
+    torch.manual_seed(0)
+    model = Masked(3, 3)
+    nn.functional.cross_entropy(model(features), labels).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step()
+    assert_equal(loop.state.module, model)
 
 
 def test_pieces_of_a_batch_that_does_not_fit_train_like_the_batch() -> None:
