@@ -123,9 +123,10 @@ class Run(Result):
         table = pd.DataFrame(reports)
         for name in table.select_dtypes("float64"):
             values = [report.get(str(name)) for report in reports]
-            if any(isinstance(value, int) and abs(value) > 2**53 for value in values):
-                with suppress(TypeError, ValueError):  # other reports have fractions
-                    table[name] = pd.array(values, dtype="Int64")
+            integers = [value for value in values if isinstance(value, int)]
+            if any(abs(integer) > 2**53 for integer in integers):
+                with suppress(TypeError, ValueError, OverflowError):  # other reports have fractions
+                    table[name] = pd.array(values, dtype="UInt64" if max(integers) >= 2**63 else "Int64")
         return table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
 
     def reports(self) -> list[dict[str, Any]]:

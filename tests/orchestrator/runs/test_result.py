@@ -73,12 +73,13 @@ def test_summaries_of_a_part(done: Run) -> None:
         done.summary("hook", where="rank == 0")
 
 
-def test_large_integers_in_some_reports_are_exact(tmp_path: Path) -> None:
+@pytest.mark.parametrize("largest", [2**53 + 1, 2**63 + 1])
+def test_large_integers_in_some_reports_are_exact(tmp_path: Path, largest: int) -> None:
     folder = create_run(tmp_path, "points", "hooks: {}\n")
-    for number, entries in enumerate([{"seen": 2**53 + 1}, {"val/loss": 0.5}, {"seen": 3}]):
+    for number, entries in enumerate([{"seen": largest}, {"val/loss": 0.5}, {"seen": 3}]):
         folder.append_metrics({"attempt": 0, "iteration": number, "epoch": number, "step": number, **entries})
     table = open_run(tmp_path / "points").metrics
-    assert [None if value is pd.NA else value for value in table["seen"]] == [2**53 + 1, None, 3]
+    assert [None if value is pd.NA else value for value in table["seen"]] == [largest, None, 3]
     assert (str(table["val/loss"].dtype), str(table["step"].dtype)) == ("float64", "int64")
 
 
