@@ -29,15 +29,16 @@ def list_counters(optimizer: Optimizer) -> set[str]:
 
 
 def save_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state dict, and under `inner` those of optimizers that it holds and does not save."""
+    """Return an optimizer's state dict, and under `inner` those of optimizers in it that it may not save."""
     state = optimizer.state_dict()
     saved = {id(tensor) for tensor in tensors_in(state)}
     inner = {name: save_state(part) for name, part in find_inner_optimizers(optimizer).items()}
-    unsaved = {
-        name: part
-        for name, part in inner.items()
-        if any(id(tensor) not in saved for tensor in tensors_in([part["state"], part.get(_INNER)]))
-    }
+    unsaved = {}
+    for name, part in inner.items():
+        tensors = [*tensors_in([part["state"], part.get(_INNER)])]
+        # Without tensors it cannot be told apart: it may count its steps, or change its settings.
+        if not tensors or any(id(tensor) not in saved for tensor in tensors):
+            unsaved[name] = part
     return {**state, _INNER: unsaved} if unsaved else state
 
 

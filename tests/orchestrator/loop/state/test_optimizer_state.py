@@ -43,6 +43,21 @@ class Whole(SAM):
         self.base_optimizer.load_state_dict(state_dict["base"])
 
 
+class Decayed(Optimizer):
+    """Divides the learning rate by the number of steps, which is all its state."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["step"] = state.get("step", 0) + 1
+                parameter.add_(parameter.grad, alpha=-group["lr"] / state["step"])
+
+
 def _train(model: nn.Module, optimizer: Optimizer, scheduler: StepLR, steps: range) -> None:
     for step in steps:
         model(torch.full((2, 3), float(step + 1))).sum().backward()
@@ -64,6 +79,7 @@ def _make(**options: Any) -> tuple[nn.Module, Optimizer, StepLR]:
         {"momentum": 0.9},
         {"momentum": 0.9, "relinks": False},
         {"base": Adam},
+        {"base": Decayed},
         {"kind": Whole, "momentum": 0.9},
     ],
 )
