@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
@@ -42,11 +42,20 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def format_json(value: Any, indent: int | None = None) -> str:
-    """Return a value as strict JSON; values that JSON does not support become text."""
-    text = json.dumps(value, indent=indent, default=str)
+    """Return a value as strict JSON. A number of numpy or torch becomes one of JSON, and what is no number, text."""
+    text = json.dumps(value, indent=indent, default=_to_plain)
     if "NaN" in text or "Infinity" in text:
-        text = json.dumps(_with_words(value), indent=indent, default=str, allow_nan=False)
+        text = json.dumps(_with_words(value), indent=indent, default=_to_plain, allow_nan=False)
     return text
+
+
+def _to_plain(value: Any) -> Any:
+    """Return the number in a scalar of numpy or torch, and the text of anything else."""
+    with suppress(AttributeError, TypeError, ValueError, RuntimeError):
+        number = value.item()
+        if isinstance(number, int | float):
+            return number
+    return str(value)
 
 
 def _with_words(value: Any) -> Any:
@@ -57,6 +66,8 @@ def _with_words(value: Any) -> Any:
         return [_with_words(entry) for entry in value]
     if isinstance(value, str) and _WORD.fullmatch(value):
         return f"\\{value}"
+    if not isinstance(value, str | int | float | None):
+        value = _to_plain(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -98,7 +109,7 @@ def warn_once(message: str) -> None:
 
 
 def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
-    """Write an indented JSON file; values that JSON does not support become text."""
+    """Write an indented JSON file, in the format of `format_json`."""
     storage.write(name, format_file(entries))
 
 

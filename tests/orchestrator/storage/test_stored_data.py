@@ -2,9 +2,13 @@
 
 import json
 import logging
+import math
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from orchestrator.checkpoint.manifest import FileEntry
 from orchestrator.storage import Storage
@@ -12,6 +16,7 @@ from orchestrator.storage.stored_data import (
     append_line,
     check_mapping,
     collecting_omissions,
+    format_line,
     has_valid_seal,
     parse_json,
     parse_lines,
@@ -86,3 +91,23 @@ def test_line_with_a_changed_closing_brace_is_damaged_and_not_cut_short() -> Non
     with collecting_omissions() as omissions:
         assert parse_lines(line[:-1] + b"\n" + line + b"\n", "lines", check_mapping) == [ENTRIES]
     assert omissions == []
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(2**62 + 1), 2**62 + 1),
+        (np.bool_(True), True),
+        (torch.tensor(0.25), 0.25),
+        (np.float32("nan"), math.nan),
+        (torch.tensor(-math.inf), -math.inf),
+        (np.datetime64("2026-01-01"), "2026-01-01"),
+        (torch.ones(2), "tensor([1., 1.])"),
+    ],
+)
+def test_numbers_of_numpy_and_torch_stay_numbers(value: Any, plain: Any) -> None:
+    (line,) = parse_lines(format_line({"metric": value, "list": [value]}).encode(), "metrics.jsonl", check_mapping)
+    for read in (line["metric"], *line["list"]):
+        assert type(read) is type(plain)
+        assert repr(read) == repr(plain)  # NaN differs from itself
