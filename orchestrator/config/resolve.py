@@ -66,10 +66,10 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         experiment = with_stepping_interval(with_defaults or experiment, task_class)
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
     with seeded(experiment.seed):
-        made = None
+        task_and_args = None
         if experiment.task != NO_TASK:
-            made = collect_problems(problems, make_task, experiment.task, experiment.task_args)
-        task, task_args = made or (None, {})
+            task_and_args = collect_problems(problems, make_task, experiment.task, experiment.task_args)
+        task, task_args = task_and_args or (None, {})
         required = None
         if task:
             required = collect_problems(problems, call_for_mapping, task.required_hooks, "a mapping of names to hooks")
@@ -96,8 +96,8 @@ def make_valid_task(source: ExperimentSource) -> tuple[Experiment, Task] | None:
     data, _ = source.merged()
     _, experiment = validate_sections(with_inferred_modes(without_nulls(data)), [])
     with seeded(experiment.seed):
-        made = collect_problems([], make_task, experiment.task, experiment.task_args)
-    return (experiment, made[0]) if made else None
+        task_and_args = collect_problems([], make_task, experiment.task, experiment.task_args)
+    return (experiment, task_and_args[0]) if task_and_args else None
 
 
 def find_task(name: Any) -> type[Task] | None:

@@ -61,7 +61,7 @@ class Continuation:
 
 @dataclass
 class _Trained:
-    """What one process has trained, by iteration. Picklable."""
+    """Record of the training in one process, by iteration. Picklable."""
 
     samples: dict[int, str] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
@@ -358,5 +358,5 @@ def _find_other_causes(whole: _Trained, again: _Trained, loader_processes: int) 
 
 def summarize(continuations: Iterable[Continuation]) -> Mapping[str, Any]:
     """Return the continuations as plain data."""
-    found = [vars(continuation) for continuation in continuations]
-    return {"ok": not any(entry["difference"] for entry in found), "continuations": found}
+    entries = [vars(continuation) for continuation in continuations]
+    return {"ok": not any(entry["difference"] for entry in entries), "continuations": entries}

@@ -96,10 +96,10 @@ def _replace_in_entry(entry: Any, path: str, problems: list[Problem]) -> Any:
     changed, kind = dict(entry), entry.get("type")
     if isinstance(kind, str) and kind not in ("", FROM_TASK):
         if is_scheduler:
-            found: Any = collect_problems(problems, list_argument_names, kind, AnyTask, path)
+            known: Any = collect_problems(problems, list_argument_names, kind, AnyTask, path)
         else:
-            found = collect_problems(problems, find_class, kind, Optimizer, OPTIMIZERS, join(path, "type"))
-        if found is None:
+            known = collect_problems(problems, find_class, kind, Optimizer, OPTIMIZERS, join(path, "type"))
+        if known is None:
             changed["type"] = _name(AnyScheduler if is_scheduler else AnyOptimizer)
     if not is_scheduler and path != "optimizer" and "scheduler" in entry:
         changed["scheduler"] = _replace_in_entry(entry["scheduler"], join(path, "scheduler"), problems)

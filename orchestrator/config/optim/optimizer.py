@@ -119,9 +119,9 @@ def _fails_without_closure(step: Callable[..., Any]) -> bool:
     for node in ast.walk(code):
         match node:
             case ast.Assert(test=test):
-                refuses |= _tells(test, missing=False)
+                refuses |= _holds(test, missing=False)
             case ast.If(test=test, body=[*_, ast.Raise()]):
-                refuses |= _tells(test, missing=True)
+                refuses |= _holds(test, missing=True)
             case ast.If(test=test) | ast.IfExp(test=test) | ast.BoolOp(values=[test, *_]):
                 asks |= "closure" in ast.unparse(test)
             case ast.Call(func=ast.Name(id="closure")):
@@ -130,7 +130,7 @@ def _fails_without_closure(step: Callable[..., Any]) -> bool:
     return refuses or (calls and not asks)
 
 
-def _tells(test: ast.expr, *, missing: bool) -> bool:
+def _holds(test: ast.expr, *, missing: bool) -> bool:
     """Return whether a condition holds where the closure is missing, or where there is one."""
     match test:
         case ast.Name(id="closure"):

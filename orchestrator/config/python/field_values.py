@@ -128,21 +128,23 @@ def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
         return str(value) if isinstance(value, PurePath) else value
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     """Compare values and their types, also within containers; NumPy's scalars count as Python's numbers."""
-    if isinstance(one, numpy.generic):
-        one = one.item()
-    if type(one) is not type(other):
+    if isinstance(value, numpy.generic):
+        value = value.item()
+    if type(value) is not type(other):
         return False
-    if isinstance(one, Mapping):
-        return len(one) == len(other) and all(map(_is_same, one.items(), other.items()))
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, set | frozenset):
-        return bool(one == other) and {*map(type, one)} == {*map(type, other)}
-    if dataclasses.is_dataclass(one) and not isinstance(one, Enum):
-        return all(_is_same(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one))
+    if isinstance(value, Mapping):
+        return len(value) == len(other) and all(map(_is_same, value.items(), other.items()))
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(map(_is_same, value, other))
+    if isinstance(value, set | frozenset):
+        return bool(value == other) and {*map(type, value)} == {*map(type, other)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, Enum):
+        return all(
+            _is_same(getattr(value, field.name), getattr(other, field.name)) for field in dataclasses.fields(value)
+        )
     try:
-        return bool(one == other or (one != one and other != other))
+        return bool(value == other or (value != value and other != other))
     except Exception:  # an object that cannot be compared
         return False

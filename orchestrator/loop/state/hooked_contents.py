@@ -51,7 +51,7 @@ class HookedContents:
                 "optimizer": save_state(optimizer),
                 "scheduler": scheduler.state_dict() if (scheduler := state.schedulers[name]) else None,
                 "scaler": scaler.state_dict() if (scaler := state.scalers[name]) else None,
-                "kept_weights": self._modes.kept_weights(name),
+                "kept_weights": self._modes.get_kept_weights(name),
             }
             for name, optimizer in state.optimizers.items()
         }

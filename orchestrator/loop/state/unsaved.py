@@ -49,10 +49,10 @@ class UnsavedState:
         values = list_values(self._task, "task", self._ids)
         known = {*self._ids, *map(id, values.values())}
         for phase, dataset in self._datasets.items():
-            found = list_values(dataset, f"the {phase} data: {type(dataset).__name__}", known)
-            values |= {path: value for path, value in found.items() if isinstance(value, GENERATORS)}
-        found = list_values(self._state.module, "model", {*known, *self._ids} - {id(self._state.module)})
-        values |= {path: value for path, value in found.items() if isinstance(value, GENERATORS)}
+            values_of_part = list_values(dataset, f"the {phase} data: {type(dataset).__name__}", known)
+            values |= {path: value for path, value in values_of_part.items() if isinstance(value, GENERATORS)}
+        values_of_part = list_values(self._state.module, "model", {*known, *self._ids} - {id(self._state.module)})
+        values |= {path: value for path, value in values_of_part.items() if isinstance(value, GENERATORS)}
         for name, hook in self._plan.hooks.items():
             if not hook.observes and not type(hook).__module__.startswith("hooks."):
                 values |= list_values(hook, f"hooks.{name}", known)

@@ -344,7 +344,7 @@ class IterationRunner:
 
     @property
     def loss_count(self) -> float:
-        """How much the batch's loss counts in the mean of the phase."""
+        """Weight of the batch's loss in the mean of the phase."""
         state = self.state
         return state.batch_size if state.loss_weight is None else state.loss_weight
 

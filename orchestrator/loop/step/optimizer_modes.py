@@ -63,7 +63,7 @@ class OptimizerModes:
         finally:
             self.train()
 
-    def kept_weights(self, name: str) -> list[Tensor] | None:
+    def get_kept_weights(self, name: str) -> list[Tensor] | None:
         """Return an optimizer's kept weights for a checkpoint, in the order of its groups; None if there are none."""
         return self._kept.get(name)
 

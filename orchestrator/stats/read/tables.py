@@ -85,7 +85,7 @@ def sort_rows(rows: pa.Table) -> pa.Table:
 
 def _to_frame(rows: pa.Table) -> pd.DataFrame:
     categories = [name for name in CATEGORICAL_COLUMNS if name in rows.column_names]
-    exact = {name: _to_nullable(rows[name]) for name in rows.column_names if _would_be_rounded(rows[name])}
+    exact = {name: _to_nullable(rows[name]) for name in rows.column_names if _is_rounded_by_pandas(rows[name])}
     frame = cast(pd.DataFrame, rows.to_pandas(categories=categories, self_destruct=True))
     for name, column in exact.items():
         frame[name] = column
@@ -109,7 +109,7 @@ def concat_exactly(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return joined
 
 
-def _would_be_rounded(column: pa.ChunkedArray) -> bool:
+def _is_rounded_by_pandas(column: pa.ChunkedArray) -> bool:
     """Return whether pandas' floats, which a column of integers with gaps becomes, would round its values."""
     if not column.null_count or not pa.types.is_integer(column.type):
         return False
