@@ -118,9 +118,7 @@ class TurnRunner(IterationRunner):
         column = state.column("loss")
         self._record_loss(column, loss)
         if state.loss_weight == 0:
-            gradients = torch.autograd.grad(loss, player.parameters, retain_graph=True, allow_unused=True)
-            pairs = zip(player.parameters, gradients, strict=True)
-            state.loss = make_zero_loss(loss, [parameter for parameter, gradient in pairs if gradient is not None])
+            state.loss = make_zero_loss(loss, player.parameters)
         else:
             state.row["loss"] = state.row.get("loss", 0.0) + state.row[column]
         self._record_learning_rates(player.optimizer, f"lr_{player.name}")

@@ -105,9 +105,13 @@ def tensors_with_gradients(output: Any) -> list[Tensor]:
 
 
 def make_zero_loss(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """Return a zero whose gradients with respect to the loss's inputs are zeros.
+    """Return a zero whose gradients are zeros, with respect to those of the inputs that the loss depends on.
 
     The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN, whatever its share. An
-    input may hold infinities, such as scores of classes that are masked, and zero times infinity is NaN too.
+    input may hold infinities, such as scores of classes that are masked, and zero times infinity is NaN too. Without a
+    gradient, an optimizer leaves a parameter as it is, but with zeros it decays the parameter.
     """
-    return reduce(add, ((part * 0).nan_to_num().sum() for part in inputs), (loss * 0).detach().nan_to_num())
+    zero = (loss * 0).detach().nan_to_num()
+    gradients = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True) if inputs else ()
+    used = [part for part, gradient in zip(inputs, gradients, strict=True) if gradient is not None]
+    return reduce(add, ((part * 0).nan_to_num().sum() for part in used), zero)

@@ -215,6 +215,29 @@ def test_batch_without_labels_and_with_masked_scores_trains_nothing() -> None:
     assert_equal(loop.state.module, model)
 
 
+def test_head_without_a_loss_does_not_decay_in_a_batch_of_weight_0() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.other = nn.Linear(3, 1), nn.Linear(3, 1)
+
+        def forward(self, features: Tensor) -> Any:
+            return self.used(features).flatten(1), self.other(features)
+
+    @dataclass
+    class TwoHeads(Sequences):
+        def model(self) -> nn.Module:
+            return Heads()
+
+        def loss(self, output: Any, batch: Any) -> Tensor:
+            return mean_over_tokens(output[0], batch)
+
+    task = TwoHeads(empty=(2, 3))
+    loop, _, _, _ = train(task, epochs=1, optimizer={**SGD, "weight_decay": 0.5})
+    torch.manual_seed(0)
+    assert torch.equal(loop.state.module.other.weight, Heads().other.weight)
+
+
 def test_pieces_of_a_batch_that_does_not_fit_train_like_the_batch() -> None:
     task = Sequences(most=2, empty=(0, 1))
     loop, _, rows, places = train(task, accumulate="auto", batch_size=7, epochs=2)
