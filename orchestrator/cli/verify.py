@@ -12,7 +12,8 @@ from orchestrator.cli.output import echo, print_json, stdout_to_stderr
 def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Train a few steps, continue from checkpoints in fresh processes, and name what differs.
 
-    Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same.
+    Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same, and with 2 if the
+    experiment cannot be verified.
     """
     from orchestrator.config.load import load_experiment
     from orchestrator.runs.verify import summarize

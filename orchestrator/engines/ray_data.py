@@ -47,7 +47,7 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
     Starts Ray if this process is in no cluster and the task's module imports `ray.data`. `of_train` means that Ray
     Train has already told Ray Data about its workers. Raises ConfigError if no CPU is left for Ray Data.
     """
-    if "ray.data" in sys.modules and _imports_ray(type(task)):
+    if may_use_ray_data(type(task)):
         _start_ray()
     datasets = dict(data_from_task(task, experiment, world))
     module = sys.modules.get("ray.data")
@@ -63,8 +63,12 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
     return {**datasets, **shares}
 
 
+def may_use_ray_data(task: type[Task]) -> bool:
+    """Return whether Ray Data is loaded, and a module of the task's class imports from ray."""
+    return "ray.data" in sys.modules and _imports_ray(task)
+
+
 def _imports_ray(task: type[Task]) -> bool:
-    """Return whether a module of the task's class imports from ray; that Ray is loaded is not enough."""
     modules = [sys.modules[cls.__module__] for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
     homes = (
         getattr(value, "__module__", None) or getattr(value, "__name__", "")

@@ -24,7 +24,8 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.errors import HookyardError, UsageError
+from orchestrator.engines.ray_data import may_use_ray_data
+from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count
 from orchestrator.loop.state.attributes import GENERATORS, list_values, read_generator
@@ -173,11 +174,13 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
 
     Each training runs in fresh processes on this machine, with as many ranks as the experiment names. If the
     experiment has loader processes, the second continuation has another number of them. Raises UsageError if the
-    experiment cannot be verified, and RunError if training fails.
+    experiment cannot be verified, or if its training fails.
     """
     resolved = resolve(experiment.source)
     if has_custom_loop(type(resolved.task)):
         raise UsageError("the task has its own training loop, which saves what it gives to session.restore()")
+    if may_use_ray_data(type(resolved.task)):
+        raise UsageError("the task uses Ray Data, which needs a Ray cluster; verify it with a dataset of PyTorch")
     workers = resolved.experiment.workers
     if workers.max_count > 1 and workers.gpu:
         raise UsageError("ranks on several GPUs cannot be verified; set workers.count=1, or workers.gpu=false")
@@ -207,12 +210,16 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
 def _train(
     source: ExperimentSource, ranks: int, threads: int, folder: str, processes: int, checkpoint: str | None = None
 ) -> list[_Trained]:
-    """Train in fresh processes, and return what each rank did."""
+    """Train in fresh processes, and return what each rank did. Raises UsageError if the training fails."""
     if checkpoint is None:
         folder = tempfile.mkdtemp(dir=folder) if Path(folder, "checkpoints").exists() else folder
     for name in ("ranks", "failed"):
         Path(folder, name).unlink(missing_ok=True)
-    train_in_processes(_Training(source, folder, processes, checkpoint).train_rank, ranks, folder, threads)
+    training = _Training(source, folder, processes, checkpoint)
+    try:
+        train_in_processes(training.train_rank, ranks, folder, threads)
+    except RunError as error:
+        raise UsageError(f"cannot verify, because training fails: {error}") from None
     return [pickle.loads(Path(folder, f"trained-{rank}").read_bytes()) for rank in range(ranks)]
 
 

@@ -1,6 +1,8 @@
 """Planted state that a checkpoint does not hold: `verify` names it."""
 
+import sys
 import time
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +86,8 @@ class Planted(SmallTask):
         return Growing(self.kind)
 
     def data(self) -> Mapping[str, Dataset[Any]]:
+        if self.kind == "failure":
+            raise ValueError("no such kind")
         return {"train": Points(self.kind)}
 
     def loader(self, dataset: Any, batches: Any, phase: str, options: Any) -> Any:
@@ -176,6 +180,20 @@ def test_ranks_are_compared() -> None:
     task = {"task": "tests.tasks:Points", "task_args": {"batch_norm": True, "dropout": 0.3, "noisy": True}}
     continuations = list(verify(described(**task, workers={"count": 2}, validate_every="3 steps")))
     assert [entry.difference for entry in continuations] == ["", ""]
+
+
+def test_failed_training_cannot_be_verified() -> None:
+    with pytest.raises(UsageError, match=r"cannot verify, because training fails: .*no such kind"):
+        _verify("failure")
+
+
+def test_ray_data_is_refused_before_it_looks_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stands for a task's module with `import ray.data`, whose data() would wait for a cluster.
+    ray = types.ModuleType("ray")
+    monkeypatch.setitem(sys.modules, "ray.data", types.ModuleType("ray.data"))
+    monkeypatch.setattr(sys.modules[__name__], "ray", ray, raising=False)
+    with pytest.raises(UsageError, match="uses Ray Data"):
+        _verify("none")
 
 
 def test_custom_loop_is_refused() -> None:
