@@ -21,10 +21,12 @@ from torch import Tensor, nn
 
 from experiments.digits import Digits
 from hooks import Hook, Interval, State
+from hooks.metrics.direction import direction
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
 from orchestrator import run
 from orchestrator.config.components import make_hook
+from orchestrator.loop.data.sampling import ShardedSampler, default_order
 from tests.hooks.training.averages import averages
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import described
@@ -273,6 +275,70 @@ def test_begin_of_checkpoints_is_that_of_mmengine() -> None:
                 assert Interval(interval).due(state, begin) == expected
 
 
+def rule_of_mmengine(metric: str) -> str | None:
+    """Return the mode that CheckpointHook infers: known words anywhere in the name, those of "greater" first."""
+    name = metric.lower()
+    greater = ["acc", "top", "ar@", "auc", "precision", "map", "mdice", "miou", "macc", "aacc"]
+    if name != "loss" and any(word in name for word in greater):
+        return "max"
+    return "min" if "loss" in name else None
+
+
+METRICS = """
+    acc accuracy accuracy/top1 accuracy/top5 top-1 top1_acc loss loss_cls val_loss cls_loss adaptation_loss
+    mAP bbox_mAP coco/bbox_mAP coco/bbox_mAP_50 pascal_voc/mAP multi-label/mAP AR@100 coco/AR@100 auc AUC roc_auc
+    precision single-label/precision mIoU mAcc aAcc mDice
+""".split()
+"""Metrics for which both systems infer a rule."""
+
+ONLY_HERE = "recall f1-score single-label/f1-score PSNR SSIM retrieval/Recall@1 error rmse".split()
+NOWHERE = "mFscore PCK EPE NME MPJPE".split()
+UNCLEAR = "accuracy_loss precision_loss top1_error map_loss".split()
+"""Metrics with words of both kinds, which need `mode` here."""
+
+
+def test_best_checkpoint_has_the_rule_of_mmengine() -> None:
+    for metric in METRICS:
+        mode = rule_of_mmengine(metric)
+        assert mode is not None
+        assert direction(f"val/{metric}") == mode, metric
+
+
+def test_names_of_metrics_differ_from_mmengine_as_the_page_says() -> None:
+    assert {rule_of_mmengine(metric) for metric in [*ONLY_HERE, *NOWHERE]} >= {None}
+    assert None not in {direction(f"val/{metric}") for metric in ONLY_HERE}
+    assert {direction(f"val/{metric}") for metric in [*NOWHERE, *UNCLEAR]} == {None}
+    assert {rule_of_mmengine(metric) for metric in UNCLEAR} == {"max"}
+    assert (rule_of_mmengine("stop_loss"), direction("val/stop_loss")) == ("max", "min")
+
+
+# The order of samples
+
+
+def samples_in_mmengine(length: int, seed: int, epoch: int, rank: int, world_size: int, *, shuffle: bool) -> list[int]:
+    """Return the indices of DefaultSampler: the first ones again, until all ranks have as many."""
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(length, generator=generator).tolist() if shuffle else list(range(length))
+    share = math.ceil(length / world_size)
+    repeated = [order[position % length] for position in range(share * world_size)]
+    return repeated[rank::world_size]
+
+
+SHARES = [(length, world_size) for length in (1, 7, 12) for world_size in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(("length", "world_size"), SHARES)
+def test_order_of_samples_is_that_of_mmengine(length: int, world_size: int, *, shuffle: bool) -> None:
+    order = default_order(length, 5, is_shuffled=shuffle)
+    for rank in range(world_size):
+        sampler = ShardedSampler(order, length, rank, world_size, even=True)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            expected = samples_in_mmengine(length, 5, epoch, rank, world_size, shuffle=shuffle)
+            assert list(sampler) == expected
+
+
 # The rules, against MMEngine itself
 
 
@@ -344,3 +410,33 @@ def test_rule_of_checkpoints_is_that_of_mmengine() -> None:
                 found = TheirHook().every_n_epochs(runner, interval, begin)
                 expected = is_due_in_mmengine(completed, interval, begin)
                 assert found == expected, (begin, interval, completed)
+
+
+@pytest.mark.originals
+def test_rule_of_the_best_is_that_of_mmengine() -> None:
+    from mmengine.hooks import CheckpointHook
+
+    modes = {"greater": "max", "less": "min"}
+    for metric in [*METRICS, *UNCLEAR, "stop_loss"]:
+        (rule,) = CheckpointHook(save_best=metric).rules
+        assert modes[rule] == rule_of_mmengine(metric)
+    for metric in NOWHERE:
+        with pytest.raises(ValueError, match="Cannot infer the rule"):
+            CheckpointHook(save_best=metric)
+
+
+@pytest.mark.originals
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(("length", "world_size"), SHARES)
+def test_rule_of_the_order_is_that_of_mmengine(
+    length: int, world_size: int, monkeypatch: pytest.MonkeyPatch, *, shuffle: bool
+) -> None:
+    from mmengine.dataset import DefaultSampler, sampler
+
+    for rank in range(world_size):
+        monkeypatch.setattr(sampler, "get_dist_info", lambda: (rank, world_size))  # noqa: B023  # called in this pass
+        theirs = DefaultSampler(range(length), shuffle=shuffle, seed=5)
+        for epoch in range(3):
+            theirs.set_epoch(epoch)
+            expected = samples_in_mmengine(length, 5, epoch, rank, world_size, shuffle=shuffle)
+            assert list(theirs) == expected
