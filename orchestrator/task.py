@@ -141,8 +141,8 @@ class Task(ABC):
             return count_samples(batch, is_stacked=is_stacked)
 
     def weight(self, batch: Any) -> float | Tensor:
-        """Return how much the batch's loss counts, usually the number of what it is the mean of, such as the tokens
-        that are not padding. Micro-batches of a step and ranks then train like one large batch, and means of the loss
+        """Return how much the batch's loss counts: usually the number of tokens or samples over which it is a mean,
+        without padding. Micro-batches of a step and ranks then train like one large batch, and means of the loss
         are weighted by it. The batch is on the CPU.
 
         Without this method, micro-batches and ranks count alike, as in DDP, and means are weighted by `batch_size`."""

@@ -298,7 +298,7 @@ class CheckpointStore:
 
     def load_buffers(self, label: str) -> tuple[dict[str, Any], list[str]]:
         """Return the verified buffers of rank 0, including those outside the state dict (`persistent=False`), and the
-        names of those that a forward pass made or changed in shape."""
+        names of the buffers that a forward pass made or changed in shape."""
         name, file = self.resolve(label), "rank-0000.pt"
         entries = self.read_manifest(name)["files"]
         self._check(name, {file: entries[file]})

@@ -172,7 +172,7 @@ class HookedRun(TrainingLoop):
         state.phase_iteration, state.phase_length = train_iterations, cursor.epoch.length
 
     def _number_of_validation(self) -> int:
-        """Return the number of validations before this one, of those that `validate_every` asks for."""
+        """Return how many validations that `validate_every` requests came before this one."""
         every, state = self.experiment.validate_every, self.state
         if every.count == 0:
             return 0

@@ -210,7 +210,7 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
 def _train(
     source: ExperimentSource, ranks: int, threads: int, folder: str, processes: int, checkpoint: str | None = None
 ) -> list[_Trained]:
-    """Train in fresh processes, and return what each rank did. Raises UsageError if the training fails."""
+    """Train in fresh processes, and return the record of each rank. Raises UsageError if the training fails."""
     if checkpoint is None:
         folder = tempfile.mkdtemp(dir=folder) if Path(folder, "checkpoints").exists() else folder
     for name in ("ranks", "failed"):

@@ -34,7 +34,7 @@ _WORD = re.compile(r"\\*-?(?:NaN|Infinity)")
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"it is not valid JSON: {name} is no number of JSON")
+    raise ValueError(f"it is not valid JSON: JSON has no number {name}")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -42,7 +42,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def format_json(value: Any, indent: int | None = None) -> str:
-    """Return a value as strict JSON. A number of numpy or torch becomes one of JSON, and what is no number, text."""
+    """Return a value as strict JSON. Numbers of numpy and torch become JSON numbers, and other objects text."""
     text = json.dumps(value, indent=indent, default=_to_plain)
     if "NaN" in text or "Infinity" in text:
         text = json.dumps(_with_words(value), indent=indent, default=_to_plain, allow_nan=False)

@@ -239,5 +239,5 @@ def test_a_value_is_read_back_as_it_was_written(tmp_path: Path, value: Any) -> N
 
 def test_a_file_with_a_constant_that_json_does_not_have_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"value": NaN}')
-    with pytest.raises(DamagedFile, match="NaN is no number of JSON"):
+    with pytest.raises(DamagedFile, match="JSON has no number NaN"):
         read_json(Storage(tmp_path), "a.json", check_mapping, "")

@@ -96,7 +96,7 @@ class Indexed(PhaseData):
         return self._iterate(), range(len(self.loader))
 
     def _iterate(self) -> Iterator[Any]:
-        """Return the batches of the loader, from new processes if what they hold may have changed."""
+        """Return the batches of the loader, from new processes if the dataset or the collator may have changed."""
         loader = self.loader
         if getattr(loader, "persistent_workers", False):
             held = loader.dataset, loader.collate_fn

@@ -26,7 +26,7 @@ class OptimizerModes:
         }
         self._is_training = False
         self._kept: dict[str, list[Tensor]] = {}
-        """Weights with which training goes on, because the change of modes does not give the same bits."""
+        """Weights with which training continues, because the change of modes does not give the same bits."""
 
     def __bool__(self) -> bool:
         return bool(self._optimizers)
@@ -53,7 +53,7 @@ class OptimizerModes:
 
     @contextmanager
     def evaluating(self, state: object = None) -> Iterator[None]:
-        """Enter evaluation mode within a training phase; on exit, training goes on as if it had not been left."""
+        """Enter evaluation mode within a training phase; on exit, training continues as if it had never been left."""
         if not self or not self._is_training:
             yield
             return

@@ -1,4 +1,4 @@
-"""Weights of losses: a loss counts by what it is the mean of, over micro-batches and ranks. Runs in workers."""
+"""Weights of losses: micro-batches and ranks count by their tokens or samples, not alike. Runs in workers."""
 
 import math
 from collections import deque
