@@ -26,6 +26,7 @@ from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import may_use_ray_data
 from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.loop.data.stream import Stream
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count
 from orchestrator.loop.state.attributes import GENERATORS, list_values, read_generator
@@ -73,6 +74,8 @@ class _Trained:
     end: dict[str, str] = field(default_factory=dict)
     """Weights, buffers, optimizers and random states at the end."""
     checkpoints: dict[int, str] = field(default_factory=dict)
+    is_stream: bool = False
+    """Whether the training data is iterable, which continues only with as many loader processes as before."""
     suspects: list[str] = field(default_factory=list)
     """Generators of the training data and of its modules."""
 
@@ -151,6 +154,7 @@ class _Training:
         steps = min(_EPOCH_STEPS, -(-loop.training.epoch.length // experiment.micro_batches))
         length = min(steps * experiment.micro_batches, loop.training.epoch.length)
         inside = length + max(1, steps // 2) * experiment.micro_batches
+        witness.trained.is_stream = isinstance(loop.training.data.train, Stream)
         witness.loop, witness.save_at = loop, (inside, 2 * length) if inside < 2 * length else (2 * length,)
         loop.training.epoch.shorten(length)
         for phase in loop.training.data.phases.values():
@@ -173,8 +177,8 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
     """Train a few steps, continue from a checkpoint inside an epoch and from one at its end, and compare.
 
     Each training runs in fresh processes on this machine, with as many ranks as the experiment names. If the
-    experiment has loader processes, the second continuation has another number of them. Raises UsageError if the
-    experiment cannot be verified, or if its training fails.
+    experiment has loader processes and map-style data, the second continuation has another number of them. Raises
+    UsageError if the experiment cannot be verified, or if its training fails.
     """
     resolved = resolve(experiment.source)
     if has_custom_loop(type(resolved.task)):
@@ -191,7 +195,8 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
         again: list[_Trained] | None = None
         for iteration, checkpoint in sorted(whole[0].checkpoints.items()):
             is_last = iteration == max(whole[0].checkpoints)
-            other = processes + 1 if processes and is_last else processes
+            takes_another_number = processes > 0 and is_last and not whole[0].is_stream
+            other = processes + 1 if takes_another_number else processes
             resumed = train(folder, other, checkpoint)
             pairs = list(zip(whole, resumed, strict=True))
             differences = [_find_difference(*pair) for pair in pairs]

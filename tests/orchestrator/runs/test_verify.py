@@ -3,7 +3,7 @@
 import sys
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hooks import Hook, State
 from orchestrator import Task
@@ -77,6 +77,12 @@ class Outer(torch.optim.SGD):
         self.parts[0].step()
 
 
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield torch.randn(5), torch.tensor(1)
+
+
 @dataclass
 class Planted(SmallTask):
     kind: str = ""
@@ -88,7 +94,7 @@ class Planted(SmallTask):
     def data(self) -> Mapping[str, Dataset[Any]]:
         if self.kind == "failure":
             raise ValueError("no such kind")
-        return {"train": Points(self.kind)}
+        return {"train": Endless() if self.kind == "stream" else Points(self.kind)}
 
     def loader(self, dataset: Any, batches: Any, phase: str, options: Any) -> Any:
         if self.kind != "numpy in a worker":
@@ -173,6 +179,15 @@ def test_training_that_continues_bit_for_bit_passes() -> None:
     assert [(entry.iteration, entry.loader_processes, entry.difference) for entry in continuations] == [
         (6, 1, ""),
         (8, 2, ""),
+    ]
+
+
+def test_iterable_dataset_continues_with_as_many_loader_processes_as_before() -> None:
+    written = {"task": f"{__name__}:Planted", "task_args": {"kind": "stream"}, "optimizer": {"type": "SGD", "lr": 0.1}}
+    continuations = list(verify(described(**written, loader={"num_workers": 1}, epoch_steps=4)))
+    assert [(entry.iteration, entry.loader_processes, entry.difference) for entry in continuations] == [
+        (6, 1, ""),
+        (8, 1, ""),
     ]
 
 
