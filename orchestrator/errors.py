@@ -173,6 +173,7 @@ class NewerFormat(DamagedFile, UsageError):
         self.advice = "Upgrade Hookyard"
         self._numbers = number, known
 
+    # The constructor takes other arguments than that of the base class.
     def __reduce__(self) -> "tuple[type[NewerFormat], tuple[str, int, int]]":  # type: ignore[override]
         return type(self), (self.file, *self._numbers)
 

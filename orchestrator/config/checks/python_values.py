@@ -14,6 +14,7 @@ from orchestrator.task import Task
 
 def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Iterator[Problem]:
     """Yield a problem for each value in `given` that would arrive changed in the task or a hook of the experiment."""
+    # `find_class` only looks the class up, so it may be abstract.
     classes: dict[str, type] = {"task_args": find_class(experiment.task, Task, {})}  # type: ignore[type-abstract]
     for name, entry in experiment.hooks.items():
         if isinstance(entry, Mapping):
