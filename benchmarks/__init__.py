@@ -1,5 +1,5 @@
-"""Benchmarks: one script per claim, with peers measured in the same run. Everything computes on one thread, like a
-rank with one CPU."""
+"""Benchmarks: one script per claim, with peers measured in the same run. Everything computes on one
+thread, like a rank with one CPU."""
 
 import os
 

@@ -1,6 +1,7 @@
 """Start-up time of the command line, compared with Python alone and with Ray's own command line.
 
-Each call is a process of its own; calls go round robin. The claim: `hookyard --help` answers within half a second.
+Each call is a process of its own; calls go round robin. The claim: `hookyard --help` answers within
+half a second.
 
     python -m benchmarks.cli_start [rounds]
 """
@@ -33,7 +34,9 @@ def calls(command: list[str], turns: int) -> Callable[[Pause], None]:
 
 
 def main(rounds: int = 15) -> None:
-    seconds = take_turns({name: calls(command, rounds + 1) for name, command in COMMANDS.items()}, rounds)
+    seconds = take_turns(
+        {name: calls(command, rounds + 1) for name, command in COMMANDS.items()}, rounds
+    )
     python = seconds["python -c pass"]
     rows = [
         (f"`{name}`", f"{median(times):.2f}", f"{max(times):.2f}", f"{ratio(times, python):.1f}")

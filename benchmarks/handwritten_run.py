@@ -1,4 +1,5 @@
-"""The training of experiments/digits.yaml as one would write it against Ray Train by hand; run_overhead's peer.
+"""The training of experiments/digits.yaml as one would write it against Ray Train by hand;
+run_overhead's peer.
 
 python -m benchmarks.handwritten_run FOLDER
 """
@@ -9,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# Ray's own default lets a run go on only every two seconds; the same setting as Hookyard's, so that it is no
-# difference.
+# Ray's own default lets a run go on only every two seconds; the same setting as Hookyard's, so that
+# it is no difference.
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
 
 import ray
@@ -60,13 +61,18 @@ def accuracy(model: torch.nn.Module, loader: Any) -> float:
     return float(counts[0] / counts[1])
 
 
-def report_epoch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, epoch: int, loss: float, val: float) -> None:
+def report_epoch(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, epoch: int, loss: float, val: float
+) -> None:
     metrics = {"epoch": epoch, "train/loss": loss, "val/accuracy": val}
     if get_context().get_world_rank() != 0:
         report(metrics)
         return
     with tempfile.TemporaryDirectory() as folder:
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, Path(folder) / "state.pt")
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+            Path(folder) / "state.pt",
+        )
         report(metrics, checkpoint=Checkpoint.from_directory(folder))
 
 
@@ -76,7 +82,9 @@ def main(folder: str) -> None:
         train,
         scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
         run_config=RunConfig(
-            name="handwritten", storage_path=folder, checkpoint_config=CheckpointConfig(num_to_keep=3)
+            name="handwritten",
+            storage_path=folder,
+            checkpoint_config=CheckpointConfig(num_to_keep=3),
         ),
     ).fit()
     print(result.metrics)

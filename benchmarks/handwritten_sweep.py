@@ -1,8 +1,9 @@
-"""Sweeps written by hand against Ray, on the digits by default, which train the same as Hookyard's trials: the peers of
-its sweeps.
+"""Sweeps written by hand against Ray, on the digits by default, which train the same as Hookyard's
+trials: the peers of its sweeps.
 
-A trial: some epochs with averaged weights, validated, reported and checkpointed after each. Each trial adds the seconds
-of its own training, validation included and checkpoints not, and the time of day to its reports.
+A trial: some epochs with averaged weights, validated, reported and checkpointed after each. Each
+trial adds the seconds of its own training, validation included and checkpoints not, and the time of
+day to its reports.
 """
 
 import os
@@ -44,7 +45,8 @@ class Took:
 
     seconds: float
     own_s: list[float]
-    """Each trial's own training, validation included and checkpoints not, in the order in which trials ended."""
+    """Each trial's own training, validation included and checkpoints not, in the order in which
+    trials ended."""
     ends: list[float]
     """When each trial ended, in seconds since 1970."""
 
@@ -66,32 +68,49 @@ def hookyard(*overrides: str) -> Contestant:
     """The sweep that ships with Hookyard, of which each trial trains."""
 
     def run(folder: str, trials: int) -> Took:
-        alone = ["sweep.space.hooks.ema.decay={choice: [0, 0.5, 0.9, 0.99]}", f"sweep.trials={trials}"]
+        alone = [
+            "sweep.space.hooks.ema.decay={choice: [0, 0.5, 0.9, 0.99]}",
+            f"sweep.trials={trials}",
+        ]
         experiment = load_experiment("experiments/digits_ema_sweep.yaml", [*alone, *overrides])
         started = time.perf_counter()
         outcome = sweep(experiment, folder)
         seconds = time.perf_counter() - started
         assert outcome.trials["status"].tolist() == ["finished"] * trials
         rows = outcome.load_stats(columns=["step_s", "checkpoint_s"], where="rank == 0")
-        own_s = (rows["step_s"] - rows["checkpoint_s"].fillna(0)).groupby(rows["trial"], observed=True).sum()
+        own_s = (
+            (rows["step_s"] - rows["checkpoint_s"].fillna(0))
+            .groupby(rows["trial"], observed=True)
+            .sum()
+        )
         return Took.from_trials(
-            seconds, ((Path(cost.path, "run.json").stat().st_mtime, float(own_s[cost.name])) for cost in outcome.runs)
+            seconds,
+            (
+                (Path(cost.path, "run.json").stat().st_mtime, float(own_s[cost.name]))
+                for cost in outcome.runs
+            ),
         )
 
     return run
 
 
 def tuned(
-    trainable: Any, *, space: Mapping[str, Any] = SPACE, at_once: int | None = None, reuse: bool = True
+    trainable: Any,
+    *,
+    space: Mapping[str, Any] = SPACE,
+    at_once: int | None = None,
+    reuse: bool = True,
 ) -> Contestant:
-    """Ray Tune over a trainable written by hand; `at_once` trials at a time, or as many as fit. A grid in `space` is
-    gone through by each trial."""
+    """Ray Tune over a trainable written by hand; `at_once` trials at a time, or as many as fit. A
+    grid in `space` is gone through by each trial."""
 
     def run(folder: str, trials: int) -> Took:
         tuner = tune.Tuner(
             trainable,
             param_space={**space, "folder": folder},
-            tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=at_once, reuse_actors=reuse),
+            tune_config=tune.TuneConfig(
+                num_samples=trials, max_concurrent_trials=at_once, reuse_actors=reuse
+            ),
             run_config=tune.RunConfig(
                 name="by-hand",
                 storage_path=folder,
@@ -105,7 +124,9 @@ def tuned(
         results = tuner.fit()
         seconds = time.perf_counter() - started
         assert not results.errors, results.errors
-        return Took.from_trials(seconds, ((result.metrics["ended"], result.metrics["seconds"]) for result in results))
+        return Took.from_trials(
+            seconds, ((result.metrics["ended"], result.metrics["seconds"]) for result in results)
+        )
 
     return run
 
@@ -113,9 +134,16 @@ def tuned(
 def take_turns(
     contestants: Mapping[str, Contestant], trials: int, rounds: int, **options: Any
 ) -> dict[str, list[Took]]:
-    """Every contestant's sweeps, one in each round, in a Ray that is started once with `options`."""
+    """Every contestant's sweeps, one in each round, in a Ray that is started once with
+    `options`."""
     took: dict[str, list[Took]] = {name: [] for name in contestants}
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR", **options)
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        **options,
+    )
     for _ in range(rounds):
         for name, run in contestants.items():
             with tempfile.TemporaryDirectory() as folder:
@@ -140,14 +168,19 @@ def print_walls(title: str, took: Mapping[str, list[Took]]) -> None:
                 f"{ratio(wall, base):.2f}",
             )
         )
-    print_table(title, ["sweep", "s, median", "min", "max", "s of own training, each trial", "to the first"], rows)
+    print_table(
+        title,
+        ["sweep", "s, median", "min", "max", "s of own training, each trial", "to the first"],
+        rows,
+    )
 
 
 # A trial
 
 
 class Training:
-    """Model, data and optimizer of a trial, trained epoch by epoch, on each rank of a job with several ranks."""
+    """Model, data and optimizer of a trial, trained epoch by epoch, on each rank of a job with
+    several ranks."""
 
     def __init__(
         self,
@@ -163,7 +196,10 @@ class Training:
         self.model = prepare(self.module)
         self.sampler: Any = DistributedSampler(self.data["train"]) if ranks > 1 else None
         self.train_loader = DataLoader(
-            self.data["train"], batch_size=config["batch_size"], sampler=self.sampler, shuffle=ranks == 1
+            self.data["train"],
+            batch_size=config["batch_size"],
+            sampler=self.sampler,
+            shuffle=ranks == 1,
         )
         self.val_loader = DataLoader(self.data["val"], batch_size=config["batch_size"])
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"], momentum=0.9)
@@ -186,7 +222,10 @@ class Training:
         self.scheduler.step()
         self.module.eval()
         with torch.no_grad():
-            right = sum(int((self.module(images).argmax(dim=1) == labels).sum()) for images, labels in self.val_loader)
+            right = sum(
+                int((self.module(images).argmax(dim=1) == labels).sum())
+                for images, labels in self.val_loader
+            )
         self.epoch += 1
         self.seconds += time.perf_counter() - started
         return {
@@ -198,8 +237,15 @@ class Training:
 
     def save(self, folder: str) -> None:
         """Writes a checkpoint."""
-        state = {"model": self.module.state_dict(), "averages": self.averages, "optimizer": self.optimizer.state_dict()}
-        torch.save({**state, "scheduler": self.scheduler.state_dict(), "epoch": self.epoch}, Path(folder) / "state.pt")
+        state = {
+            "model": self.module.state_dict(),
+            "averages": self.averages,
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(
+            {**state, "scheduler": self.scheduler.state_dict(), "epoch": self.epoch},
+            Path(folder) / "state.pt",
+        )
 
 
 def class_trainable(epochs: int) -> type[tune.Trainable]:
@@ -234,7 +280,8 @@ def function_trainable(epochs: int) -> Callable[[dict[str, Any]], None]:
 
 
 def train_job_trainable(epochs: int, ranks: int, poll_s: float) -> Callable[[dict[str, Any]], None]:
-    """A function that starts a Ray Train job for each trial, as Ray's guide on tuning distributed training has it.
+    """A function that starts a Ray Train job for each trial, as Ray's guide on tuning distributed
+    training has it.
 
     Ray Train looks for reports every `poll_s`, which is 2 s where nothing is said.
     """
@@ -253,10 +300,14 @@ def train_job_trainable(epochs: int, ranks: int, poll_s: float) -> Callable[[dic
                 report(metrics, checkpoint=Checkpoint.from_directory(folder))
 
         run_config = RunConfig(
-            name=f"train-{uuid.uuid4().hex[:8]}", storage_path=config["folder"], callbacks=[TuneReportCallback()]
+            name=f"train-{uuid.uuid4().hex[:8]}",
+            storage_path=config["folder"],
+            callbacks=[TuneReportCallback()],
         )
         scaling = ScalingConfig(num_workers=ranks)
-        TorchTrainer(train_worker, train_loop_config=config, scaling_config=scaling, run_config=run_config).fit()
+        TorchTrainer(
+            train_worker, train_loop_config=config, scaling_config=scaling, run_config=run_config
+        ).fit()
 
     return trial
 

@@ -1,9 +1,10 @@
 """Cost of hooks in an iteration in which none of them has work to do.
 
-The events of an iteration are fired as the loop fires them, without any training between. A turn is many iterations,
-and plans go round robin; the cost is what an iteration takes longer than with no hooks at all. The claims: 30 hooks
-that set an interval for an event cost at most 3 us together, and each of the hooks that look into the model at most
-2 us; TensorBoard's histograms too, by how much more they cost than it does without them.
+The events of an iteration are fired as the loop fires them, without any training between. A turn is
+many iterations, and plans go round robin; the cost is what an iteration takes longer than with no
+hooks at all. The claims: 30 hooks that set an interval for an event cost at most 3 us together, and
+each of the hooks that look into the model at most 2 us; TensorBoard's histograms too, by how much
+more they cost than it does without them.
 
     python -m benchmarks.idle_hooks [rounds]
 """
@@ -47,7 +48,8 @@ PLANS: Mapping[str, Mapping[str, Hook]] = {
     "no hooks": {},
     "30 hooks at one pace": {f"hook{number}": Paced() for number in range(30)},
     "30 hooks at three paces": {
-        f"hook{number}": Paced((SELDOM, 2 * SELDOM, SELDOM_STEPS)[number % 3]) for number in range(30)
+        f"hook{number}": Paced((SELDOM, 2 * SELDOM, SELDOM_STEPS)[number % 3])
+        for number in range(30)
     },
     "30 hooks without a pace": {f"hook{number}": Unpaced() for number in range(30)},
     "activation_stats": {"": MAKERS["activation_stats"](every=SELDOM_STEPS)},
@@ -56,7 +58,9 @@ PLANS: Mapping[str, Mapping[str, Hook]] = {
     "memory_stats": {"": MAKERS["memory_stats"](every=SELDOM)},
     "perf_stats": {"": MAKERS["perf_stats"]()},
     "tensorboard": {"": MAKERS["tensorboard"](every=SELDOM)},
-    "tensorboard with histograms": {"": MAKERS["tensorboard"](every=SELDOM, histograms=SELDOM_STEPS)},
+    "tensorboard with histograms": {
+        "": MAKERS["tensorboard"](every=SELDOM, histograms=SELDOM_STEPS)
+    },
     "profiler, before its window": {"": MAKERS["profiler"](skip_first=SELDOM)},
     "memory_snapshot": {"": MAKERS["memory_snapshot"]()},
 }
@@ -96,7 +100,9 @@ def main(rounds: int = 200) -> None:
         cost = [(time - base) / ITERATIONS * 1e6 for time, base in zip(times, without, strict=True)]
         rows.append((name, f"{median(cost):.2f}"))
     print_table(
-        f"Hooks with nothing to do ({rounds} turns of {ITERATIONS} iterations)", ["hooks", "us an iteration"], rows
+        f"Hooks with nothing to do ({rounds} turns of {ITERATIONS} iterations)",
+        ["hooks", "us an iteration"],
+        rows,
     )
 
 

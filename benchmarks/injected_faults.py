@@ -1,18 +1,21 @@
-"""Faults put into simulated runs of 2 to 64 ranks: the share that the findings detect, and the share of false findings.
+"""Faults put into simulated runs of 2 to 64 ranks: the share that the findings detect, and the
+share of false findings.
 
-A run is simulated as a synchronous step works: a rank computes alone up to its gradients, all wait for the last of
-them, and what comes after the exchange delays the next one. Every rank has a speed of its own, noise that resembles
-that of the iteration before, a jitter with a long tail and rare spikes of a Pareto tail, of up to an iteration; loaders
-stop at every epoch's start, one rank logs now and then; memory settles, is reallocated, comes and goes. Each fault and
-each clean run differs in ranks, times, size, rank and moment, and is drawn from its own seed.
+A run is simulated as a synchronous step works: a rank computes alone up to its gradients, all wait
+for the last of them, and what comes after the exchange delays the next one. Every rank has a speed
+of its own, noise that resembles that of the iteration before, a jitter with a long tail and rare
+spikes of a Pareto tail, of up to an iteration; loaders stop at every epoch's start, one rank logs
+now and then; memory settles, is reallocated, comes and goes. Each fault and each clean run differs
+in ranks, times, size, rank and moment, and is drawn from its own seed.
 
-The claim: the rank and the span are right in 99 % of the faults of more than 10 % of an iteration, and at most 1 % of
-the clean runs get a finding on a rank or on memory.
+The claim: the rank and the span are right in 99 % of the faults of more than 10 % of an iteration,
+and at most 1 % of the clean runs get a finding on a rank or on memory.
 
-    python -m benchmarks.injected_faults [seed] [cases of each fault and size] [numbers of ranks ...] [faults ...]
+    python -m benchmarks.injected_faults [seed] [cases of each fault and size] [numbers of ranks
+    ...] [faults ...]
 
-Faults are named as in SIZES; without names it is all of them. Where leaks alone are asked for, the clean runs are all
-as long as those with leaks.
+Faults are named as in SIZES; without names it is all of them. Where leaks alone are asked for, the
+clean runs are all as long as those with leaks.
 """
 
 import sys
@@ -55,8 +58,8 @@ SIZES = {
     "leak": (0.05, 0.08, 0.12, 0.3),
     "memory imbalance": (0.3, 0.6, 1.2),
 }
-"""Units of the sizes: a share of an iteration for compute of the rank's own work, for a drift at its end, for stalls
-of one iteration each; of the memory that is held, for leaks over the run."""
+"""Units of the sizes: a share of an iteration for compute of the rank's own work, for a drift at
+its end, for stalls of one iteration each; of the memory that is held, for leaks over the run."""
 SPAN = {"slow data": "data_wait_s", "slow compute": "backward_s", "slow hook": "hooks_s"}
 """Where a fault is; a slow machine loses most in its longest span."""
 STALLED = ("data_wait_s", "forward_s", "backward_s", "hooks_s")
@@ -78,15 +81,21 @@ class Fault:
     period: int = 0
 
 
-def simulate(draw: np.random.Generator, ranks: int, iterations: int, fault: Fault | None) -> pd.DataFrame:
+def simulate(
+    draw: np.random.Generator, ranks: int, iterations: int, fault: Fault | None
+) -> pd.DataFrame:
     """The stats table of a run of synchronous training."""
     step_s = float(10 ** draw.uniform(-2, 0))
-    times = {span: step_s * (share * noise(draw, iterations, ranks)) for span, share in SHARES.items()}
+    times = {
+        span: step_s * (share * noise(draw, iterations, ranks)) for span, share in SHARES.items()
+    }
     for seconds in times.values():
         seconds += step_s * spikes(draw, seconds.mean() / step_s, seconds.shape)
     epoch = int(draw.integers(40, 200))
     times["data_wait_s"][::epoch] += (
-        step_s * draw.lognormal(0, 0.3, (len(range(0, iterations, epoch)), 1)) * draw.uniform(0.9, 1.1, ranks)
+        step_s
+        * draw.lognormal(0, 0.3, (len(range(0, iterations, epoch)), 1))
+        * draw.uniform(0.9, 1.1, ranks)
     )
     times["hooks_s"][:: int(draw.integers(10, 60)), 0] += 0.02 * step_s
     times["data_wait_s"][0] += step_s * draw.lognormal(1, 0.5, ranks)
@@ -98,7 +107,8 @@ def simulate(draw: np.random.Generator, ranks: int, iterations: int, fault: Faul
 
 
 def noise(draw: np.random.Generator, iterations: int, ranks: int) -> Floats:
-    """Factors about 1: each rank's speed, what the machine does to all, what stays for a while, and a jitter."""
+    """Factors about 1: each rank's speed, what the machine does to all, what stays for a while, and
+    a jitter."""
     speed = draw.normal(1, 0.005, ranks)
     shared = draw.lognormal(0, 0.02, (iterations, 1))
     lasting = np.zeros((iterations, ranks))
@@ -111,9 +121,11 @@ def noise(draw: np.random.Generator, iterations: int, ranks: int) -> Floats:
 
 
 def spikes(draw: np.random.Generator, share: float, shape: tuple[int, ...]) -> Floats:
-    """In one of 500 rows: a span that takes more of an iteration, by a Pareto tail of exponent 2.5 up to a whole
-    one."""
-    return np.asarray((draw.random(shape) < 0.002) * np.minimum(share * draw.pareto(2.5, shape), 1.0), dtype=float)
+    """In one of 500 rows: a span that takes more of an iteration, by a Pareto tail of exponent 2.5
+    up to a whole one."""
+    return np.asarray(
+        (draw.random(shape) < 0.002) * np.minimum(share * draw.pareto(2.5, shape), 1.0), dtype=float
+    )
 
 
 def injected(times: dict[str, Floats], fault: Fault, step_s: float) -> dict[str, Floats]:
@@ -147,7 +159,8 @@ def lived_together(times: dict[str, Floats], communication_s: float) -> dict[str
 
 
 def memory(draw: np.random.Generator, iterations: int, ranks: int, fault: Fault | None) -> Floats:
-    """Return resident bytes: the start, the level that they settle at, reallocations, and temporary memory."""
+    """Return resident bytes: the start, the level that they settle at, reallocations, and temporary
+    memory."""
     x = np.arange(iterations)[:, None]
     held = 2**30 * draw.uniform(0.95, 1.05, ranks) * (1 - 0.3 * np.exp(-x / draw.uniform(5, 40)))
     for _ in range(int(draw.integers(0, 4))):
@@ -182,17 +195,22 @@ def table(spans: dict[str, Floats], held: Floats, nodes: int, epoch: int) -> pd.
     )
 
 
-def draw_fault(draw: np.random.Generator, kind: str, size: float, ranks: int, iterations: int) -> Fault:
+def draw_fault(
+    draw: np.random.Generator, kind: str, size: float, ranks: int, iterations: int
+) -> Fault:
     """A fault of a kind and size, at a rank, span and moment of its own."""
     span = SPAN.get(kind) or str(draw.choice(STALLED))
     period = int(draw.choice([5, 8, 10, 25]))
-    at = int(draw.integers(0, period) if kind == "periodic stall" else draw.integers(10, iterations))
+    at = int(
+        draw.integers(0, period) if kind == "periodic stall" else draw.integers(10, iterations)
+    )
     return Fault(kind, size, int(draw.integers(ranks)), span, at, period)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A simulated run: its fault, or None for a clean run, and its findings, the most serious first."""
+    """A simulated run: its fault, or None for a clean run, and its findings, the most serious
+    first."""
 
     ranks: int
     fault: Fault | None
@@ -200,7 +218,8 @@ class Case:
 
     @property
     def answer(self) -> str:
-        """Return whether the most serious finding is right, and whether it blames another rank too."""
+        """Return whether the most serious finding is right, and whether it blames another rank
+        too."""
         fault = self.fault
         assert fault is not None
         if not self.blamed:
@@ -216,7 +235,11 @@ class Case:
             return "other span"
         if fault.kind not in MEMORY and self.diagnosis != PATTERN.get(fault.kind, "chronic"):
             return "other pattern"
-        ranks = {rank for finding in self.blamed for rank in finding.numbers.get("ranks", [finding.numbers["rank"]])}
+        ranks = {
+            rank
+            for finding in self.blamed
+            for rank in finding.numbers.get("ranks", [finding.numbers["rank"]])
+        }
         return "right" if ranks == {fault.rank} else "another too"
 
     @property
@@ -225,25 +248,33 @@ class Case:
         if not self.blamed:
             return "nothing"
         numbers = self.blamed[0].numbers
-        return str(numbers["pattern"] if self.blamed[0].kind == "straggler" else MEMORY_PROBLEMS[numbers["problem"]])
+        return str(
+            numbers["pattern"]
+            if self.blamed[0].kind == "straggler"
+            else MEMORY_PROBLEMS[numbers["problem"]]
+        )
 
 
 def case(seed: tuple[int, ...], ranks: int, kind: str, size: float, long: float) -> Case:
-    """A run drawn from a seed of its own. Memory is read at every tenth iteration, so that runs with leaks are longer,
-    and so is this share of the clean ones."""
+    """A run drawn from a seed of its own. Memory is read at every tenth iteration, so that runs
+    with leaks are longer, and so is this share of the clean ones."""
     draw = np.random.default_rng(seed)
     longer = kind == "leak" or (kind == CLEAN and draw.random() < long)
     iterations = int(draw.integers(600, 1200) if longer else draw.integers(200, 800))
     fault = draw_fault(draw, kind, size, ranks, iterations) if kind != CLEAN else None
     findings = diagnose(simulate(draw, ranks, iterations, fault)).findings
-    return Case(ranks, fault, tuple(finding for finding in findings if finding.kind in ("straggler", "memory")))
+    return Case(
+        ranks,
+        fault,
+        tuple(finding for finding in findings if finding.kind in ("straggler", "memory")),
+    )
 
 
 def cases(
     seed: int, each: int, numbers_of_ranks: Sequence[int], kinds: Collection[str]
 ) -> Iterator[tuple[str, float, Case]]:
-    """Yield a number of runs for each fault and size, and as many clean runs as faulty ones, a third of them as long
-    as those with leaks."""
+    """Yield a number of runs for each fault and size, and as many clean runs as faulty ones, a
+    third of them as long as those with leaks."""
     every = [(kind, size) for kind, sizes in SIZES.items() for size in sizes]
     wanted = [place for place, (kind, _) in enumerate(every) if kind in kinds]
     long = 1.0 if set(kinds) == {"leak"} else 1 / 3
@@ -253,7 +284,13 @@ def cases(
             yield (
                 kind,
                 size,
-                case((seed, place, index), numbers_of_ranks[index % len(numbers_of_ranks)], kind, size, long),
+                case(
+                    (seed, place, index),
+                    numbers_of_ranks[index % len(numbers_of_ranks)],
+                    kind,
+                    size,
+                    long,
+                ),
             )
 
 
@@ -264,12 +301,21 @@ def main(seed: int = 0, each: int = 14, *numbers_of_ranks: int, kinds: Sequence[
     report(results, f"{how}, {(perf_counter() - started) / len(results) * 1000:.0f} ms a run")
 
 
-ANSWERS = ("right", "another too", "other pattern", "other span", "other rank", "other kind", "missed")
+ANSWERS = (
+    "right",
+    "another too",
+    "other pattern",
+    "other span",
+    "other rank",
+    "other kind",
+    "missed",
+)
 SAID = ("chronic", "drifting", "stalls", *MEMORY, "nothing")
 
 
 def report(results: Sequence[tuple[str, float, Case]], how: str) -> None:
-    """Print the outcome of each fault and size, a table of faults and findings, and the shares of the claim."""
+    """Print the outcome of each fault and size, a table of faults and findings, and the shares of
+    the claim."""
     outcomes: dict[str, Counter[str]] = {}
     diagnosis: dict[str, Counter[str]] = {}
     for kind, size, run in results:
@@ -280,7 +326,10 @@ def report(results: Sequence[tuple[str, float, Case]], how: str) -> None:
     print_table(f"Faults found ({how})", ("fault", *ANSWERS), rows)
     rows = [(name, *(counts[word] for word in SAID)) for name, counts in diagnosis.items()]
     print_table("Faults, and their first finding", ("was", *SAID), rows)
-    for name, kinds in (("time", [kind for kind in SIZES if kind not in MEMORY]), ("memory", list(MEMORY))):
+    for name, kinds in (
+        ("time", [kind for kind in SIZES if kind not in MEMORY]),
+        ("memory", list(MEMORY)),
+    ):
         large = [run for kind, size, run in results if kind in kinds and size > 0.1]
         if not large:
             continue

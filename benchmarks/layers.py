@@ -1,5 +1,5 @@
-"""A model whose training takes about ten times as long as its validation; in a file of its own, as what imports Ray is
-trained where Ray is."""
+"""A model whose training takes about ten times as long as its validation; in a file of its own, as
+what imports Ray is trained where Ray is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ class Layers(Task):
     """A perceptron of 0.3 million weights on random points."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+        return nn.Sequential(
+            nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         points = torch.randn(127_500, 64, generator=torch.Generator().manual_seed(0))

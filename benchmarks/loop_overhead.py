@@ -1,8 +1,9 @@
 """Cost of a hooked iteration, compared with a raw PyTorch loop and with peers.
 
-Everybody trains the same 64-64-10 perceptron on the same digits with the same batches of 32, SGD and DataLoader, on one
-thread. A turn is one epoch, and epochs go round robin. The claim: with default hooks, EMA, clipping, a NaN guard and
-TensorBoard, an iteration takes at most 1.10 times the raw one plus the raw cost of EMA and clipping.
+Everybody trains the same 64-64-10 perceptron on the same digits with the same batches of 32, SGD
+and DataLoader, on one thread. A turn is one epoch, and epochs go round robin. The claim: with
+default hooks, EMA, clipping, a NaN guard and TensorBoard, an iteration takes at most 1.10 times the
+raw one plus the raw cost of EMA and clipping.
 
     python -m benchmarks.loop_overhead [rounds]
 """
@@ -89,7 +90,9 @@ def accelerate(data: Dataset[Any], epochs: int, pause: Pause) -> None:
 
     accelerator = Accelerator(cpu=True)
     model = make_model()
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=LR), make_loader(data))
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=LR), make_loader(data)
+    )
     for _ in range(epochs):
         for images, labels in loader:
             loss = functional.cross_entropy(model(images), labels)
@@ -100,7 +103,8 @@ def accelerate(data: Dataset[Any], epochs: int, pause: Pause) -> None:
 
 
 def lightning(data: Dataset[Any], epochs: int, pause: Pause, folder: str = "") -> None:
-    """Everything off without a folder; with one, TensorBoard and checkpoints as by default, and EMA and clipping."""
+    """Everything off without a folder; with one, TensorBoard and checkpoints as by default, and EMA
+    and clipping."""
     import pytorch_lightning as pl
     from pytorch_lightning.callbacks import EMAWeightAveraging
     from pytorch_lightning.loggers import TensorBoardLogger
@@ -124,7 +128,9 @@ def lightning(data: Dataset[Any], epochs: int, pause: Pause, folder: str = "") -
             pause()
 
     full: dict[str, Any] = (
-        {"logger": TensorBoardLogger(folder), "gradient_clip_val": MAX_NORM} if folder else {"logger": False}
+        {"logger": TensorBoardLogger(folder), "gradient_clip_val": MAX_NORM}
+        if folder
+        else {"logger": False}
     )
     average = [EMAWeightAveraging(decay=DECAY)] if folder else []
     pl.Trainer(
@@ -140,7 +146,9 @@ def lightning(data: Dataset[Any], epochs: int, pause: Pause, folder: str = "") -
     ).fit(Module(), make_loader(data))
 
 
-def mmengine(data: Dataset[Any], epochs: int, pause: Pause, folder: str, full: bool = False) -> None:
+def mmengine(
+    data: Dataset[Any], epochs: int, pause: Pause, folder: str, full: bool = False
+) -> None:
     """With its default hooks; `full` adds EMAHook, clipping and TensorBoard."""
     import mmengine.hooks as mm_hooks
     from mmengine.model import BaseModel
@@ -161,7 +169,9 @@ def mmengine(data: Dataset[Any], epochs: int, pause: Pause, folder: str, full: b
             pause()
 
     extra: dict[str, Any] = (
-        {"visualizer": {"type": "Visualizer", "vis_backends": [{"type": "TensorboardVisBackend"}]}} if full else {}
+        {"visualizer": {"type": "Visualizer", "vis_backends": [{"type": "TensorboardVisBackend"}]}}
+        if full
+        else {}
     )
     average = [{"type": "EMAHook", "momentum": 1 - DECAY}] if full else []
     Runner(
@@ -176,7 +186,10 @@ def mmengine(data: Dataset[Any], epochs: int, pause: Pause, folder: str, full: b
             "num_workers": 0,
         },
         train_cfg={"by_epoch": True, "max_epochs": epochs},
-        optim_wrapper={"optimizer": {"type": "SGD", "lr": LR}, "clip_grad": {"max_norm": MAX_NORM} if full else None},
+        optim_wrapper={
+            "optimizer": {"type": "SGD", "lr": LR},
+            "clip_grad": {"max_norm": MAX_NORM} if full else None,
+        },
         custom_hooks=[*average, EndOfEpoch()],
         log_level="ERROR",
         **extra,
@@ -200,15 +213,25 @@ def hookyard(
     task: str = "benchmarks.perceptron:Perceptron",
     **optimizers: Any,
 ) -> None:
-    """Train as a worker does: rows recorded and flushed, checkpoints written, all under `folder`."""
-    written = {"name": "overhead", "task": task, "epochs": epochs, "batch_size": BATCH, "hooks": hooks}
-    experiment = make_experiment({**written, **(optimizers or {"optimizer": {"type": "SGD", "lr": LR}})})
+    """Train as a worker does: rows recorded and flushed, checkpoints written, all under
+    `folder`."""
+    written = {
+        "name": "overhead",
+        "task": task,
+        "epochs": epochs,
+        "batch_size": BATCH,
+        "hooks": hooks,
+    }
+    experiment = make_experiment(
+        {**written, **(optimizers or {"optimizer": {"type": "SGD", "lr": LR}})}
+    )
     for _ in Session(Assignment(experiment.source, folder), World(), display=Discard()).reports():
         pause()
 
 
 IDLE = {"checkpoint": {"every": 0, "save_last": False}}
-"""The checkpoint hook looks on and writes nothing: writing is no part of an iteration, for the peers neither."""
+"""The checkpoint hook looks on and writes nothing: writing is no part of an iteration, for the
+peers neither."""
 NO_HOOKS = dict.fromkeys(DEFAULT_HOOKS)
 MORE_HOOKS = {
     **IDLE,
@@ -223,7 +246,9 @@ def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], 
     def with_folder(
         train: Callable[..., None], name: str, **options: Any
     ) -> Callable[[Dataset[Any], int, Pause], None]:
-        return lambda data, epochs, pause: train(data, epochs, pause, folder=str(folder / name), **options)
+        return lambda data, epochs, pause: train(
+            data, epochs, pause, folder=str(folder / name), **options
+        )
 
     return {
         "raw": raw,
@@ -238,15 +263,21 @@ def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], 
         "Lightning, everything off": lightning,
         "Lightning, TensorBoard, EMA, clipping": with_folder(lightning, "lightning"),
         "MMEngine, default hooks": with_folder(mmengine, "mmengine"),
-        "MMEngine, default hooks, EMA, clipping, TensorBoard": with_folder(mmengine, "mmengine-full", full=True),
+        "MMEngine, default hooks, EMA, clipping, TensorBoard": with_folder(
+            mmengine, "mmengine-full", full=True
+        ),
     }
 
 
 def print_beside_raw(
-    title: str, raw: Callable[[Pause], None], hooked: Callable[..., None], rounds: int, iterations: int
+    title: str,
+    raw: Callable[[Pause], None],
+    hooked: Callable[..., None],
+    rounds: int,
+    iterations: int,
 ) -> None:
-    """Time our loop without hooks and with the default hooks against a raw loop, with a number of iterations per
-    round; `hooked` takes `folder` and `hooks`."""
+    """Time our loop without hooks and with the default hooks against a raw loop, with a number of
+    iterations per round; `hooked` takes `folder` and `hooks`."""
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns(
             {
@@ -260,7 +291,9 @@ def print_beside_raw(
         (name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}")
         for name, times in seconds.items()
     ]
-    print_table(f"{title} ({rounds} rounds of {iterations} each, in turns)", ["loop", "us", "to raw"], rows)
+    print_table(
+        f"{title} ({rounds} rounds of {iterations} each, in turns)", ["loop", "us", "to raw"], rows
+    )
 
 
 def main(rounds: int = 15) -> None:
@@ -271,12 +304,18 @@ def main(rounds: int = 15) -> None:
         return lambda pause: train(data, rounds + 1, pause)
 
     with tempfile.TemporaryDirectory() as folder:
-        seconds = take_turns({name: bound(train) for name, train in contestants(Path(folder)).items()}, rounds)
+        seconds = take_turns(
+            {name: bound(train) for name, train in contestants(Path(folder)).items()}, rounds
+        )
     rows = [
         (name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}")
         for name, times in seconds.items()
     ]
-    bound_by = 1.10 * median(seconds["raw"]) + median(seconds["raw, EMA and clipping"]) - median(seconds["raw"])
+    bound_by = (
+        1.10 * median(seconds["raw"])
+        + median(seconds["raw, EMA and clipping"])
+        - median(seconds["raw"])
+    )
     rows.append(
         (
             "the claim's bound for the last of Hookyard's",
@@ -285,7 +324,9 @@ def main(rounds: int = 15) -> None:
         )
     )
     print_table(
-        f"One training iteration ({rounds} epochs of {iterations} each, in turns)", ["loop", "us", "to raw"], rows
+        f"One training iteration ({rounds} epochs of {iterations} each, in turns)",
+        ["loop", "us", "to raw"],
+        rows,
     )
 
 

@@ -1,8 +1,10 @@
-"""Time to read a large sweep: the table of a thousand trials, and one trial's rows out of ten million.
+"""Time to read a large sweep: the table of a thousand trials, and one trial's rows out of ten
+million.
 
-The sweep is made up: every trial has reports, attempts and values of its own, and 10,000 rows of 19 columns in the file
-that a finished trial leaves, which all trials share as one file, so that it is written quickly and stays in memory.
-The claims: `Sweep.trials` within two seconds, and `Sweep.load_stats` of one trial too.
+The sweep is made up: every trial has reports, attempts and values of its own, and 10,000 rows of 19
+columns in the file that a finished trial leaves, which all trials share as one file, so that it is
+written quickly and stays in memory. The claims: `Sweep.trials` within two seconds, and
+`Sweep.load_stats` of one trial too.
 
     python -m benchmarks.open_sweep [trials] [rows] [rounds]
 """
@@ -66,18 +68,34 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
     random = np.random.default_rng(1)
     for number in range(trials):
         trial = folder / "trials" / trial_name(number)
-        values = {"optimizer.lr": float(random.random()), "hooks.ema": {}, "hooks.ema.decay": float(random.random())}
+        values = {
+            "optimizer.lr": float(random.random()),
+            "hooks.ema": {},
+            "hooks.ema.decay": float(random.random()),
+        }
         _write(trial / "run.json", {"name": trial.name, **TIMES, "values": values, "stopped": []})
         _write(trial / "stats/attempt=0/attempt.json", asdict(ATTEMPT))
-        reports = [{"attempt": 0, "epoch": e, "iteration": e + 1, **_metrics(random)} for e in range(EPOCHS)]
-        (trial / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in reports))
+        reports = [
+            {"attempt": 0, "epoch": e, "iteration": e + 1, **_metrics(random)}
+            for e in range(EPOCHS)
+        ]
+        (trial / "metrics.jsonl").write_text(
+            "".join(json.dumps(report) + "\n" for report in reports)
+        )
         os.link(joined, trial / COMPACTED["rows"])
     index = TrialIndex(RunFolder(folder), [("val/accuracy", "max")])
     index.write(index.records().values())
 
 
 def _metrics(random: np.random.Generator) -> dict[str, float]:
-    names = ("val/accuracy", "val/loss", "train/loss", "train/accuracy", "train/samples_per_s", "memory/rss_bytes")
+    names = (
+        "val/accuracy",
+        "val/loss",
+        "train/loss",
+        "train/accuracy",
+        "train/samples_per_s",
+        "memory/rss_bytes",
+    )
     return {name: float(random.random()) for name in names}
 
 
@@ -109,7 +127,9 @@ def main(trials: int = 1000, rows: int = 10_000, rounds: int = 5) -> None:
                 started = perf_counter()
                 loaded = read(open_sweep(folder))
                 seconds.append(perf_counter() - started)
-            lines.append((name, f"{len(loaded):,}", f"{median(seconds):.3f}", f"{max(seconds):.3f}"))
+            lines.append(
+                (name, f"{len(loaded):,}", f"{median(seconds):.3f}", f"{max(seconds):.3f}")
+            )
     title = f"Reading a sweep of {trials:,} trials and {trials * rows:,} rows"
     print_table(title, ["what", "rows read", "s, median", "s, worst"], lines)
 

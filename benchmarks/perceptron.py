@@ -25,7 +25,9 @@ def make_data() -> TensorDataset:
 
     digits = load_digits()
     images = torch.from_numpy(digits.data).float() / 16
-    return TensorDataset(images.repeat(REPEATS, 1), torch.from_numpy(digits.target).long().repeat(REPEATS))
+    return TensorDataset(
+        images.repeat(REPEATS, 1), torch.from_numpy(digits.target).long().repeat(REPEATS)
+    )
 
 
 @dataclass

@@ -1,17 +1,18 @@
-"""A race over seeds beside Optuna's WilcoxonPruner and ASHA: how often the winner of full training wins, and for which
-share of its steps.
+"""A race over seeds beside Optuna's WilcoxonPruner and ASHA: how often the winner of full training
+wins, and for which share of its steps.
 
-The claim: the same winner in at least 95 of 100 sweeps, for about half of the steps. Full training runs each
-configuration with each seed to the end; its winner has the best mean. Families of curves are drawn by a fixed seed: how
-good a configuration becomes, how fast, and what differs from seed to seed. For the digits a pool of trainings is made
-once, with plain torch, and each sweep is some of its configurations with some of its seeds. All contestants get the
-same curves, report by report:
+The claim: the same winner in at least 95 of 100 sweeps, for about half of the steps. Full training
+runs each configuration with each seed to the end; its winner has the best mean. Families of curves
+are drawn by a fixed seed: how good a configuration becomes, how fast, and what differs from seed to
+seed. For the digits a pool of trainings is made once, with plain torch, and each sweep is some of
+its configurations with some of its seeds. All contestants get the same curves, report by report:
 
 - the race of a sweep (`orchestrator.sweeps.search.race`), one trial at a time and eight;
-- Optuna's WilcoxonPruner with its defaults, one configuration after the other and seed by seed, each trained to its
-  end, as its documentation has it; its winner has the best mean of the trials that were not pruned;
-- Ray Tune's ASHA as `--local` asks it, told the mean of repeats; its winner has the best mean of what its trials
-  reached.
+- Optuna's WilcoxonPruner with its defaults, one configuration after the other and seed by seed,
+  each trained to its end, as its documentation has it; its winner has the best mean of the trials
+  that were not pruned;
+- Ray Tune's ASHA as `--local` asks it, told the mean of repeats; its winner has the best mean of
+  what its trials reached.
 
     python -m benchmarks.race [sweeps]
 """
@@ -38,8 +39,8 @@ POOL, POOL_SEEDS, EPOCHS = 24, 10, 8
 
 
 def curves(random: np.random.Generator, configurations: int, seeds: int, kind: str) -> Curves:
-    """Curves that saturate, 0.15 between the best and the worst in the mean and 0.01 from seed to seed, but for what
-    `kind` says."""
+    """Curves that saturate, 0.15 between the best and the worst in the mean and 0.01 from seed to
+    seed, but for what `kind` says."""
     ends, pace = random.uniform(0.80, 0.95, configurations), random.uniform(1, 6, configurations)
     noise = random.normal(0, 0.01, (configurations, seeds))
     if kind == "crossing":  # the better it becomes the slower it is
@@ -82,7 +83,9 @@ def digits_pool() -> Curves:
         for seed in range(POOL_SEEDS):
             torch.manual_seed(seed)
             model = Digits(width=width).model()
-            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
+            optimizer = torch.optim.SGD(
+                model.parameters(), lr=rate, momentum=momentum, weight_decay=decay
+            )
             accuracies[configuration, seed] = [*_epochs(model, optimizer, data)]
     return accuracies
 
@@ -98,7 +101,9 @@ def _epochs(model: nn.Module, optimizer: Any, data: Any) -> Iterator[float]:
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            yield float((model(data["val"].tensors[0]).argmax(1) == data["val"].tensors[1]).float().mean())
+            yield float(
+                (model(data["val"].tensors[0]).argmax(1) == data["val"].tensors[1]).float().mean()
+            )
 
 
 # Contestants: which configuration wins, and how many steps it took
@@ -124,11 +129,17 @@ def race(curves: Curves, at_once: int) -> tuple[int, int]:
     stopped: set[int] = set()
     while True:
         while len(under_way) < at_once and (chosen := run.suggest()) is not None:
-            under_way[chosen["number"]] = iter(curves.reshape(-1, curves.shape[2])[chosen["number"]])
+            under_way[chosen["number"]] = iter(
+                curves.reshape(-1, curves.shape[2])[chosen["number"]]
+            )
         if not under_way:
             break
         for number, curve in [*under_way.items()]:
-            value = None if number in stopped or number // curves.shape[1] in run.eliminated else next(curve, None)
+            value = (
+                None
+                if number in stopped or number // curves.shape[1] in run.eliminated
+                else next(curve, None)
+            )
             if value is None:
                 del under_way[number]
                 run.record_end(number, {})
@@ -191,9 +202,17 @@ def row(name: str, make: Callable[[np.random.Generator], Curves], sweeps: int) -
         means = drawn.max(2).mean(1)
         outcomes = [race(drawn, 1), race(drawn, 8), wilcoxon(drawn), asha(drawn, 1), asha(drawn, 5)]
         # Accuracies come in steps, so that two may have the same mean.
-        comparisons.append([(means[winner] >= means.max() - 1e-12, steps / drawn.size) for winner, steps in outcomes])
+        comparisons.append(
+            [
+                (means[winner] >= means.max() - 1e-12, steps / drawn.size)
+                for winner, steps in outcomes
+            ]
+        )
     same, share = np.moveaxis(np.array(comparisons, dtype=float), 2, 0)
-    cells = [f"{100 * own:.0f} %, {100 * part:.0f} %" for own, part in zip(same.mean(0), share.mean(0), strict=True)]
+    cells = [
+        f"{100 * own:.0f} %, {100 * part:.0f} %"
+        for own, part in zip(same.mean(0), share.mean(0), strict=True)
+    ]
     return [name, " x ".join(map(str, drawn.shape)), *cells]
 
 
@@ -203,13 +222,19 @@ def main(sweeps: int = 100) -> None:
     pool = digits_pool()
 
     def draw_from_pool(random: np.random.Generator) -> Curves:
-        return pool[random.choice(POOL, 10, replace=False)][:, random.choice(POOL_SEEDS, 5, replace=False)]
+        return pool[random.choice(POOL, 10, replace=False)][
+            :, random.choice(POOL_SEEDS, 5, replace=False)
+        ]
 
     rows.append(row("digits", draw_from_pool, sweeps))
     for configurations, seeds in ((10, 5), (20, 5), (10, 3)):
         for kind in KINDS if (configurations, seeds) == (10, 5) else KINDS[:2]:
             rows.append(
-                row(kind, lambda random, c=configurations, s=seeds, kind=kind: curves(random, c, s, kind), sweeps)
+                row(
+                    kind,
+                    lambda random, c=configurations, s=seeds, kind=kind: curves(random, c, s, kind),
+                    sweeps,
+                )
             )
     title = f"Share of {sweeps} sweeps with the winner of full training, and share of its steps"
     print_table(

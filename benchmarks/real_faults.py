@@ -1,8 +1,9 @@
-"""Faults put into real runs of two Ray Train workers: whether the rank that is slow is named, with its span.
+"""Faults put into real runs of two Ray Train workers: whether the rank that is slow is named, with
+its span.
 
-Both ranks train the digits; rank 1 sleeps 30 ms in every iteration, in one run as it loads, in one in its forward pass,
-in one in a hook, and in a last one nowhere. The claim: rank 1 and the span named, rank 0 never blamed, and in the last
-run nobody.
+Both ranks train the digits; rank 1 sleeps 30 ms in every iteration, in one run as it loads, in one
+in its forward pass, in one in a hook, and in a last one nowhere. The claim: rank 1 and the span
+named, rank 0 never blamed, and in the last run nobody.
 
     python -m benchmarks.real_faults [steps]
 """
@@ -79,7 +80,8 @@ class Late(Hook):
 
 
 def findings(where: str, steps: int) -> tuple[Any, ...]:
-    """Return a run's most serious finding on a rank, all blamed ranks, and whether that is right."""
+    """Return a run's most serious finding on a rank, all blamed ranks, and whether that is
+    right."""
     settings = {
         "name": where,
         "task": "benchmarks.real_faults:LateDigits",
@@ -94,17 +96,24 @@ def findings(where: str, steps: int) -> tuple[Any, ...]:
     with tempfile.TemporaryDirectory() as storage:
         result = run(make_experiment(settings), storage=storage)
         stats, costs = result.stats, result.hook_costs
-    blamed = [finding for finding in diagnose(stats, costs).findings if finding.kind in ("straggler", "memory")]
+    blamed = [
+        finding
+        for finding in diagnose(stats, costs).findings
+        if finding.kind in ("straggler", "memory")
+    ]
     numbers = blamed[0].numbers if blamed else {}
     ranks = sorted({int(finding.numbers["rank"]) for finding in blamed})
     right = ranks == ([1] if SPANS[where] else []) and numbers.get("span", "") == SPANS[where]
-    step, wait = (stats.groupby("rank")[name].median() * 1000 for name in ("step_s", "all_reduce_wait_s"))
+    step, wait = (
+        stats.groupby("rank")[name].median() * 1000 for name in ("step_s", "all_reduce_wait_s")
+    )
     return (
         where,
         f"{step[0]:.1f}, {step[1]:.1f}",
         f"{wait[0]:.1f}, {wait[1]:.1f}",
         ", ".join(map(str, ranks)) or "none",
-        f"{numbers.get('span', '')} {numbers.get('pattern', '')} {numbers.get('hook', '')}".strip() or "nothing",
+        f"{numbers.get('span', '')} {numbers.get('pattern', '')} {numbers.get('hook', '')}".strip()
+        or "nothing",
         f"{1000 * numbers['lost_s']:.1f}" if numbers else "",
         "yes" if right else "NO",
     )

@@ -1,7 +1,9 @@
-"""Cost of recording a row of 20 columns, with the flush to disk, at the start of a run and a million rows later.
+"""Cost of recording a row of 20 columns, with the flush to disk, at the start of a run and a
+million rows later.
 
-Beside it: only building the row; a line of JSON per row; and TensorBoard, one scalar per column. Contestants take turns
-of many rows each. The claim: a recorded row costs tens of microseconds at most, and no more after a million rows.
+Beside it: only building the row; a line of JSON per row; and TensorBoard, one scalar per column.
+Contestants take turns of many rows each. The claim: a recorded row costs tens of microseconds at
+most, and no more after a million rows.
 
     python -m benchmarks.recorder [rounds]
 """
@@ -26,10 +28,14 @@ NAMES = ("phase", "epoch", "iteration", *(f"column_{index}" for index in range(1
 
 
 def make_row(iteration: int) -> dict[str, Any]:
-    return dict(zip(NAMES, ("train", iteration // ROWS, iteration, *[iteration * 1e-6] * 17), strict=True))
+    return dict(
+        zip(NAMES, ("train", iteration // ROWS, iteration, *[iteration * 1e-6] * 17), strict=True)
+    )
 
 
-def many_rows(take: Callable[[dict[str, Any]], object], turns: int, pause: Pause, rows: int = ROWS) -> None:
+def many_rows(
+    take: Callable[[dict[str, Any]], object], turns: int, pause: Pause, rows: int = ROWS
+) -> None:
     iteration = 0
     for _ in range(turns):
         for _ in range(rows):
@@ -73,7 +79,10 @@ def main(rounds: int = 100) -> None:
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns(
             {
-                name: lambda pause, run=run, place=Path(folder) / name: (place.mkdir(), run(place, rounds + 1, pause))
+                name: lambda pause, run=run, place=Path(folder) / name: (
+                    place.mkdir(),
+                    run(place, rounds + 1, pause),
+                )
                 for name, run in work.items()
             },
             rounds,
@@ -82,9 +91,19 @@ def main(rounds: int = 100) -> None:
     for name, times in seconds.items():
         count = TENSORBOARD_ROWS if name == "TensorBoard" else ROWS
         each = [time / count * 1e6 for time in times]
-        rows.append((name, f"{median(each):.1f}", f"{each[0]:.1f}", f"{each[-1]:.1f}", f"{rounds * count:,}"))
+        rows.append(
+            (
+                name,
+                f"{median(each):.1f}",
+                f"{each[0]:.1f}",
+                f"{each[-1]:.1f}",
+                f"{rounds * count:,}",
+            )
+        )
     print_table(
-        "Recording a row of 20 columns", ["recorder", "us, median", "us, first turn", "us, last turn", "rows"], rows
+        "Recording a row of 20 columns",
+        ["recorder", "us, median", "us, first turn", "us, last turn", "rows"],
+        rows,
     )
 
 

@@ -1,9 +1,9 @@
 """Time from the SIGKILL of one of two ranks to the next step that had not been made before.
 
-Each contestant is one run of two ranks in which a rank, drawn from the seed, is killed ten times, two steps after a
-checkpoint. A rank sleeps 20 ms in these steps, so two repeated steps cost 0.04 s, and a second in the others, so that a
-new spare process is ready for the next kill. `Ray Train by hand` is Ray's own restart: `TorchTrainer` with
-`FailureConfig`, polled every 0.1 s.
+Each contestant is one run of two ranks in which a rank, drawn from the seed, is killed ten times,
+two steps after a checkpoint. A rank sleeps 20 ms in these steps, so two repeated steps cost 0.04 s,
+and a second in the others, so that a new spare process is ready for the next kill.
+`Ray Train by hand` is Ray's own restart: `TorchTrainer` with `FailureConfig`, polled every 0.1 s.
 
     python -m benchmarks.recovery [--folder FOLDER] [--seed 0] [--kills 10] [CONTESTANT ...]
 
@@ -39,9 +39,12 @@ def kill_steps(kills: int) -> list[int]:
 
 
 def record_step(events: Path, rank: int, step: int, victims: dict[int, int]) -> None:
-    """Write a step of rank 0 into `events`, and end this process if it is the victim of a step, once. On each rank."""
+    """Write a step of rank 0 into `events`, and end this process if it is the victim of a step,
+    once. On each rank."""
     time.sleep(STEP_S if step % EVERY < 5 else LONG_STEP_S)
-    if victims.get(step) == rank and f'"killed": {step},' not in (events.read_text() if events.exists() else ""):
+    if victims.get(step) == rank and f'"killed": {step},' not in (
+        events.read_text() if events.exists() else ""
+    ):
         _append(events, {"killed": step, "rank": rank, "at": time.time()})
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
@@ -63,7 +66,9 @@ class Killer(Hook):
 
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            record_step(Path(self.events), state.rank, state.step, draw_victims(self.seed, self.kills))
+            record_step(
+                Path(self.events), state.rank, state.step, draw_victims(self.seed, self.kills)
+            )
 
 
 def draw_victims(seed: int, kills: int) -> dict[int, int]:
@@ -88,7 +93,12 @@ def hookyard(engine: Any, *overrides: str) -> Callable[[Path, int, int], None]:
             "hooks.killer": {**killer, "seed": seed, "kills": kills},
         }
         written = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
-        run(load_experiment("experiments/digits.yaml", [*written, *overrides]), folder, "run", engine=engine)
+        run(
+            load_experiment("experiments/digits.yaml", [*written, *overrides]),
+            folder,
+            "run",
+            engine=engine,
+        )
 
     return train
 
@@ -102,7 +112,9 @@ def train_by_hand(folder: Path, seed: int, kills: int) -> None:
         _train_rank_by_hand,
         train_loop_config={"events": str(folder / "events.jsonl"), "seed": seed, "kills": kills},
         scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(name="run", storage_path=str(folder), failure_config=FailureConfig(max_failures=-1)),
+        run_config=RunConfig(
+            name="run", storage_path=str(folder), failure_config=FailureConfig(max_failures=-1)
+        ),
     ).fit()
 
 
@@ -133,10 +145,16 @@ def _train_rank_by_hand(config: dict[str, Any]) -> None:
             step += 1
             if step % 5 == 0:
                 with tempfile.TemporaryDirectory() as path:
-                    state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                    state = {
+                        "model": model.module.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "step": step,
+                    }
                     torch.save(state, Path(path) / "all.pt")
                     is_first = context.get_world_rank() == 0
-                    ray.train.report({}, checkpoint=ray.train.Checkpoint(path) if is_first else None)
+                    ray.train.report(
+                        {}, checkpoint=ray.train.Checkpoint(path) if is_first else None
+                    )
             record_step(Path(config["events"]), context.get_world_rank(), step, victims)
 
 
@@ -149,12 +167,14 @@ CONTESTANTS = {
 
 
 def recovery_times(events: Path) -> list[tuple[float, float]]:
-    """Return for each kill the seconds to the first step of the next attempt, and to the first new step."""
+    """Return for each kill the seconds to the first step of the next attempt, and to the first new
+    step."""
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     steps = [(line["step"], line["at"]) for line in lines if "step" in line]
     return [
         (
-            min(at for step, at in steps if at > kill["at"] and step == kill["killed"] - 1) - kill["at"],
+            min(at for step, at in steps if at > kill["at"] and step == kill["killed"] - 1)
+            - kill["at"],
             min(at for step, at in steps if at > kill["at"] and step > kill["killed"]) - kill["at"],
         )
         for kill in lines
@@ -185,9 +205,19 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as scratch, Ray(num_cpus=4):
         for name in options.names:
-            times = measure(name, (options.folder or Path(scratch)).absolute(), options.seed, options.kills)
+            times = measure(
+                name, (options.folder or Path(scratch)).absolute(), options.seed, options.kills
+            )
             again, new = zip(*times, strict=True)
-            rows.append((name, *(f"{seconds:.1f}" for seconds in (median(again), median(new), min(new), max(new)))))
+            rows.append(
+                (
+                    name,
+                    *(
+                        f"{seconds:.1f}"
+                        for seconds in (median(again), median(new), min(new), max(new))
+                    ),
+                )
+            )
     title = f"From the SIGKILL of one of two ranks to the next step ({options.kills} kills, seed {options.seed})"
     print_table(title, ["", "s to a step, median", "s to a new step, median", "min", "max"], rows)
 

@@ -1,9 +1,11 @@
-"""Cost of the page of a large run (1,024 ranks, 1,000 iterations each, 20 columns), and of a sweep of 1,000 trials.
+"""Cost of the page of a large run (1,024 ranks, 1,000 iterations each, 20 columns), and of a sweep
+of 1,000 trials.
 
-The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of its own, then opened
-in headless Chromium beside an empty page, in turns; opening ends with the second frame that is painted after loading. A
-run's findings, which are part of its page, are also made by themselves, from a table that is in memory. The claims: at
-most 10 MB, of which plotly.js is 4.8, and open within 2 s; findings and page within 10 s.
+The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of
+its own, then opened in headless Chromium beside an empty page, in turns; opening ends with the
+second frame that is painted after loading. A run's findings, which are part of its page, are also
+made by themselves, from a table that is in memory. The claims: at most 10 MB, of which plotly.js is
+4.8, and open within 2 s; findings and page within 10 s.
 
     python -m benchmarks.report [ranks [iterations [trials [rounds]]]]
 """
@@ -62,7 +64,9 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
     """A sweep of trials that reported and recorded no rows."""
     draw = np.random.default_rng(0)
     settings = {"objectives": [["val/accuracy", "max"]], "trials": trials}
-    folder = create_run(place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", sweep=settings)
+    folder = create_run(
+        place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", sweep=settings
+    )
     for number in range(trials):
         rate, width = float(10 ** draw.uniform(-3, 0)), int(draw.choice([16, 32, 64]))
         trial = create_run(
@@ -92,7 +96,10 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
 def make_page(folder: RunFolder, page: Path) -> tuple[float, float]:
     """Seconds to make a page, and the GiB its process held at most."""
     done = subprocess.run(
-        [sys.executable, "-c", MAKE, str(folder), str(page)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", MAKE, str(folder), str(page)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     seconds, memory = map(float, done.stdout.split())
     return seconds, memory
@@ -100,7 +107,9 @@ def make_page(folder: RunFolder, page: Path) -> tuple[float, float]:
 
 def diagnosed(folder: RunFolder) -> float:
     """Seconds to make a run's findings."""
-    done = subprocess.run([sys.executable, "-c", DOCTOR, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DOCTOR, str(folder)], capture_output=True, text=True, check=True
+    )
     return float(done.stdout)
 
 
@@ -115,7 +124,10 @@ def main(ranks: int = 1024, iterations: int = 1000, trials: int = 1000, rounds: 
         }
         empty = place / "empty.html"
         empty.write_text("<!DOCTYPE html><title>empty</title>")
-        pages = {"an empty page": empty, **{what: place / f"{folder.name}.html" for what, folder in folders.items()}}
+        pages = {
+            "an empty page": empty,
+            **{what: place / f"{folder.name}.html" for what, folder in folders.items()},
+        }
         costs = {what: make_page(folder, pages[what]) for what, folder in folders.items()}
         opened = opening_ms(pages, rounds)
         rows = []
@@ -134,7 +146,14 @@ def main(ranks: int = 1024, iterations: int = 1000, trials: int = 1000, rounds: 
             )
     print_table(
         "Making and opening a page",
-        ["page", "s to make", "peak GiB of the process", "MB", "ms to open", "longest of the rounds"],
+        [
+            "page",
+            "s to make",
+            "peak GiB of the process",
+            "MB",
+            "ms to open",
+            "longest of the rounds",
+        ],
         rows,
     )
     print(f"\nThe findings on that run by themselves: {doctor_s:.1f} s.")
@@ -144,7 +163,9 @@ def opening_ms(pages: dict[str, Path], rounds: int) -> dict[str, list[float]]:
     """The milliseconds each page took to open, round by round; a first round is not counted."""
     if CHROMIUM is None:
         return {what: [] for what in pages}
-    answers, _ = inspect_pages([(page, 1280) for _ in range(rounds + 1) for page in pages.values()], "opened_ms")
+    answers, _ = inspect_pages(
+        [(page, 1280) for _ in range(rounds + 1) for page in pages.values()], "opened_ms"
+    )
     return {what: answers[len(pages) + place :: len(pages)] for place, what in enumerate(pages)}
 
 

@@ -1,9 +1,9 @@
-"""Time of `hookyard run`, on Ray Train and on a gang, compared with a handwritten Ray Train script that trains and
-reports the same.
+"""Time of `hookyard run`, on Ray Train and on a gang, compared with a handwritten Ray Train script
+that trains and reports the same.
 
-All are whole processes, from the shell's call to its end: Ray's start, two workers, five epochs on the digits with
-validation, averaged weights and a checkpoint each, and Ray's end. Calls alternate. Hookyard also records every rank's
-every step, verifies its checkpoints and writes TensorBoard.
+All are whole processes, from the shell's call to its end: Ray's start, two workers, five epochs on
+the digits with validation, averaged weights and a checkpoint each, and Ray's end. Calls alternate.
+Hookyard also records every rank's every step, verifies its checkpoints and writes TensorBoard.
 
     python -m benchmarks.run_overhead [rounds]
 """
@@ -25,9 +25,13 @@ def calls(command: list[str], turns: int) -> Callable[[Pause], None]:
     def work(pause: Pause) -> None:
         for _ in range(turns):
             with tempfile.TemporaryDirectory() as folder:
-                done = subprocess.run([*command, folder], check=False, capture_output=True, text=True)
+                done = subprocess.run(
+                    [*command, folder], check=False, capture_output=True, text=True
+                )
             if done.returncode:
-                raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+                raise RuntimeError(
+                    f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}"
+                )
             pause()
 
     return work
@@ -37,12 +41,20 @@ def main(rounds: int = 3) -> None:
     contestants = {
         "Ray Train by hand": calls(BY_HAND, rounds + 1),
         "hookyard run": calls([*HOOKYARD, "--storage"], rounds + 1),
-        "hookyard run --engine gang": calls([*HOOKYARD, "--engine", "gang", "--storage"], rounds + 1),
+        "hookyard run --engine gang": calls(
+            [*HOOKYARD, "--engine", "gang", "--storage"], rounds + 1
+        ),
     }
     seconds = take_turns(contestants, rounds)
     base = seconds["Ray Train by hand"]
     rows = [
-        (name, f"{median(times):.1f}", f"{min(times):.1f}", f"{max(times):.1f}", f"{ratio(times, base):.2f}")
+        (
+            name,
+            f"{median(times):.1f}",
+            f"{min(times):.1f}",
+            f"{max(times):.1f}",
+            f"{ratio(times, base):.2f}",
+        )
         for name, times in seconds.items()
     ]
     print_table(

@@ -1,15 +1,18 @@
-"""Eight decays of averaged weights that share one training, compared with one trial and with eight separate trainings.
+"""Eight decays of averaged weights that share one training, compared with one trial and with eight
+separate trainings.
 
-The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. They share it in this
-process and on Ray; beside them the same sweep with `share_training: false`, on Ray its trials one after the other on
-warm processes, and Ray Tune over Ray Train as Ray's guide has it. An epoch of the network is seconds, so that its
-training is most of a trial; of the digits', which are as `make demo` sweeps them but on one rank, it is hundredths of
-one, and each trial's checkpoints and folder cost as much.
+The claim: eight decays cost at most 2 times one trial where training is 10 times its validation.
+They share it in this process and on Ray; beside them the same sweep with `share_training: false`,
+on Ray its trials one after the other on warm processes, and Ray Tune over Ray Train as Ray's guide
+has it. An epoch of the network is seconds, so that its training is most of a trial; of the digits',
+which are as `make demo` sweeps them but on one rank, it is hundredths of one, and each trial's
+checkpoints and folder cost as much.
 
-What counts is processor time: that of this process, and of all that Ray has started here (its daemons, workers,
-controllers of Train), those that have ended meanwhile among them; less what it all takes in as long a time in which
-nothing is asked of it. Starting Ray is not counted, starting a sweep's workers is. All have one thread; a trial is one
-rank, one at a time, and contestants take turns.
+What counts is processor time: that of this process, and of all that Ray has started here (its
+daemons, workers, controllers of Train), those that have ended meanwhile among them; less what it
+all takes in as long a time in which nothing is asked of it. Starting Ray is not counted, starting a
+sweep's workers is. All have one thread; a trial is one rank, one at a time, and contestants take
+turns.
 
     python -m benchmarks.shared_training [rounds in this process] [rounds on Ray]
 """
@@ -83,8 +86,8 @@ class Spent(NamedTuple):
 
 
 class Watch(Thread):
-    """Adds up the processor time of this process and all its descendants; an ended process counts with its last
-    known time."""
+    """Adds up the processor time of this process and all its descendants; an ended process counts
+    with its last known time."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -124,10 +127,14 @@ class Watch(Thread):
             self._own_s += thread_time() - began
 
 
-def sweep_in(folder: str, model: Model, decays: list[float], *, local: bool, **settings: Any) -> Sweep:
+def sweep_in(
+    folder: str, model: Model, decays: list[float], *, local: bool, **settings: Any
+) -> Sweep:
     with redirect_stderr(StringIO()):
         done = sweep(
-            model.experiment({"space": {"hooks.ema.decay": {"grid": decays}}, **settings}), folder, local=local
+            model.experiment({"space": {"hooks.ema.decay": {"grid": decays}}, **settings}),
+            folder,
+            local=local,
         )
     assert set(done.trials["status"]) == {"finished"}
     return done
@@ -136,7 +143,9 @@ def sweep_in(folder: str, model: Model, decays: list[float], *, local: bool, **s
 def training_to_validation(model: Model) -> float:
     """Return the time of a trial's training as a multiple of its validation."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = sweep_in(folder, model, DECAYS[:1], local=True).runs[0].load_stats(["phase", "step_s"])
+        rows = (
+            sweep_in(folder, model, DECAYS[:1], local=True).runs[0].load_stats(["phase", "step_s"])
+        )
     took = rows.groupby("phase", observed=True)["step_s"].sum()
     return float(took["train"] / took["val"])
 
@@ -151,10 +160,14 @@ def swept_by_hand(model: Model, decays: list[float]) -> None:
     """The same by Ray Tune, a job of Ray Train for each."""
     job = train_job_trainable(model.epochs, ranks=1, poll_s=0.1)
     with tempfile.TemporaryDirectory() as folder:
-        tuned(job, space={**model.by_hand, "decay": tune.grid_search(decays)}, at_once=1, reuse=False)(folder, 1)
+        tuned(
+            job, space={**model.by_hand, "decay": tune.grid_search(decays)}, at_once=1, reuse=False
+        )(folder, 1)
 
 
-def take_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, watch: Watch) -> dict[str, list[Spent]]:
+def take_turns(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, watch: Watch
+) -> dict[str, list[Spent]]:
     took: dict[str, list[Spent]] = {name: [] for name in contestants}
     for name in [*contestants] * rounds:
         took[name].append(watch.spent(contestants[name]))
@@ -173,7 +186,9 @@ def on_ray(model: Model) -> dict[str, Callable[[], object]]:
     return {
         "on Ray, one trial": partial(swept, model, DECAYS[:1]),
         "on Ray, 8 decays, shared": partial(swept, model, DECAYS),
-        "on Ray, 8 decays, each trained on a warm gang": partial(swept, model, DECAYS, share_training=False),
+        "on Ray, 8 decays, each trained on a warm gang": partial(
+            swept, model, DECAYS, share_training=False
+        ),
         "Tune over Ray Train by hand, one trial": partial(swept_by_hand, model, DECAYS[:1]),
         "Tune over Ray Train by hand, 8 decays": partial(swept_by_hand, model, DECAYS),
     }
@@ -199,8 +214,16 @@ def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
     watch.start()
     # A first trial of each is for what is set up once.
     shares = {name: training_to_validation(model) for name, model in MODELS.items()}
-    took = {name: take_turns(local_contestants(model), rounds, watch) for name, model in MODELS.items()}
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    took = {
+        name: take_turns(local_contestants(model), rounds, watch) for name, model in MODELS.items()
+    }
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     watch.idle()
     for name, model in MODELS.items():
         took[name] |= take_turns(on_ray(model), rounds_on_ray, watch)
@@ -208,8 +231,12 @@ def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
             f"Eight decays: {name} (training to validation {shares[name]:.1f}; {rounds} rounds, {rounds_on_ray} on Ray,"
             " in turns)"
         )
-        print_table(title, ("", "processor s, median", "to one trial", "wall s, median"), rows(took[name]))
-    print(f"\nWithout work, and not counted: {watch.idle_s:.3f} processor s in each second of those on Ray.")
+        print_table(
+            title, ("", "processor s, median", "to one trial", "wall s, median"), rows(took[name])
+        )
+    print(
+        f"\nWithout work, and not counted: {watch.idle_s:.3f} processor s in each second of those on Ray."
+    )
     ray.shutdown()
 
 

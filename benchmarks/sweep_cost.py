@@ -1,9 +1,11 @@
-"""Cost of one more trial of a sweep beyond its own training, on a warm gang: small trials on the digits, one at a time.
+"""Cost of one more trial of a sweep beyond its own training, on a warm gang: small trials on the
+digits, one at a time.
 
-The claim: at most 0.5 s with one rank and 1 s with two. From the end of the first trial on the processes are warm: the
-time from then to the end of the last, less what the other trials train and validate, is shared out over them. It is the
-building of the model, a checkpoint after each of five epochs, tables, TensorBoard, and Ray Tune's way from one trial to
-the next. Beside it a class Trainable with actor reuse, written by hand.
+The claim: at most 0.5 s with one rank and 1 s with two. From the end of the first trial on the
+processes are warm: the time from then to the end of the last, less what the other trials train and
+validate, is shared out over them. It is the building of the model, a checkpoint after each of five
+epochs, tables, TensorBoard, and Ray Tune's way from one trial to the next. Beside it a class
+Trainable with actor reuse, written by hand.
 
     python -m benchmarks.sweep_cost [trials] [rounds]
 """
@@ -48,7 +50,11 @@ def main(trials: int = 10, rounds: int = 2) -> None:
         "slowest round",
         "s, start, first trial and end",
     ]
-    print_table(f"One more trial, one at a time (sweeps of {trials}, {rounds} rounds, in turns)", columns, rows)
+    print_table(
+        f"One more trial, one at a time (sweeps of {trials}, {rounds} rounds, in turns)",
+        columns,
+        rows,
+    )
 
 
 if __name__ == "__main__":

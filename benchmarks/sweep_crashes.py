@@ -1,9 +1,10 @@
 """A sweep in one process that dies at each of its writes to disk in turn, and is resumed each time.
 
-Two trials of a small task with batch norm, dropout and averaged weights, a checkpoint every three steps. The process
-ends as with SIGKILL (nothing is tidied up) before, within and after each file is written, renamed, deleted or added to.
-What has to hold after `resume`: the same trials with the same values, in every report the same numbers, bit by bit, and
-every row of the tables once. It needs no Ray; `benchmarks.sweep_kills` kills the processes of sweeps on Ray.
+Two trials of a small task with batch norm, dropout and averaged weights, a checkpoint every three
+steps. The process ends as with SIGKILL (nothing is tidied up) before, within and after each file is
+written, renamed, deleted or added to. What has to hold after `resume`: the same trials with the
+same values, in every report the same numbers, bit by bit, and every row of the tables once. It
+needs no Ray; `benchmarks.sweep_kills` kills the processes of sweeps on Ray.
 
     python -m benchmarks.sweep_crashes [every Nth write]
 
@@ -40,12 +41,17 @@ class Points(Task):
     """Tells points inside a circle from points outside."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+        return nn.Sequential(
+            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2)
+        )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         points = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
         inside = (points.norm(dim=1) < 1).long()
-        return {"train": TensorDataset(points[:60], inside[:60]), "val": TensorDataset(points[60:], inside[60:])}
+        return {
+            "train": TensorDataset(points[:60], inside[:60]),
+            "val": TensorDataset(points[60:], inside[60:]),
+        }
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         return functional.cross_entropy(output, batch[1])
@@ -59,7 +65,11 @@ EXPERIMENT = {
     "task": "benchmarks.sweep_crashes:Points",
     "epochs": 2,
     "batch_size": 8,
-    "hooks": {"ema": {}, "console": None, "checkpoint": {"every": "3 steps", "keep": 1, "best": "val/accuracy"}},
+    "hooks": {
+        "ema": {},
+        "console": None,
+        "checkpoint": {"every": "3 steps", "keep": 1, "best": "val/accuracy"},
+    },
     "sweep": {
         "metric": "val/accuracy",
         "mode": "max",
@@ -111,7 +121,8 @@ def swept(folder: Path, name: str) -> Sweep:
 
 
 def crashed(writes: Writes, folder: Path, name: str, at: int) -> str:
-    """Runs a sweep in a process of its own that ends at its write number `at`; returns where that was."""
+    """Runs a sweep in a process of its own that ends at its write number `at`; returns where that
+    was."""
     writes.word = folder / f"{name}.txt"
     child = os.fork()
     if child == 0:
@@ -120,7 +131,9 @@ def crashed(writes: Writes, folder: Path, name: str, at: int) -> str:
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) != 9:
-        raise RuntimeError(f"the sweep that was to end at write {at} ended with {os.waitstatus_to_exitcode(status)}")
+        raise RuntimeError(
+            f"the sweep that was to end at write {at} ended with {os.waitstatus_to_exitcode(status)}"
+        )
     return writes.word.read_text()
 
 
@@ -131,14 +144,16 @@ def results(done: Sweep) -> dict[str, Any]:
         "status": (done.status, done.trials["status"].tolist()),
         "values": [run.folder.read_metadata().values for run in done.runs],
         "reports": [
-            [{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")] for run in done.runs
+            [{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")]
+            for run in done.runs
         ],
         "rows": (len(stats), int(stats.duplicated(KEY).sum())),
     }
 
 
 def resumed(folder: Path, calm: Mapping[str, Any]) -> str:
-    """Resume the sweep, and return the violated promises; before its first file there is nothing to resume."""
+    """Resume the sweep, and return the violated promises; before its first file there is nothing to
+    resume."""
     if not (folder / "run.json").exists():
         return "no sweep yet"
     try:
@@ -160,14 +175,26 @@ def main(every: int = 1) -> int:
             outcome = resumed(folder / f"sweep-{at}", calm)
             outcomes.setdefault(_kind(where), Counter())[outcome] += 1
     rows = [
-        (kind, sum(done.values()), "; ".join(f"{outcome}: {count}" for outcome, count in done.items()))
+        (
+            kind,
+            sum(done.values()),
+            "; ".join(f"{outcome}: {count}" for outcome, count in done.items()),
+        )
         for kind, done in sorted(outcomes.items())
     ]
     print_table(
-        f"A sweep that ends at its writes, every {every} of {total}", ["write", "ends", "resumed, to undisturbed"], rows
+        f"A sweep that ends at its writes, every {every} of {total}",
+        ["write", "ends", "resumed, to undisturbed"],
+        rows,
     )
     return (
-        1 if any(outcome not in ("the same", "no sweep yet") for done in outcomes.values() for outcome in done) else 0
+        1
+        if any(
+            outcome not in ("the same", "no sweep yet")
+            for done in outcomes.values()
+            for outcome in done
+        )
+        else 0
     )
 
 

@@ -1,10 +1,11 @@
 """Sweeps killed with SIGKILL at fourteen moments, resumed, and compared with undisturbed sweeps.
 
-Four trials on the digits, of one rank or of two, checkpointed every five steps. A moment is an event: a hook in a trial
-reaches it, or a file says that it is there. The driver's death takes Ray with it, and `hookyard resume` continues; if
-a trial's process or another rank is killed, the sweep has to continue alone. What has to hold: the same trials with
-the same values, in every report the same numbers and at the end the same weights, bit by bit; every row of the tables
-once; and what had finished is left as it was.
+Four trials on the digits, of one rank or of two, checkpointed every five steps. A moment is an
+event: a hook in a trial reaches it, or a file says that it is there. The driver's death takes Ray
+    with it, and `hookyard resume` continues; if
+a trial's process or another rank is killed, the sweep has to continue alone. What has to hold: the
+same trials with the same values, in every report the same numbers and at the end the same weights,
+bit by bit; every row of the tables once; and what had finished is left as it was.
 
     python -m benchmarks.sweep_kills [number of a moment ...]
 
@@ -44,7 +45,8 @@ KEY = ["trial", "rank", "phase", "epoch", "iteration"]
 
 @dataclass
 class Kill(Hook):
-    """Kills a process at an event of a trial, once, with SIGKILL; `mark` is a file that says it has happened."""
+    """Kills a process at an event of a trial, once, with SIGKILL; `mark` is a file that says it has
+    happened."""
 
     event: str = ""
     """`step`, `load`, or `save`: in the middle of writing a file of a checkpoint."""
@@ -73,13 +75,20 @@ class Kill(Hook):
         return {"last words": _Bomb(lambda: self._kill(self._state))}
 
     def _is_here(self, state: State, event: str) -> bool:
-        mine = event == self.event and state.rank == self.rank and state.name == f"trial-{self.trial:04d}"
+        mine = (
+            event == self.event
+            and state.rank == self.rank
+            and state.name == f"trial-{self.trial:04d}"
+        )
         return mine and state.step >= self.step and not Path(self.mark).exists()
 
     def _kill(self, state: State) -> None:
         Path(self.mark).touch()
         if self.whom in ("driver", "both"):
-            os.kill(json.loads((state.artifacts.parent.parent / "run.json").read_text())["pid"], signal.SIGKILL)
+            os.kill(
+                json.loads((state.artifacts.parent.parent / "run.json").read_text())["pid"],
+                signal.SIGKILL,
+            )
         if self.whom in ("rank", "both"):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -97,7 +106,8 @@ class _Bomb:
 
 @dataclass
 class Steps(Hook):
-    """Writes a line into the sweep's `steps.txt` for every optimizer step that is made, however often."""
+    """Writes a line into the sweep's `steps.txt` for every optimizer step that is made, however
+    often."""
 
     def on_update(self, state: State) -> None:
         if state.is_master:
@@ -118,21 +128,27 @@ class Moment:
     kills: tuple[dict[str, Any], ...] = ()
     """Arguments of the hook for each attempt of the sweep."""
     ended: int | None = None
-    """Where no hook can be: the kill comes when this trial says that it has finished, or with -1 when the sweep has
-    begun."""
+    """Where no hook can be: the kill comes when this trial says that it has finished, or with -1
+    when the sweep has begun."""
     whom: str = "driver"
 
 
-def hook_moment(name: str, ranks: int = 1, at_once: int = 1, *kills: dict[str, Any], **kill: Any) -> Moment:
+def hook_moment(
+    name: str, ranks: int = 1, at_once: int = 1, *kills: dict[str, Any], **kill: Any
+) -> Moment:
     return Moment(name, ranks, at_once, kills or (kill,))
 
 
 MOMENTS = [
     Moment("driver, before the first trial", ended=-1),
     hook_moment("driver, before the first report", event="step", trial=0, step=3),
-    hook_moment("driver, in mid-trial, two trials at once", at_once=2, event="step", trial=1, step=33),
+    hook_moment(
+        "driver, in mid-trial, two trials at once", at_once=2, event="step", trial=1, step=33
+    ),
     hook_moment("driver, in mid-trial of two ranks", ranks=2, event="step", trial=1, step=17),
-    hook_moment("driver and trial, writing a checkpoint", event="save", trial=1, step=20, whom="both"),
+    hook_moment(
+        "driver and trial, writing a checkpoint", event="save", trial=1, step=20, whom="both"
+    ),
     Moment("driver, between two trials", ended=1),
     hook_moment("driver, at the last step of the last trial", event="step", trial=3, step=STEPS[1]),
     Moment("driver, after the last trial", ended=TRIALS - 1),
@@ -143,10 +159,24 @@ MOMENTS = [
         {"event": "step", "trial": 1, "step": 33},
         {"event": "load", "trial": 1},
     ),
-    hook_moment("trial's process, before the first report", event="step", trial=0, step=3, whom="rank"),
-    hook_moment("rank 0 of two, in mid-trial", ranks=2, event="step", trial=1, step=17, whom="rank"),
-    hook_moment("rank 1 of two, in mid-trial", ranks=2, event="step", trial=2, step=17, rank=1, whom="rank"),
-    hook_moment("rank 1 of two, writing a checkpoint", ranks=2, event="save", trial=1, step=10, rank=1, whom="rank"),
+    hook_moment(
+        "trial's process, before the first report", event="step", trial=0, step=3, whom="rank"
+    ),
+    hook_moment(
+        "rank 0 of two, in mid-trial", ranks=2, event="step", trial=1, step=17, whom="rank"
+    ),
+    hook_moment(
+        "rank 1 of two, in mid-trial", ranks=2, event="step", trial=2, step=17, rank=1, whom="rank"
+    ),
+    hook_moment(
+        "rank 1 of two, writing a checkpoint",
+        ranks=2,
+        event="save",
+        trial=1,
+        step=10,
+        rank=1,
+        whom="rank",
+    ),
     Moment("trial's process, between two trials", ended=1, whom="rank"),
 ]
 
@@ -166,12 +196,18 @@ class Outcome:
 
     def trained(self) -> Counter[str]:
         """Return the number of optimizer steps of each trial, repeated ones included."""
-        return Counter(line.split()[0] for line in Path(self.sweep.path, "steps.txt").read_text().splitlines())
+        return Counter(
+            line.split()[0] for line in Path(self.sweep.path, "steps.txt").read_text().splitlines()
+        )
 
 
 def write_study(folder: Path, moment: Moment) -> Path:
     kills = {
-        f"kill_{attempt}": {"type": "benchmarks.sweep_kills:Kill", "mark": str(folder / f"killed-{attempt}"), **kill}
+        f"kill_{attempt}": {
+            "type": "benchmarks.sweep_kills:Kill",
+            "mark": str(folder / f"killed-{attempt}"),
+            **kill,
+        }
         for attempt, kill in enumerate(moment.kills)
     }
     study = {
@@ -190,7 +226,10 @@ def write_study(folder: Path, moment: Moment) -> Path:
             "search": "random",
             "trials": TRIALS,
             "max_concurrent": moment.at_once,
-            "space": {"hooks.ema.decay": {"uniform": [0.5, 0.99]}, "optimizer.lr": {"loguniform": [0.01, 0.5]}},
+            "space": {
+                "hooks.ema.decay": {"uniform": [0.5, 0.99]},
+                "optimizer.lr": {"loguniform": [0.01, 0.5]},
+            },
         },
     }
     file = folder / "study.yaml"
@@ -219,10 +258,16 @@ def carried_out(folder: Path, moment: Moment) -> Outcome:
 def hookyard(folder: Path, command: list[str], path: Path, moment: Moment | None) -> int:
     """Call hookyard, kill the process of the moment if files mark it, and return the exit code."""
     with open(folder / "log.txt", "a") as log:
-        process = subprocess.Popen([sys.executable, "-m", "orchestrator", *command], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", *command], stdout=log, stderr=log
+        )
         if moment is not None and moment.ended is not None:
-            file = path / ("run.json" if moment.ended < 0 else f"trials/trial-{moment.ended:04d}/run.json")
-            while (about := read_record(file)) is None or (moment.ended >= 0 and about["status"] != "finished"):
+            file = path / (
+                "run.json" if moment.ended < 0 else f"trials/trial-{moment.ended:04d}/run.json"
+            )
+            while (about := read_record(file)) is None or (
+                moment.ended >= 0 and about["status"] != "finished"
+            ):
                 if process.poll() is not None:
                     raise RuntimeError(
                         f"{moment.name}: it never came to that:\n{(folder / 'log.txt').read_text()[-4000:]}"
@@ -239,7 +284,9 @@ def read_record(file: Path) -> dict[str, Any] | None:
 def finished(path: Path) -> dict[str, str]:
     """Return the finished trials with their own records."""
     texts = {file.parent.name: file.read_text() for file in sorted(path.glob("trials/*/run.json"))}
-    return {trial: text for trial, text in texts.items() if json.loads(text)["status"] == "finished"}
+    return {
+        trial: text for trial, text in texts.items() if json.loads(text)["status"] == "finished"
+    }
 
 
 # The comparison
@@ -259,7 +306,9 @@ def differences(problems: Outcome, undisturbed: Outcome, ranks: int) -> list[str
         if reports != reported(theirs).get(name)
     ]
     wrong += [
-        f"the weights of {name} differ" for name, hashes in weights(mine).items() if hashes != weights(theirs).get(name)
+        f"the weights of {name} differ"
+        for name, hashes in weights(mine).items()
+        if hashes != weights(theirs).get(name)
     ]
     rows = mine.stats
     if rows.duplicated(KEY).any() or len(rows) != len(theirs.stats):
@@ -274,7 +323,9 @@ def differences(problems: Outcome, undisturbed: Outcome, ranks: int) -> list[str
     for run in mine.runs:
         once = run.name in problems.finished_then or len(run.folder.read_attempts()) == 1
         if once and trained[run.name] != STEPS[ranks]:
-            wrong.append(f"{run.name} made {trained[run.name]} steps in one attempt instead of {STEPS[ranks]}")
+            wrong.append(
+                f"{run.name} made {trained[run.name]} steps in one attempt instead of {STEPS[ranks]}"
+            )
     return wrong
 
 
@@ -284,18 +335,36 @@ def chosen(sweep: Sweep) -> dict[str, Any]:
 
 def reported(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:
     """Every trial's reports that count, without what measures time and memory."""
-    kept = ("epoch", "step", "iteration", "samples", "train/loss", "train/accuracy", "val/loss", "val/accuracy")
+    kept = (
+        "epoch",
+        "step",
+        "iteration",
+        "samples",
+        "train/loss",
+        "train/accuracy",
+        "val/loss",
+        "val/accuracy",
+    )
     return {
-        run.name: [{name: report[name] for name in kept} for report in run.metrics.to_dict("records")]
+        run.name: [
+            {name: report[name] for name in kept} for report in run.metrics.to_dict("records")
+        ]
         for run in sweep.runs
     }
 
 
 def weights(sweep: Sweep) -> dict[str, dict[str, str]]:
-    """The hashes of the files of each trial's last checkpoint that hold weights, averages and the optimizer's state."""
-    manifests = {run.name: json.loads(Path(run.checkpoint("last"), "manifest.json").read_text()) for run in sweep.runs}
+    """The hashes of the files of each trial's last checkpoint that hold weights, averages and the
+    optimizer's state."""
+    manifests = {
+        run.name: json.loads(Path(run.checkpoint("last"), "manifest.json").read_text())
+        for run in sweep.runs
+    }
     return {
-        name: {file: manifest["files"][file]["sha256"] for file in ("model.pt", "ema.pt", "optimizer.pt")}
+        name: {
+            file: manifest["files"][file]["sha256"]
+            for file in ("model.pt", "ema.pt", "optimizer.pt")
+        }
         for name, manifest in manifests.items()
     }
 
@@ -303,7 +372,11 @@ def weights(sweep: Sweep) -> dict[str, dict[str, str]]:
 def main(*numbers: int) -> int:
     failures, rows = 0, []
     with tempfile.TemporaryDirectory() as scratch:
-        chosen_ones = [(number, moment) for number, moment in enumerate(MOMENTS, 1) if not numbers or number in numbers]
+        chosen_ones = [
+            (number, moment)
+            for number, moment in enumerate(MOMENTS, 1)
+            if not numbers or number in numbers
+        ]
         calm = {}
         for ranks in sorted({moment.ranks for _, moment in chosen_ones}):
             folder = Path(scratch, f"calm-{ranks}")
@@ -325,7 +398,11 @@ def main(*numbers: int) -> int:
                     "; ".join(wrong) or "the same",
                 )
             )
-            print(f"{number}. {moment.name}: {rows[-1][-1]} ({problems.seconds:.0f} s)", file=sys.stderr, flush=True)
+            print(
+                f"{number}. {moment.name}: {rows[-1][-1]} ({problems.seconds:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
     columns = [
         "killed",
         "finished by then",

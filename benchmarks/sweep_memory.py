@@ -1,8 +1,9 @@
 """Memory of the driver of a long sweep: a thousand trials of a task that hardly trains.
 
-Every trial is one step, validated and reported once, and checkpointed as any trial is, two at a time. Memory is read
-whenever another tenth of the trials has been begun. The claim: a trial leaves nothing in the driver beyond what its row
-in the table of trials takes, and takes as long among a thousand as at first.
+Every trial is one step, validated and reported once, and checkpointed as any trial is, two at a
+time. Memory is read whenever another tenth of the trials has been begun. The claim: a trial leaves
+nothing in the driver beyond what its row in the table of trials takes, and takes as long among a
+thousand as at first.
 
     python -m benchmarks.sweep_memory [trials]
 """

@@ -1,8 +1,9 @@
 """Cost of reading the table of a large run: 1,024 ranks, 1,000 iterations each, 20 columns.
 
-The rows are made by NumPy and written as ranks write them, Arrow streams of `flush` rows to a batch, then read as they
-are while the run is alive and again from the compacted file; each reading is a process of its own, whose peak memory is
-its own. The claim: a pandas table within 10 s, `--by rank` within 3 s, and at most 4 GiB.
+The rows are made by NumPy and written as ranks write them, Arrow streams of `flush` rows to a
+batch, then read as they are while the run is alive and again from the compacted file; each reading
+is a process of its own, whose peak memory is its own. The claim: a pandas table within 10 s,
+`--by rank` within 3 s, and at most 4 GiB.
 
     python -m benchmarks.tables [ranks [iterations [flush]]]
 """
@@ -76,13 +77,20 @@ def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
     for rank in range(ranks):
         rows = rows_of(rank, iterations)
-        batches = b"".join(add_checksum(batch.serialize()) for batch in rows.to_batches(max_chunksize=flush))
-        folder.storage.write(f"stats/attempt=0/rank={rank}/rows-00000.arrow", make_stream(rows.schema, batches))
+        batches = b"".join(
+            add_checksum(batch.serialize()) for batch in rows.to_batches(max_chunksize=flush)
+        )
+        folder.storage.write(
+            f"stats/attempt=0/rank={rank}/rows-00000.arrow", make_stream(rows.schema, batches)
+        )
 
 
 def measure(path: str, call: str) -> tuple[float, float, float, float, int]:
     done = subprocess.run(
-        [sys.executable, "-c", READ.replace("CALL", call), path], capture_output=True, text=True, check=True
+        [sys.executable, "-c", READ.replace("CALL", call), path],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     seconds, work, memory, size, rows = done.stdout.split()
     return float(seconds), float(work), float(memory), float(size), int(rows)
@@ -102,10 +110,19 @@ def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
                 times[name, state] = measure(str(folder), call)
         size = (Path(str(folder)) / "stats.parquet").stat().st_size / (ranks * iterations)
     rows = [
-        (f"{name}, {state}", f"{took:.2f}", f"{work:.2f}", f"{memory:.2f}", f"{count:,}", f"{each:.0f}")
+        (
+            f"{name}, {state}",
+            f"{took:.2f}",
+            f"{work:.2f}",
+            f"{memory:.2f}",
+            f"{count:,}",
+            f"{each:.0f}",
+        )
         for (name, state), (took, work, memory, each, count) in times.items()
     ]
-    rows.append(("compacting", f"{seconds:.2f}", "", "", f"{ranks * iterations:,}", f"{size:.0f} on disk"))
+    rows.append(
+        ("compacting", f"{seconds:.2f}", "", "", f"{ranks * iterations:,}", f"{size:.0f} on disk")
+    )
     print_table(
         f"Reading {ranks:,} ranks x {iterations:,} iterations x 20 columns, {flush} rows to a flush",
         ["what", "s", "s of CPU", "peak GiB of the process", "rows made", "bytes per row"],

@@ -1,4 +1,5 @@
-"""Timing side by side: contestants take turns in one process, so that what the machine does meanwhile hits them all."""
+"""Timing side by side: contestants take turns in one process, so that what the machine does
+meanwhile hits them all."""
 
 import os
 import platform
@@ -8,7 +9,8 @@ from threading import Semaphore, Thread
 from time import perf_counter
 
 Pause = Callable[[], None]
-"""What a contestant calls at the end of each piece of its work: it waits there for its next turn."""
+"""What a contestant calls at the end of each piece of its work: it waits there for its next
+turn."""
 
 
 class _Contestant(Thread):
@@ -44,10 +46,14 @@ class _Contestant(Thread):
         return seconds
 
 
-def take_turns(contestants: Mapping[str, Callable[[Pause], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contestant's pieces of work, one piece per round; a first round, with the setup, is not counted.
+def take_turns(
+    contestants: Mapping[str, Callable[[Pause], None]], rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each contestant's pieces of work, one piece per round; a first round, with the
+    setup, is not counted.
 
-    A contestant does `rounds + 1` pieces of work and calls the function it is given at the end of each.
+    A contestant does `rounds + 1` pieces of work and calls the function it is given at the end of
+    each.
     """
     threads = {name: _Contestant(work) for name, work in contestants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in threads}
@@ -65,7 +71,8 @@ def ratio(times: Sequence[float], base: Sequence[float]) -> float:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints Markdown: a heading, the machine, and a table whose first column is text and whose others are numbers."""
+    """Prints Markdown: a heading, the machine, and a table whose first column is text and whose
+    others are numbers."""
     print(f"\n## {title}\n\n{machine()}\n")
     print("| " + " | ".join(columns) + " |")
     print("| --- |" + " ---: |" * (len(columns) - 1))

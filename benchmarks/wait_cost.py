@@ -1,8 +1,9 @@
 """Cost of measuring the wait for other ranks in an iteration under `DistributedDataParallel`.
 
-Two contestants take turns in one process: the same perceptron on the same batch under DDP, with and without the mark at
-the end of the rank's own backward pass. Its process group has this one rank, so that no other rank's time is measured;
-what the mark costs does not depend on their number. The claim: 10 microseconds an iteration at most.
+Two contestants take turns in one process: the same perceptron on the same batch under DDP, with and
+without the mark at the end of the rank's own backward pass. Its process group has this one rank, so
+that no other rank's time is measured; what the mark costs does not depend on their number. The
+claim: 10 microseconds an iteration at most.
 
     python -m benchmarks.wait_cost [rounds] [iterations of a round]
 """
@@ -45,7 +46,9 @@ def main(rounds: int = 40, iterations: int = 200) -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]  # torch leaves it out of __all__
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     names = {"DDP alone": False, "with the wait measured": True}
-    seconds = take_turns({name: training(measured, rounds, iterations) for name, measured in names.items()}, rounds)
+    seconds = take_turns(
+        {name: training(measured, rounds, iterations) for name, measured in names.items()}, rounds
+    )
     dist.destroy_process_group()
     alone = seconds["DDP alone"]
     rows = [

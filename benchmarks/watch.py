@@ -1,9 +1,10 @@
-"""Cost of a look at a live run, compared with reading its whole table: two ranks of a million iterations, and 256
-ranks.
+"""Cost of a look at a live run, compared with reading its whole table: two ranks of a million
+iterations, and 256 ranks.
 
-The rows are made by NumPy and written as ranks write them, Arrow streams of 512 rows to a batch. The first look walks
-through all of them; those that follow take what came since, 20 rows of each rank. The claim: how long a look takes is a
-matter of the ranks there are and not of how long the run has gone on.
+The rows are made by NumPy and written as ranks write them, Arrow streams of 512 rows to a batch.
+The first look walks through all of them; those that follow take what came since, 20 rows of each
+rank. The claim: how long a look takes is a matter of the ranks there are and not of how long the
+run has gone on.
 
     python -m benchmarks.watch
 """
@@ -28,7 +29,11 @@ from orchestrator.runs.result import open_run
 from orchestrator.stats.write.checksums import add_checksum, make_stream_start
 from orchestrator.terminal.run_status import LiveRun
 
-SIZES = {"2 ranks x 10,000": (2, 10_000), "2 ranks x 1,000,000": (2, 1_000_000), "256 ranks x 1,000": (256, 1000)}
+SIZES = {
+    "2 ranks x 10,000": (2, 10_000),
+    "2 ranks x 1,000,000": (2, 1_000_000),
+    "256 ranks x 1,000": (256, 1000),
+}
 NEW_ROWS, LOOKS, FLUSH = 20, 5, 512
 
 
@@ -45,7 +50,8 @@ def write(file: IO[bytes], rows: pa.Table) -> None:
 
 
 def measure(place: Path, ranks: int, iterations: int) -> tuple[float, float, float]:
-    """Seconds of the first look, of the quickest of the looks after it, and of reading the whole table."""
+    """Seconds of the first look, of the quickest of the looks after it, and of reading the whole
+    table."""
     experiment = Experiment(name="large", task="none:None", steps=iterations + NEW_ROWS * LOOKS)
     folder = create_run(place, "large", to_yaml(experiment))
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
@@ -75,7 +81,9 @@ def main() -> None:
             first, later, whole = measure(Path(place), ranks, iterations)
         rows.append((name, f"{first:.2f}", f"{later:.3f}", f"{whole:.2f}", f"{later / whole:.3f}"))
     columns = ["run", "first look, s", "next look, s", "whole table, s", "next look / whole table"]
-    print_table("Looking at a live run, 20 new rows of each rank since the last look", columns, rows)
+    print_table(
+        "Looking at a live run, 20 new rows of each rank since the last look", columns, rows
+    )
 
 
 if __name__ == "__main__":

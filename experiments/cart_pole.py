@@ -18,15 +18,23 @@ LONGEST = 200
 
 
 def pushed(carts: Tensor, to_the_right: Tensor) -> Tensor:
-    """Carts (n, 4), each its place, speed, angle of the pole and that one's speed, a fiftieth of a second after a
-    push."""
+    """Carts (n, 4), each its place, speed, angle of the pole and that one's speed, a fiftieth of a
+    second after a push."""
     place, speed, angle, spin = carts.unbind(1)
     force, sine, cosine = FORCE * (2 * to_the_right - 1), angle.sin(), angle.cos()
     common = (force + POLE * HALF_LENGTH * spin**2 * sine) / (CART + POLE)
-    falls = (GRAVITY * sine - cosine * common) / (HALF_LENGTH * (4 / 3 - POLE * cosine**2 / (CART + POLE)))
+    falls = (GRAVITY * sine - cosine * common) / (
+        HALF_LENGTH * (4 / 3 - POLE * cosine**2 / (CART + POLE))
+    )
     accelerates = common - POLE * HALF_LENGTH * falls * cosine / (CART + POLE)
     return torch.stack(
-        [place + SECONDS * speed, speed + SECONDS * accelerates, angle + SECONDS * spin, spin + SECONDS * falls], dim=1
+        [
+            place + SECONDS * speed,
+            speed + SECONDS * accelerates,
+            angle + SECONDS * spin,
+            spin + SECONDS * falls,
+        ],
+        dim=1,
     )
 
 
@@ -37,7 +45,8 @@ def stand(carts: Tensor) -> Tensor:
 
 @dataclass
 class CartPole(Task):
-    """Learns to keep a pole upright by REINFORCE, with the mean of the other carts' returns as the baseline."""
+    """Learns to keep a pole upright by REINFORCE, with the mean of the other carts' returns as the
+    baseline."""
 
     hidden: Annotated[int, Gt(0)] = 32
     lr: Annotated[float, Gt(0)] = 0.02
@@ -54,7 +63,9 @@ class CartPole(Task):
         trained = DistributedDataParallel(policy) if session.world_size > 1 else policy
         optimizer = torch.optim.Adam(policy.parameters(), self.lr)
         if not session.restore(model=policy, optimizer=optimizer):
-            torch.manual_seed(session.config["seed"] + session.rank)  # each rank's carts are its own from here on
+            torch.manual_seed(
+                session.config["seed"] + session.rank
+            )  # each rank's carts are its own from here on
         while True:
             stood = 0.0
             for _ in range(self.updates):
@@ -75,10 +86,13 @@ class CartPole(Task):
 
     @torch.no_grad()
     def episodes(self, policy: nn.Module, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Let every cart go until its pole falls; return the observations (m, 4), the pushes (m,), and the steps
-        that each cart lasted (n,)."""
+        """Let every cart go until its pole falls; return the observations (m, 4), the pushes (m,),
+        and the steps that each cart lasted (n,)."""
         carts = torch.rand(self.carts, 4, device=device) * 0.1 - 0.05
-        lasted, numbers = torch.zeros(self.carts, device=device), torch.arange(self.carts, device=device)
+        lasted, numbers = (
+            torch.zeros(self.carts, device=device),
+            torch.arange(self.carts, device=device),
+        )
         seen, pushes = [], []
         for _ in range(LONGEST):
             right = torch.distributions.Categorical(logits=policy(carts)).sample()

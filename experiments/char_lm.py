@@ -19,7 +19,8 @@ from torch.utils.data import Dataset
 from orchestrator import Task
 
 BOUNDARY = 0
-"""Stands before a document's first character and fills a batch behind a document's last; it is never predicted."""
+"""Stands before a document's first character and fills a batch behind a document's last; it is
+never predicted."""
 UNKNOWN = 1
 """Any character that is not printable ASCII."""
 VOCABULARY = 2 + len(string.printable)
@@ -36,18 +37,25 @@ def encode(text: str) -> Tensor:
 
 
 def documents(text: str, longest: int) -> list[str]:
-    """A source cut before each function and class, and again where a piece has more than `longest` characters; joined
-    they are the source."""
+    """A source cut before each function and class, and again where a piece has more than `longest`
+    characters; joined they are the source."""
     pieces = [piece for piece in _DEFINITION.split(text) if piece]
-    return [piece[begin : begin + longest] for piece in pieces for begin in range(0, len(piece), longest)]
+    return [
+        piece[begin : begin + longest]
+        for piece in pieces
+        for begin in range(0, len(piece), longest)
+    ]
 
 
 def sources(characters: int, folder: Path | None = None) -> list[str]:
-    """The texts of the modules at the top of the standard library, in the order of their names, up to `characters`."""
+    """The texts of the modules at the top of the standard library, in the order of their names, up
+    to `characters`."""
     folder = folder or Path(sysconfig.get_path("stdlib"))
     texts: list[str] = []
     for file in sorted(folder.glob("*.py")):
-        texts.append(file.read_text(encoding="utf-8", errors="replace")[: characters - sum(map(len, texts))])
+        texts.append(
+            file.read_text(encoding="utf-8", errors="replace")[: characters - sum(map(len, texts))]
+        )
         if sum(map(len, texts)) >= characters:
             break
     if len(texts) < VALIDATION_FILE:
@@ -73,7 +81,8 @@ class Documents(Dataset[Tensor]):
 
 
 class Block(nn.Module):
-    """Causal self-attention and a perceptron, each behind a layer norm and beside a residual connection (GPT-2)."""
+    """Causal self-attention and a perceptron, each behind a layer norm and beside a residual
+    connection (GPT-2)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -81,12 +90,16 @@ class Block(nn.Module):
         self.attention_norm, self.perceptron_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
         self.merge = nn.Linear(width, width, bias=False)
-        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.perceptron = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, width) to (B, T, width)."""
         batch, length, width = x.shape
-        parts = self.queries_keys_values(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
+        parts = self.queries_keys_values(self.attention_norm(x)).view(
+            batch, length, 3, self.heads, width // self.heads
+        )
         queries, keys, values = parts.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.merge(attended.transpose(1, 2).reshape(batch, length, width))
@@ -95,8 +108,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Predicts each character from those before it. No mask is needed for padding: it lies behind the last character,
-    where a causal model does not look."""
+    """Predicts each character from those before it. No mask is needed for padding: it lies behind
+    the last character, where a causal model does not look."""
 
     def __init__(self, width: int, depth: int, heads: int, longest: int) -> None:
         super().__init__()
@@ -109,7 +122,8 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) tokens to (B, T, VOCABULARY) logits of the character at each place, given those to its left."""
+        """(B, T) tokens to (B, T, VOCABULARY) logits of the character at each place, given those to
+        its left."""
         x = self.characters(tokens) + self.places.weight[: tokens.shape[1]]
         logits: Tensor = self.logits(self.norm(self.blocks(x)))
         return logits
@@ -117,14 +131,17 @@ class Transformer(nn.Module):
 
 @dataclass
 class CharLM(Task):
-    """Learns to write Python, character by character, from the standard library of the Python that runs it.
+    """Learns to write Python, character by character, from the standard library of the Python that
+    runs it.
 
-    A document is a function, a class's head or what stands between them, and at most `longest` characters of it; each
-    starts from scratch. Every tenth file validates, so no function is split between training and validation. A batch is
-    `(inputs, targets, lengths)`, the first two (B, T) int64 with T the longest of the batch: the targets are the
-    characters, the inputs the same moved by one. The lengths are B plain numbers, so that nobody asks a GPU for them. A
-    *sample* is a character: the loss, the metrics and the count of samples are over characters that are there, never
-    over padding. The text is that of the installed Python, so numbers differ a little from one to another.
+    A document is a function, a class's head or what stands between them, and at most `longest`
+    characters of it; each starts from scratch. Every tenth file validates, so no function is split
+    between training and validation. A batch is `(inputs, targets, lengths)`, the first two (B, T)
+    int64 with T the longest of the batch: the targets are the characters, the inputs the same moved
+    by one. The lengths are B plain numbers, so that nobody asks a GPU for them. A *sample* is a
+    character: the loss, the metrics and the count of samples are over characters that are there,
+        never over padding. The text is that of the installed Python, so numbers differ a little
+        from one to another.
     """
 
     characters: Annotated[int, Ge(10_000)] = 1_500_000
@@ -150,13 +167,21 @@ class CharLM(Task):
         """`train` and `val`, split by file: the same in every run on the same Python."""
         texts = sources(self.characters)
         val = texts[VALIDATION_FILE - 1 :: VALIDATION_FILE]
-        train = [text for index, text in enumerate(texts) if index % VALIDATION_FILE != VALIDATION_FILE - 1]
+        train = [
+            text
+            for index, text in enumerate(texts)
+            if index % VALIDATION_FILE != VALIDATION_FILE - 1
+        ]
         return {"train": Documents(train, self.longest), "val": Documents(val, self.longest)}
 
     def collate(self, samples: list[Tensor]) -> tuple[Tensor, Tensor, list[int]]:
         """Pads documents to the longest of the batch."""
         targets = pad_sequence(samples, batch_first=True, padding_value=BOUNDARY)
-        return functional.pad(targets, (1, -1), value=BOUNDARY), targets, [len(sample) for sample in samples]
+        return (
+            functional.pad(targets, (1, -1), value=BOUNDARY),
+            targets,
+            [len(sample) for sample in samples],
+        )
 
     def batch_size(self, batch: Any) -> int:
         """The characters that are there."""
@@ -164,16 +189,23 @@ class CharLM(Task):
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         """Cross entropy in nats, the mean over the batch's characters."""
-        return functional.cross_entropy(output.flatten(0, 1), batch[1].flatten(), ignore_index=BOUNDARY)
+        return functional.cross_entropy(
+            output.flatten(0, 1), batch[1].flatten(), ignore_index=BOUNDARY
+        )
 
     def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
-        """Return `bits_per_character`: the cost of each character given those before it, shape (characters,)."""
+        """Return `bits_per_character`: the cost of each character given those before it, shape
+        (characters,)."""
         targets = batch[1].flatten()
-        # Told how many there are, torch need not wait for a GPU that counts them, as it would for a mask.
+        # Told how many there are, torch need not wait for a GPU that counts them, as it would for a
+        # mask.
         there = (targets != BOUNDARY).nonzero_static(size=self.batch_size(batch)).squeeze(1)
         return {
             "bits_per_character": (
-                functional.cross_entropy(output.flatten(0, 1)[there], targets[there], reduction="none") / math.log(2)
+                functional.cross_entropy(
+                    output.flatten(0, 1)[there], targets[there], reduction="none"
+                )
+                / math.log(2)
             )
         }
 
@@ -181,16 +213,19 @@ class CharLM(Task):
 def ngram_bits(train: Sequence[Tensor], val: Sequence[Tensor], order: int) -> Tensor:
     """Return the bits of each character of `val` under counts of `train`, shape (characters,).
 
-    Order 1 counts characters, 2 pairs, 3 triples; a document's first characters follow boundaries, as for the
-    model. Each order leans on the one below by a Dirichlet prior worth VOCABULARY counts, and the first on equal
-    shares, so that nothing is impossible. Source: MacKay and Peto 1995, A hierarchical Dirichlet language model.
+    Order 1 counts characters, 2 pairs, 3 triples; a document's first characters follow boundaries,
+    as for the model. Each order leans on the one below by a Dirichlet prior worth VOCABULARY
+    counts, and the first on equal shares, so that nothing is impossible. Source: MacKay and Peto
+    1995, A hierarchical Dirichlet language model.
     """
     probability = torch.full((sum(map(len, val)),), 1 / VOCABULARY, dtype=torch.float64)
     for n in range(1, order + 1):
         seen, predicted = _ngrams(train, n), _ngrams(val, n)
         counts = torch.bincount(seen, minlength=VOCABULARY**n)
         contexts = counts.view(-1, VOCABULARY).sum(dim=1)
-        probability = (counts[predicted] + VOCABULARY * probability) / (contexts[predicted // VOCABULARY] + VOCABULARY)
+        probability = (counts[predicted] + VOCABULARY * probability) / (
+            contexts[predicted // VOCABULARY] + VOCABULARY
+        )
     return -probability.log2()
 
 
@@ -208,7 +243,8 @@ def _ngrams_of(text: Tensor, n: int) -> Tensor:
 
 
 def baselines(task: CharLM) -> Iterator[tuple[int, float]]:
-    """The order of a count and its bits per character on the task's own validation data, for orders 1 to 3."""
+    """The order of a count and its bits per character on the task's own validation data, for orders
+    1 to 3."""
     data: Any = task.data()
     for order in (1, 2, 3):
         yield order, ngram_bits(data["train"].tokens, data["val"].tokens, order).mean().item()

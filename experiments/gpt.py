@@ -1,4 +1,5 @@
-"""A GPT of Hugging Face's transformers on a stream: the source files of Python's own standard library, byte by byte.
+"""A GPT of Hugging Face's transformers on a stream: the source files of Python's own standard
+library, byte by byte.
 
 Needs transformers: `pip install "hookyard[demo,transformers]"`.
 """
@@ -22,8 +23,8 @@ VALIDATION_FILE = 10
 
 
 class Sources(IterableDataset[Tensor]):
-    """The bytes of some files in blocks, (context + 1,) int64 each; a file's last bytes that fill none are left out. In
-    each epoch the files come in another order."""
+    """The bytes of some files in blocks, (context + 1,) int64 each; a file's last bytes that fill
+    none are left out. In each epoch the files come in another order."""
 
     def __init__(self, files: Sequence[Path], context: int) -> None:
         self.files, self.context, self.epoch = files, context, 0
@@ -37,7 +38,8 @@ class Sources(IterableDataset[Tensor]):
 
 
 class _Blocks(Iterator[Tensor]):
-    """Goes through the files, and keeps its place: which file is being read, and how many of its blocks were given."""
+    """Goes through the files, and keeps its place: which file is being read, and how many of its
+    blocks were given."""
 
     def __init__(self, sources: Sources) -> None:
         self._files, self._size = sources.files, sources.context + 1
@@ -57,7 +59,9 @@ class _Blocks(Iterator[Tensor]):
     def _open(self, file: int) -> None:
         text = self._files[self._order[file]].read_bytes()
         whole = len(text) // self._size
-        self._blocks = torch.tensor(list(text[: whole * self._size]), dtype=torch.int64).reshape(whole, self._size)
+        self._blocks = torch.tensor(list(text[: whole * self._size]), dtype=torch.int64).reshape(
+            whole, self._size
+        )
         self._file, self._block = file, 0
 
     def state_dict(self) -> dict[str, int]:
@@ -85,7 +89,12 @@ class GPT(Task):
     def model(self) -> nn.Module:
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        sizes = {"n_embd": self.width, "n_layer": self.depth, "n_head": self.heads, "n_positions": self.context}
+        sizes = {
+            "n_embd": self.width,
+            "n_layer": self.depth,
+            "n_head": self.heads,
+            "n_positions": self.context,
+        }
         model: nn.Module = GPT2LMHeadModel(
             GPT2Config(vocab_size=256, bos_token_id=0, eos_token_id=0, use_cache=False, **sizes)
         )
@@ -94,7 +103,10 @@ class GPT(Task):
     def data(self) -> Mapping[str, Any]:
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[: self.files]
         train = [file for place, file in enumerate(files) if place % VALIDATION_FILE]
-        return {"train": Sources(train, self.context), "val": Sources(files[::VALIDATION_FILE], self.context)}
+        return {
+            "train": Sources(train, self.context),
+            "val": Sources(files[::VALIDATION_FILE], self.context),
+        }
 
     def forward(self, model: nn.Module, batch: Tensor) -> Tensor:
         logits: Tensor = model(input_ids=batch[:, :-1]).logits

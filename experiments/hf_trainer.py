@@ -32,7 +32,9 @@ class TrainedByTrainer(GPT):
         if session.world_size > 1:
             # By these accelerate knows that the ranks are there already.
             os.environ.update(
-                RANK=str(session.rank), WORLD_SIZE=str(session.world_size), LOCAL_RANK=str(session.local_rank)
+                RANK=str(session.rank),
+                WORLD_SIZE=str(session.world_size),
+                LOCAL_RANK=str(session.local_rank),
             )
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
@@ -53,33 +55,52 @@ class TrainedByTrainer(GPT):
                 report_to=[],
             )
             model = self.model()
-            trainer = Trainer(model, arguments, train_dataset=self.blocks("train"), eval_dataset=self.blocks("val"))
+            trainer = Trainer(
+                model,
+                arguments,
+                train_dataset=self.blocks("train"),
+                eval_dataset=self.blocks("val"),
+            )
             trainer.remove_callback(PrinterCallback)
             trainer.add_callback(_callback(session))
             saved = Saved(Path(folder))
             goes_on = session.restore(
-                model=model, trainer=saved, per_rank={"generators": Saved(Path(folder), "rng_state*")}
+                model=model,
+                trainer=saved,
+                per_rank={"generators": Saved(Path(folder), "rng_state*")},
             )
             yield from session.reports_of(
-                lambda: trainer.train(resume_from_checkpoint=str(saved.newest()) if goes_on else None)
+                lambda: trainer.train(
+                    resume_from_checkpoint=str(saved.newest()) if goes_on else None
+                )
             )
 
     def blocks(self, phase: str) -> list[dict[str, Tensor]]:
         """Blocks of bytes as the Trainer takes them."""
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[: self.files]
-        chosen = files[::10] if phase == "val" else [file for place, file in enumerate(files) if place % 10]
-        return [{"input_ids": block[:-1], "labels": block[:-1]} for block in Sources(chosen, self.context)]
+        chosen = (
+            files[::10]
+            if phase == "val"
+            else [file for place, file in enumerate(files) if place % 10]
+        )
+        return [
+            {"input_ids": block[:-1], "labels": block[:-1]}
+            for block in Sources(chosen, self.context)
+        ]
 
 
 class Saved:
-    """The Trainer's newest checkpoint, or some of its files, as a part of ours: each file's bytes, by its name."""
+    """The Trainer's newest checkpoint, or some of its files, as a part of ours: each file's bytes,
+    by its name."""
 
     def __init__(self, folder: Path, pattern: str = "*") -> None:
         self.folder, self.pattern = folder, pattern
 
     def newest(self) -> Path:
         """The folder of the last step that was saved."""
-        return max(self.folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        return max(
+            self.folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2])
+        )
 
     def state_dict(self) -> dict[str, Any]:
         newest = self.newest()
@@ -99,9 +120,12 @@ def _callback(session: TrainingSession) -> Any:
     from transformers import TrainerCallback
 
     class Tells(TrainerCallback):  # type: ignore[misc]  # its types are not read
-        """Records each step, and reports where the Trainer has saved, which it does last in an epoch."""
+        """Records each step, and reports where the Trainer has saved, which it does last in an
+        epoch."""
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **others: Any) -> None:
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: dict[str, float], **others: Any
+        ) -> None:
             if "loss" in logs:
                 session.record(
                     batch_size=args.train_batch_size,
@@ -116,6 +140,8 @@ def _callback(session: TrainingSession) -> Any:
         def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             of_epoch = [entry for entry in state.log_history if entry["epoch"] > state.epoch - 1]
             losses = [entry["loss"] for entry in of_epoch if "loss" in entry]
-            session.report({"train/loss": sum(losses) / len(losses), "val/loss": of_epoch[-1]["eval_loss"]})
+            session.report(
+                {"train/loss": sum(losses) / len(losses), "val/loss": of_epoch[-1]["eval_loss"]}
+            )
 
     return Tells()

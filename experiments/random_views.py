@@ -10,10 +10,11 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class RandomView:
-    """Cuts a rotated, stretched square out of each image, blurs some and adds noise: (B, 1, H, W) to (B, 1, size,
-    size).
+    """Cuts a rotated, stretched square out of each image, blurs some and adds noise: (B, 1, H, W)
+    to (B, 1, size, size).
 
-    Every image has its own draw, from torch's global generator. What lies outside an image is black.
+    Every image has its own draw, from torch's global generator. What lies outside an image is
+    black.
     """
 
     size: int = 28
@@ -48,11 +49,19 @@ class RandomView:
 
         low, high = self.scale
         side = low + torch.rand(count) * (high - low)
-        angle, ratio, shear = within(math.radians(self.rotation)), within(self.stretch), within(self.stretch)
+        angle, ratio, shear = (
+            within(math.radians(self.rotation)),
+            within(self.stretch),
+            within(self.stretch),
+        )
         cosine, sine = side * angle.cos(), side * angle.sin()
         wide, high_side = 1 + ratio, 1 - ratio
         rows = [
-            torch.stack([cosine * wide, -sine * high_side + cosine * shear, 2 * within(self.shift)], dim=1),
-            torch.stack([sine * wide, cosine * high_side + sine * shear, 2 * within(self.shift)], dim=1),
+            torch.stack(
+                [cosine * wide, -sine * high_side + cosine * shear, 2 * within(self.shift)], dim=1
+            ),
+            torch.stack(
+                [sine * wide, cosine * high_side + sine * shear, 2 * within(self.shift)], dim=1
+            ),
         ]
         return torch.stack(rows, dim=1)

@@ -1,6 +1,8 @@
-"""Hooks: what happens around a step of a PyTorch training loop. Imports torch, and neither Ray nor the orchestrator.
+"""Hooks: what happens around a step of a PyTorch training loop. Imports torch, and neither Ray nor
+the orchestrator.
 
-Names come from `hooks.table`, imported at their first use. So `hooks.metrics.direction` can be imported without torch.
+Names come from `hooks.table`, imported at their first use. So `hooks.metrics.direction` can be
+imported without torch.
 """
 
 import sys
@@ -14,9 +16,17 @@ if TYPE_CHECKING:
 
 
 def _require_own_orchestrator() -> None:
-    """Raise ImportError if a user's package `orchestrator` comes first on the import path, and hides this project's."""
-    own, spec = Path(__file__).parents[1] / "orchestrator", PathFinder.find_spec("orchestrator", sys.path)
-    places = [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]] if spec else []
+    """Raise ImportError if a user's package `orchestrator` comes first on the import path, and
+    hides this project's."""
+    own, spec = (
+        Path(__file__).parents[1] / "orchestrator",
+        PathFinder.find_spec("orchestrator", sys.path),
+    )
+    places = (
+        [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]]
+        if spec
+        else []
+    )
     if own.is_dir() and places and own.resolve() not in [Path(place).resolve() for place in places]:
         raise ImportError(
             f"the package `orchestrator` must be {own}, got {', '.join(places)}; rename yours to my_orchestrator"

@@ -30,7 +30,8 @@ class HookError(RuntimeError):
 
 
 class SettingError(ValueError):
-    """A hook's setting that does not fit the task, found in training; the text begins with its name: `best: ...`."""
+    """A hook's setting that does not fit the task, found in training; the text begins with its
+    name: `best: ...`."""
 
 
 class TrainingFailed(ArithmeticError):

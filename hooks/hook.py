@@ -1,4 +1,5 @@
-"""The base class of hooks, the setup that decides whether a hook can work, and the needs of its fields."""
+"""The base class of hooks, the setup that decides whether a hook can work, and the needs of its
+fields."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Ranks(StrEnum):
 class Needs:
     """A setting without which a field has no effect, for the field's annotation.
 
-    `average: annealing` needs this value, `axis: step or samples` one of these, and `queue_length` any but 0 and null.
+    `average: annealing` needs this value, `axis: step or samples` one of these, and `queue_length`
+        any but 0 and null.
     """
 
     setting: str
@@ -86,13 +88,15 @@ class Setup:
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """`workers.strategy`; with fsdp each rank has only its shards of the model."""
     custom_loop: bool = False
-    """True if the task has its own loop (`Task.train`), which fires only `on_step` of an iteration's events."""
+    """True if the task has its own loop (`Task.train`), which fires only `on_step` of an
+    iteration's events."""
     several_optimizers: bool = False
     """True if optimizers take turns within an iteration."""
     splits_batches: bool = False
     """True with `accumulate: auto`, which may split a batch and repeat it."""
     closure: bool = False
-    """True if the optimizer evaluates the loss several times a step, as LBFGS does. Hooks see the first evaluation."""
+    """True if the optimizer evaluates the loss several times a step, as LBFGS does. Hooks see the
+    first evaluation."""
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     """All hooks of the experiment by name."""
 
@@ -105,7 +109,8 @@ class Setup:
         splits_batches: str = "",
         closure: str = "",
     ) -> str:
-        """Return the first of these reasons that applies to this setup, as a sentence; empty if none does."""
+        """Return the first of these reasons that applies to this setup, as a sentence; empty if
+        none does."""
         for applies, reason, setting in (
             (self.strategy == "fsdp", fsdp, "with workers.strategy: fsdp"),
             (self.custom_loop, custom_loop, "in a custom loop"),
@@ -118,18 +123,26 @@ class Setup:
         return ""
 
     def explain_need_of_output(self, *, fsdp: str = "") -> str:
-        """Return why a hook that needs the output of each whole batch cannot work in this setup; empty if it can."""
+        """Return why a hook that needs the output of each whole batch cannot work in this setup;
+        empty if it can."""
         return self.explain(
-            fsdp=fsdp, several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES, closure=NEEDS_WHOLE_BATCHES
+            fsdp=fsdp,
+            several_optimizers=NEEDS_OUTPUT,
+            splits_batches=NEEDS_WHOLE_BATCHES,
+            closure=NEEDS_WHOLE_BATCHES,
         )
 
     def find_reason_against(self, hook: Hook) -> str:
         """Return why a hook cannot work in this setup; empty if it can."""
         acts_in = [
-            event for event in WITHIN_ITERATION if hook.handles(event) and not is_never(hook.get_interval(event))
+            event
+            for event in WITHIN_ITERATION
+            if hook.handles(event) and not is_never(hook.get_interval(event))
         ]
         missed = [event for event in acts_in if event != "on_step"]
-        reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires" if missed else ""
+        reason = (
+            f"it acts in {', '.join(missed)}, which only the hooked loop fires" if missed else ""
+        )
         return (
             self.explain(custom_loop=reason)
             or _explain_epochs(hook, acts_in)
@@ -142,13 +155,18 @@ def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
     """Return why an interval in epochs has no effect on a hook; empty if it has one."""
     for event in events:
         interval = hook.get_interval(event)
-        if isinstance(interval, Interval) and interval.unit == "epochs" and not hook.handles("on_phase_end"):
+        if (
+            isinstance(interval, Interval)
+            and interval.unit == "epochs"
+            and not hook.handles("on_phase_end")
+        ):
             return f"{event} is never called at an interval of {interval}; set one in steps or iterations"
     return ""
 
 
 def _explain_missing_state(hook: Hook) -> str:
-    """Return which listed attribute a new hook does not have, so that no checkpoint could be saved; empty if none."""
+    """Return which listed attribute a new hook does not have, so that no checkpoint could be saved;
+    empty if none."""
     for kind in ("state_fields", "rank_state_fields"):
         missing = next((name for name in _list_fields(hook, kind) if not hasattr(hook, name)), None)
         if missing is not None:
@@ -159,10 +177,11 @@ def _explain_missing_state(hook: Hook) -> str:
 
 
 class Hook:
-    """A part of training that can be added and removed: every event is a no-op to override. Used in workers.
+    """A part of training that can be added and removed: every event is a no-op to override. Used in
+    workers.
 
-    A hook is a dataclass whose fields are its parameters. It reads and changes the state. To save or stop, it sends a
-    request to the loop. The events below are in the order in which they fire.
+    A hook is a dataclass whose fields are its parameters. It reads and changes the state. To save
+    or stop, it sends a request to the loop. The events below are in the order in which they fire.
     """
 
     name: str = ""
@@ -175,46 +194,63 @@ class Hook:
     mutable: ClassVar[frozenset[str]] = frozenset()
     """Fields that may change during a run: the hook keeps no copy of their values."""
     waits_for_device: ClassVar[frozenset[str]] = frozenset()
-    """Events of an iteration in which the hook synchronizes. Events with an interval need not be listed."""
+    """Events of an iteration in which the hook synchronizes. Events with an interval need not be
+    listed."""
     observes: ClassVar[bool] = False
-    """True if weights, optimizer, random numbers and training rows are the same, bit for bit, without the hook. It may
-    validate, save, and end the run between two phases."""
+    """True if weights, optimizer, random numbers and training rows are the same, bit for bit,
+    without the hook. It may validate, save, and end the run between two phases."""
     best_effort: ClassVar[bool] = False
     """True if a failure of the hook is only logged, as for trackers; the run continues."""
     keeps_record: ClassVar[bool] = False
-    """True if the hook saves data under its name in each checkpoint, which can then be published."""
+    """True if the hook saves data under its name in each checkpoint, which can then be
+    published."""
     evaluates: ClassVar[bool] = True
     """False if the hook takes no part in the evaluation of a stored checkpoint."""
     state_fields: ClassVar[tuple[str, ...]] = ()
-    """Attributes that checkpoints keep, besides those of base classes, by their own `state_dict` if they have one. They
-    are equal on all ranks."""
+    """Attributes that checkpoints keep, besides those of base classes, by their own `state_dict` if
+    they have one. They are equal on all ranks."""
     rank_state_fields: ClassVar[tuple[str, ...]] = ()
-    """Attributes that checkpoints keep for each rank, by their own `rank_state_dict` if they have one."""
+    """Attributes that checkpoints keep for each rank, by their own `rank_state_dict` if they have
+    one."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        methods = [name for name, value in vars(cls).items() if name.startswith("on_") and isroutine(value)]
+        methods = [
+            name for name, value in vars(cls).items() if name.startswith("on_") and isroutine(value)
+        ]
         if unknown := [name for name in methods if name not in EVENTS]:
             near = get_close_matches(unknown[0], EVENTS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"events: {', '.join(EVENTS)}"
             raise TypeError(f"{cls.__name__}.{unknown[0]}: there is no such event ({hint})")
         if hidden := [name for name in get_annotations(cls) if name in EVENTS]:
-            raise TypeError(f"{cls.__name__}: the field {hidden[0]} has the name of an event; rename the field")
+            raise TypeError(
+                f"{cls.__name__}: the field {hidden[0]} has the name of an event; rename the field"
+            )
         with_interval = [
-            name for name in methods if hasattr(vars(cls)[name], "interval_field") and name not in WITHIN_ITERATION
+            name
+            for name in methods
+            if hasattr(vars(cls)[name], "interval_field") and name not in WITHIN_ITERATION
         ]
         if with_interval:
             events = ", ".join(WITHIN_ITERATION)
-            raise TypeError(f"{cls.__name__}.{with_interval[0]} cannot have an interval; events that can: {events}")
+            raise TypeError(
+                f"{cls.__name__}.{with_interval[0]} cannot have an interval; events that can: {events}"
+            )
         for name, method in vars(Hook).items():
-            if name.startswith("_") or not isroutine(method) or (own := getattr(cls, name)) is method:
+            if (
+                name.startswith("_")
+                or not isroutine(method)
+                or (own := getattr(cls, name)) is method
+            ):
                 continue
             parameters = signature(method).parameters
             try:
                 signature(own).bind(*parameters)
             except TypeError:
                 expected = f"def {name}({', '.join(parameters)})"
-                raise TypeError(f"{cls.__name__}.{name} must take the arguments of hooks: `{expected}`") from None
+                raise TypeError(
+                    f"{cls.__name__}.{name} must take the arguments of hooks: `{expected}`"
+                ) from None
         for name, kind, expected in (
             ("priority", int, "a number or a Priority, such as Priority.HIGH"),
             ("state_fields", tuple, 'a tuple of names, such as ("_best",)'),
@@ -224,7 +260,9 @@ class Hook:
             if not isinstance(value := getattr(cls, name), kind):
                 raise TypeError(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
         if cls.collective and cls.ranks is not Ranks.ALL:
-            raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
+            raise TypeError(
+                f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"
+            )
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         """Called on resume, after the model is restored and before `on_start`.
@@ -236,7 +274,8 @@ class Hook:
         """Called when the run begins: model, optimizer and data exist."""
 
     def on_phase_start(self, state: State) -> None:
-        """Called when a phase (`state.phase`: `train`, `val`, `val/noisy`) begins, or resumes in its middle."""
+        """Called when a phase (`state.phase`: `train`, `val`, `val/noisy`) begins, or resumes in
+        its middle."""
 
     def on_iteration_start(self, state: State) -> None:
         """Called before the batch is fetched."""
@@ -247,7 +286,8 @@ class Hook:
     def on_forward(self, state: State) -> None:
         """Called when `state.output` is set.
 
-        If optimizers take turns, the events up to `on_update` fire in each turn (`state.turn`), without an output.
+        If optimizers take turns, the events up to `on_update` fire in each turn (`state.turn`),
+        without an output.
         """
 
     def on_loss(self, state: State) -> None:
@@ -260,7 +300,8 @@ class Hook:
         """Called after each backward pass; only in `train`."""
 
     def on_gradients(self, state: State) -> None:
-        """Called with accumulated and unscaled gradients, before the optimizer steps; only in `train`."""
+        """Called with accumulated and unscaled gradients, before the optimizer steps; only in
+        `train`."""
 
     def on_update(self, state: State) -> None:
         """Called after the optimizer stepped, before the step is counted; only in `train`."""
@@ -271,15 +312,18 @@ class Hook:
     def on_phase_end(self, state: State) -> None:
         """Called when `state.metrics` holds the phase's values, reduced across ranks.
 
-        The model has its raw weights, although averages may have been validated. `state.find_evaluated_weights()`
-        returns the weights of a metric: `with state.find_evaluated_weights("val/accuracy")(state):`.
+        The model has its raw weights, although averages may have been validated.
+        `state.find_evaluated_weights()` returns the weights of a metric:
+        `with state.find_evaluated_weights("val/accuracy")(state):`.
         """
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        """Called on every rank before a checkpoint is written; the master saves what hooks put into it."""
+        """Called on every rank before a checkpoint is written; the master saves what hooks put into
+        it."""
 
     def on_saved(self, state: State, path: str) -> None:
-        """Called when the checkpoint at `path` is written and verified; training may have continued in the meantime."""
+        """Called when the checkpoint at `path` is written and verified; training may have continued
+        in the meantime."""
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         """Called before `metrics` are reported to the driver."""
@@ -291,7 +335,8 @@ class Hook:
         """Called when anything has failed; errors in this event are only logged."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save: tensors, numbers, strings and containers of them. The master's copy is saved."""
+        """Return the state to save: tensors, numbers, strings and containers of them. The master's
+        copy is saved."""
         return _get_state(self, "state_fields", "state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -299,7 +344,8 @@ class Hook:
         _set_state(self, "state_fields", "load_state_dict", state)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """Return the state to save that differs between ranks; the checkpoint holds one for each rank."""
+        """Return the state to save that differs between ranks; the checkpoint holds one for each
+        rank."""
         return _get_state(self, "rank_state_fields", "rank_state_dict")
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
@@ -307,7 +353,8 @@ class Hook:
         _set_state(self, "rank_state_fields", "load_rank_state_dict", state)
 
     def unsuitable(self, setup: Setup) -> str:
-        """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words the usual reasons.
+        """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words
+        the usual reasons.
 
         The loop itself rejects a hook whose events a custom loop does not fire.
         """
@@ -318,7 +365,8 @@ class Hook:
         return getattr(type(self), event) is not getattr(Hook, event)
 
     def get_interval(self, event: str) -> Interval | int | None:
-        """Return the interval at which the hook gets an event, set with `at_interval`; None means always."""
+        """Return the interval at which the hook gets an event, set with `at_interval`; None means
+        always."""
         field = getattr(getattr(type(self), event), "interval_field", None)
         return None if field is None else getattr(self, field)
 
@@ -335,7 +383,10 @@ def list_state_fields(hook: Hook) -> list[str]:
 def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
     """Return the values of attributes, by their names without an underscore in front."""
     parts = {name.removeprefix("_"): getattr(hook, name) for name in _list_fields(hook, kind)}
-    return {key: getattr(part, method)() if hasattr(part, method) else part for key, part in parts.items()}
+    return {
+        key: getattr(part, method)() if hasattr(part, method) else part
+        for key, part in parts.items()
+    }
 
 
 def _set_state(hook: Hook, kind: str, method: str, state: Mapping[str, Any]) -> None:

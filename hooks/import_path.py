@@ -19,7 +19,8 @@ class NoSuchModule(ImportError):
 
 
 def extend_import_path(paths: Iterable[str | Path]) -> None:
-    """Append folders to the import path; never in front, so that no user file hides an installed module."""
+    """Append folders to the import path; never in front, so that no user file hides an installed
+    module."""
     for path in map(str, paths):
         if path not in _user_folders:
             _user_folders.append(path)
@@ -28,7 +29,8 @@ def extend_import_path(paths: Iterable[str | Path]) -> None:
 
 
 def import_named(name: str) -> ModuleType:
-    """Import a module by its dotted name; a name that begins with a user's folder is found from above that folder.
+    """Import a module by its dotted name; a name that begins with a user's folder is found from
+    above that folder.
 
     Raises NoSuchModule if there is none, and whatever the module raises.
     """
@@ -38,7 +40,9 @@ def import_named(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         missing = error.name or name
-        above = [f.parent for f in _folders() if f.name == missing and str(f.parent) not in sys.path]
+        above = [
+            f.parent for f in _folders() if f.name == missing and str(f.parent) not in sys.path
+        ]
         if above:
             extend_import_path(above)
             return import_named(name)
@@ -48,9 +52,11 @@ def import_named(name: str) -> ModuleType:
 
 
 def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
-    """Return what `module:name` names: a subclass of `expected`, or a function annotated to return one.
+    """Return what `module:name` names: a subclass of `expected`, or a function annotated to return
+    one.
 
-    Raises ValueError with the hook's field for anything else: a config must not call arbitrary code.
+    Raises ValueError with the hook's field for anything else: a config must not call arbitrary
+    code.
     """
     module, _, name = path.partition(":")
     try:
@@ -61,7 +67,9 @@ def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
     declared = get_origin(declared) or declared
     if not (isinstance(declared, type) and issubclass(declared, expected)):
         wanted = f"{expected.__module__}.{expected.__qualname__}"
-        raise ValueError(f"{field}: '{path}' must be a subclass of {wanted}, or a function annotated to return one")
+        raise ValueError(
+            f"{field}: '{path}' must be a subclass of {wanted}, or a function annotated to return one"
+        )
     builder: Callable[..., T] = target
     return builder
 
@@ -77,7 +85,10 @@ def _describe_missing(module: str) -> str:
     folders = getattr(sys.modules.get(parent), "__path__", None) or [*map(str, _folders())]
     places = folders if parent in sys.modules else [*folders, "the installed packages"]
     modules = [
-        file.stem for folder in folders for file in Path(folder).glob("*") if file.suffix == ".py" or file.is_dir()
+        file.stem
+        for folder in folders
+        for file in Path(folder).glob("*")
+        if file.suffix == ".py" or file.is_dir()
     ]
     near = get_close_matches(name, modules, n=1)
     hint = f" (did you mean '{'.'.join(filter(None, (parent, near[0])))}'?)" if near else ""

@@ -1,4 +1,5 @@
-"""Intervals (`1`, `2 epochs`, `100 steps`, `50 iterations`) and durations (`300` seconds, `90s`, `5m`, `1d 12h`)."""
+"""Intervals (`1`, `2 epochs`, `100 steps`, `50 iterations`) and durations (`300` seconds, `90s`,
+`5m`, `1d 12h`)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
     from hooks.state import State
 
 Unit = Literal["iterations", "steps", "epochs"]
-_EXAMPLES: dict[Unit, str] = {"iterations": "'50 iterations'", "steps": "'100 steps'", "epochs": "'2 epochs'"}
+_EXAMPLES: dict[Unit, str] = {
+    "iterations": "'50 iterations'",
+    "steps": "'100 steps'",
+    "epochs": "'2 epochs'",
+}
 _Handler = TypeVar("_Handler", bound=Callable[..., None])
 
 
@@ -27,14 +32,16 @@ class Interval:
 
     @classmethod
     def parse(cls, value: Interval | int | str) -> Interval:
-        """Parse `1`, `"2 epochs"` or `"100 steps"`; raise ValueError for anything else, including iterations."""
+        """Parse `1`, `"2 epochs"` or `"100 steps"`; raise ValueError for anything else, including
+        iterations."""
         return EPOCHS_OR_STEPS.parse(value)
 
     def due(self, state: State, begin: int = 0) -> bool:
-        """Return whether this interval ends with the epoch, step or iteration that was just completed.
+        """Return whether this interval ends with the epoch, step or iteration that was just
+        completed.
 
-        Call it in `on_step` for steps and iterations, and in `on_phase_end` of `train` for epochs. It is first due at
-        `begin`, or at `count` if `begin` is 0: begin 5 and count 2 give 5, 7, 9.
+        Call it in `on_step` for steps and iterations, and in `on_phase_end` of `train` for epochs.
+        It is first due at `begin`, or at `count` if `begin` is 0: begin 5 and count 2 give 5, 7, 9.
         """
         if self.count == 0:
             return False
@@ -47,7 +54,9 @@ class Interval:
         return self._done(state) >= self.count
 
     def _done(self, state: State) -> int:
-        return {"epochs": state.epoch, "steps": state.step, "iterations": state.iteration}[self.unit]
+        return {"epochs": state.epoch, "steps": state.step, "iterations": state.iteration}[
+            self.unit
+        ]
 
     def __str__(self) -> str:
         return f"{self.count} {self.unit if self.count != 1 else self.unit[:-1]}"
@@ -57,13 +66,16 @@ class Interval:
         return EPOCHS_OR_STEPS.__get_pydantic_core_schema__(source, handler)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return EPOCHS_OR_STEPS.__get_pydantic_json_schema__(schema, handler)
 
 
 @dataclass(frozen=True)
 class Units:
-    """Allowed units of an interval, and the bounds of its count. A bare number has the first unit."""
+    """Allowed units of an interval, and the bounds of its count. A bare number has the first
+    unit."""
 
     names: tuple[Unit, ...]
     ge: int = 0
@@ -86,7 +98,10 @@ class Units:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return Interval(value, self.names[0])
         match = re.match(self._pattern(), value) if isinstance(value, str) else None
-        unit = next((name for name in self.names if match and (match[2] or "").startswith(name[:-1])), self.names[0])
+        unit = next(
+            (name for name in self.names if match and (match[2] or "").startswith(name[:-1])),
+            self.names[0],
+        )
         return Interval(int(match[1]), unit) if match else None
 
     def _examples(self) -> str:
@@ -102,7 +117,9 @@ class Units:
             self.parse, serialization=core_schema.plain_serializer_function_ser_schema(str)
         )
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         maximum = {} if self.le is None else {"maximum": self.le}
         never = "" if self.ge else "; 0 means never"
         return {
@@ -122,9 +139,11 @@ StepsOrNever = Annotated[Interval, Units(("steps",))]
 
 
 def count_iterations(steps: int, accumulate: int, length: int, completed: int) -> int:
-    """Return the iterations of the next optimizer steps, in an epoch of which some iterations are `completed`.
+    """Return the iterations of the next optimizer steps, in an epoch of which some iterations are
+    `completed`.
 
-    `length` is that of an epoch, whose last step may have fewer than `accumulate`; 0 if it is unknown.
+    `length` is that of an epoch, whose last step may have fewer than `accumulate`; 0 if it is
+    unknown.
     """
     if not length:
         return steps * accumulate
@@ -134,11 +153,13 @@ def count_iterations(steps: int, accumulate: int, length: int, completed: int) -
 
 
 def at_interval(field: str) -> Callable[[_Handler], _Handler]:
-    """Call the decorated handler only at the interval in a field of the hook; for events of an iteration.
+    """Call the decorated handler only at the interval in a field of the hook; for events of an
+    iteration.
 
-    The field holds an Interval in iterations or steps, or a number of iterations. They are counted over the whole run,
-    separately for train, val and test. All events of an iteration are due together: with 10, both `on_forward` and
-    `on_step` are called in the 10th iteration, the 20th, and so on.
+    The field holds an Interval in iterations or steps, or a number of iterations. They are counted
+    over the whole run, separately for train, val and test. All events of an iteration are due
+    together: with 10, both `on_forward` and `on_step` are called in the 10th iteration, the 20th,
+        and so on.
     """
 
     def mark(handler: _Handler) -> _Handler:
@@ -161,8 +182,14 @@ def get_iterations(interval: Interval | int) -> int:
 
 
 def is_step_due(interval: Interval | int, state: State, *, counted: bool) -> bool:
-    """Return whether an interval in steps ends with the current iteration, which the counters include if `counted`."""
-    if isinstance(interval, int) or interval.unit != "steps" or interval.count == 0 or state.phase != "train":
+    """Return whether an interval in steps ends with the current iteration, which the counters
+    include if `counted`."""
+    if (
+        isinstance(interval, int)
+        or interval.unit != "steps"
+        or interval.count == 0
+        or state.phase != "train"
+    ):
         return False
     if counted:
         return state.stepped and state.step % interval.count == 0
@@ -177,8 +204,15 @@ def parse_duration(value: Any) -> float:
     """Return a duration in seconds, or raise ValueError."""
     seconds = value
     if isinstance(value, str) and (match := re.match(_PATTERN, value)):
-        seconds = sum(float(count or 0) * unit for count, unit in zip(match.groups(), _UNITS.values(), strict=True))
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        seconds = sum(
+            float(count or 0) * unit
+            for count, unit in zip(match.groups(), _UNITS.values(), strict=True)
+        )
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 < seconds < float("inf")
+    ):
         raise ValueError(
             f"must be a positive duration, in seconds or as a string such as 90s, 5m or 2h30m, got {value!r:.80}"
         )
@@ -191,8 +225,15 @@ class _Seconds:
 
         return core_schema.no_info_plain_validator_function(parse_duration)
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": _PATTERN}]}
+    def __get_pydantic_json_schema__(
+        self, schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": _PATTERN},
+            ]
+        }
 
 
 Duration = Annotated[float, _Seconds()]

@@ -28,14 +28,20 @@ def list_patterns(patterns: str | Iterable[str]) -> list[str]:
 
 
 def matched(
-    patterns: str | Iterable[str], names: Collection[str], match: Match = "glob", kind: str = "parameter"
+    patterns: str | Iterable[str],
+    names: Collection[str],
+    match: Match = "glob",
+    kind: str = "parameter",
 ) -> list[str]:
-    """Return the names that any pattern matches, in their order; raises ValueError for a pattern without match."""
+    """Return the names that any pattern matches, in their order; raises ValueError for a pattern
+    without match."""
     selected: set[str] = set()
     for pattern in list_patterns(patterns):
         matches = set(filter(compiled(pattern, match).fullmatch, names))
         if not matches:
-            raise ValueError(f"pattern '{pattern}' matches no {kind}; {_nearest(pattern, list(names))}")
+            raise ValueError(
+                f"pattern '{pattern}' matches no {kind}; {_nearest(pattern, list(names))}"
+            )
         selected |= matches
     return [name for name in names if name in selected]
 

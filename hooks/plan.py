@@ -38,16 +38,23 @@ class Call:
 
 
 class Plan:
-    """The calls of each event on one rank, resolved once at the start, with their costs. Used in workers.
+    """The calls of each event on one rank, resolved once at the start, with their costs. Used in
+    workers.
 
-    `fire` raises HookError if a hook fails. In `on_exception`, and for best-effort hooks, it logs the failure instead.
+    `fire` raises HookError if a hook fails. In `on_exception`, and for best-effort hooks, it logs
+    the failure instead.
 
-    The cost of a call is the host's time. With `mark_time`, which marks a moment on a device's timeline, the cost of an
-    expensive call is the time between two marks: of the work that it launches, not of waiting for earlier work.
+    The cost of a call is the host's time. With `mark_time`, which marks a moment on a device's
+    timeline, the cost of an expensive call is the time between two marks: of the work that it
+    launches, not of waiting for earlier work.
     """
 
     def __init__(
-        self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, mark_time: Callable[[], Any] | None = None
+        self,
+        hooks: Mapping[str, Hook],
+        rank: int = 0,
+        local_rank: int = 0,
+        mark_time: Callable[[], Any] | None = None,
     ) -> None:
         self._mark_time = mark_time
         self.hooks: dict[str, Hook] = {}
@@ -59,7 +66,14 @@ class Plan:
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
-                Call(name, event, getattr(hook, event), hook.best_effort, hook.get_interval(event), hook.priority)
+                Call(
+                    name,
+                    event,
+                    getattr(hook, event),
+                    hook.best_effort,
+                    hook.get_interval(event),
+                    hook.priority,
+                )
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
@@ -71,8 +85,12 @@ class Plan:
         self._calls_without_interval = {}
         for event, calls in self.calls.items():
             intervals = {call.interval for call in calls if call.interval is not None}
-            self._intervals[event] = tuple((interval, get_iterations(interval)) for interval in intervals)
-            self._calls_without_interval[event] = tuple(call for call in calls if call.interval is None)
+            self._intervals[event] = tuple(
+                (interval, get_iterations(interval)) for interval in intervals
+            )
+            self._calls_without_interval[event] = tuple(
+                call for call in calls if call.interval is None
+            )
         self._due_calls: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
     def _all_calls(self) -> Iterable[Call]:
@@ -81,13 +99,17 @@ class Plan:
     def replace_calls(self, calls: Mapping[str, Iterable[Call]]) -> "Plan":
         """Return a copy of the plan with the calls of some events replaced, sorted by priority."""
         plan = copy(self)
-        replaced = {event: tuple(sorted(new, key=lambda call: call.priority)) for event, new in calls.items()}
+        replaced = {
+            event: tuple(sorted(new, key=lambda call: call.priority))
+            for event, new in calls.items()
+        }
         plan.calls = {**self.calls, **replaced}
         plan._group_by_interval()
         return plan
 
     def set_field(self, name: str, field: str, value: Any) -> None:
-        """Set a field of a hook between two iterations; no effect on a rank that does not run the hook."""
+        """Set a field of a hook between two iterations; no effect on a rank that does not run the
+        hook."""
         hook = self.hooks.get(name)
         if hook is None:
             return
@@ -99,7 +121,9 @@ class Plan:
 
     def fire(self, event: str, *arguments: Any) -> None:
         """Call the hooks of an event that are due, in order, and add the cost of each call."""
-        calls = self._calls_due(event, arguments[0]) if self._intervals[event] else self.calls[event]
+        calls = (
+            self._calls_due(event, arguments[0]) if self._intervals[event] else self.calls[event]
+        )
         if not calls:
             return
         if self._mark_time:
@@ -118,8 +142,11 @@ class Plan:
             call.seconds += now - last
             last = now
 
-    def _fire_and_time(self, calls: Iterable[Call], arguments: tuple[Any, ...], mark_time: Callable[[], Any]) -> None:
-        """Call the hooks; times expensive calls only, because two marks take longer than most hooks."""
+    def _fire_and_time(
+        self, calls: Iterable[Call], arguments: tuple[Any, ...], mark_time: Callable[[], Any]
+    ) -> None:
+        """Call the hooks; times expensive calls only, because two marks take longer than most
+        hooks."""
         for call in calls:
             start_event = mark_time() if call.host_s > EXPENSIVE_S * call.total_calls else None
             host_start = perf_counter()
@@ -134,46 +161,73 @@ class Plan:
             call.seconds += seconds if start_event is None else mark_time() - start_event
 
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
-        """Return the calls that are due; checks each interval once, so that many idle hooks cost as much as one."""
+        """Return the calls that are due; checks each interval once, so that many idle hooks cost as
+        much as one."""
         due: tuple[Interval | int, ...] = ()
         counted = event == "on_step"
         iteration = state.iterations_before + state.phase_iteration + (not counted)
         for interval, iterations in self._intervals[event]:
-            is_due = not iteration % iterations if iterations else is_step_due(interval, state, counted=counted)
+            is_due = (
+                not iteration % iterations
+                if iterations
+                else is_step_due(interval, state, counted=counted)
+            )
             if is_due:
                 due += (interval,)
         if not due:
             return self._calls_without_interval[event]
         calls = self._due_calls.get((event, due))
         if calls is None:
-            calls = tuple(call for call in self.calls[event] if call.interval is None or call.interval in due)
+            calls = tuple(
+                call for call in self.calls[event] if call.interval is None or call.interval in due
+            )
             self._due_calls[event, due] = calls
         return calls
 
     def _handle_failure(self, call: Call, error: BaseException) -> None:
         if not call.best_effort and call.event != "on_exception":
             raise HookError.from_error(call.name, call.event, error) from error
-        logger.warning("hook '%s' failed in %s (the run continues): %s", call.name, call.event, describe_error(error))
+        logger.warning(
+            "hook '%s' failed in %s (the run continues): %s",
+            call.name,
+            call.event,
+            describe_error(error),
+        )
 
     def stop_device_timing(self) -> None:
-        """Time calls on the host from now on. Keep finished device measurements; do not synchronize."""
+        """Time calls on the host from now on. Keep finished device measurements; do not
+        synchronize."""
         self._mark_time = None
         for call in self._all_calls():
-            call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.elapsed_so_far()
+            call.seconds = (
+                call.seconds if isinstance(call.seconds, float) else call.seconds.elapsed_so_far()
+            )
 
     def drain_costs(self) -> list[dict[str, Any]]:
-        """Return the cost of each hook at each event since the last drain: hook, event, calls, seconds."""
+        """Return the cost of each hook at each event since the last drain: hook, event, calls,
+        seconds."""
         rows = []
         for call in self._all_calls():
             if call.calls:
                 seconds = float(call.seconds)
-                rows.append({"hook": call.name, "event": call.event, "calls": call.calls, "seconds": seconds})
+                rows.append(
+                    {
+                        "hook": call.name,
+                        "event": call.event,
+                        "calls": call.calls,
+                        "seconds": seconds,
+                    }
+                )
                 call.calls, call.seconds = 0, 0.0
         return rows
 
     def names_by_event(self) -> dict[str, list[str]]:
-        """Return the hook names of each event in order, for printing; events without hooks are left out."""
-        names = {event: [call.name for call in calls if call.name in self.hooks] for event, calls in self.calls.items()}
+        """Return the hook names of each event in order, for printing; events without hooks are left
+        out."""
+        names = {
+            event: [call.name for call in calls if call.name in self.hooks]
+            for event, calls in self.calls.items()
+        }
         return {event: hook_names for event, hook_names in names.items() if hook_names}
 
 

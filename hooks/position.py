@@ -25,10 +25,12 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """A point of a run between two iterations: counters of completed work, of the run and of the current epoch.
+    """A point of a run between two iterations: counters of completed work, of the run and of the
+    current epoch.
 
-    Two positions are equal if they have the same iteration and stage. A step alone is not a position: the micro-batches
-    of a step share it with the iterations before them that skipped their updates, and each of these may change buffers.
+    Two positions are equal if they have the same iteration and stage. A step alone is not a
+    position: the micro-batches of a step share it with the iterations before them that skipped
+        their updates, and each of these may change buffers.
     """
 
     epoch: Count = field(default=0, compare=False)
@@ -50,5 +52,6 @@ class Position:
     stage: Stage = Stage.TRAIN
 
     def has_same_weights(self, other: "Position") -> bool:
-        """Return whether no optimizer step lies between two positions of a run; buffers may differ."""
+        """Return whether no optimizer step lies between two positions of a run; buffers may
+        differ."""
         return self.step == other.step

@@ -1,4 +1,5 @@
-"""Torch functions beyond its public API, in one place. Checked in torch 2.11 to 2.14; the tests explain each."""
+"""Torch functions beyond its public API, in one place. Checked in torch 2.11 to 2.14; the tests
+explain each."""
 
 import re
 import sys
@@ -40,7 +41,8 @@ def compiler_is_imported() -> bool:
 
 
 def record_memory_history(**options: Any) -> None:
-    """Start or stop recording GPU allocations. Source: https://docs.pytorch.org/docs/stable/torch_cuda_memory.html."""
+    """Start or stop recording GPU allocations. Source:
+    https://docs.pytorch.org/docs/stable/torch_cuda_memory.html."""
     torch.cuda.memory._record_memory_history(**options)
 
 
@@ -50,13 +52,14 @@ def dump_memory_snapshot(path: Path) -> None:
 
 
 def call_after_backward(call: Callable[[], None]) -> None:
-    """Call a function at the end of the running backward pass, in the order of registration; from a tensor's hook."""
+    """Call a function at the end of the running backward pass, in the order of registration; from a
+    tensor's hook."""
     Variable._execution_engine.queue_callback(call)
 
 
 def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | None:
-    """Return the indices of trained parameters without a gradient in the last backward pass, if therefore DDP has not
-    synchronized all gradients; None if it has."""
+    """Return the indices of trained parameters without a gradient in the last backward pass, if
+    therefore DDP has not synchronized all gradients; None if it has."""
     try:
         model._check_reducer_finalized()
     except RuntimeError as error:
@@ -77,7 +80,8 @@ def compile_in_place(module: nn.Module, mode: str | None = None) -> None:
 def _call_of(module: nn.Module) -> Callable[..., Any]:
     call: Any = module._call_impl
 
-    # torch does not compile frames of its own code, such as the call of a Sequential, unless another one calls them.
+    # torch does not compile frames of its own code, such as the call of a Sequential, unless
+    # another one calls them.
     def run_call(*arguments: Any, **named: Any) -> Any:
         return call(*arguments, **named)
 
@@ -95,5 +99,6 @@ def inner_schedulers(scheduler: Any) -> Iterable[Any]:
 
 
 def end_processes(loader: Any) -> None:
-    """End the processes of a DataLoader with `persistent_workers`, which starts new ones for the next batches."""
+    """End the processes of a DataLoader with `persistent_workers`, which starts new ones for the
+    next batches."""
     loader._iterator = None

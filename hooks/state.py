@@ -26,22 +26,28 @@ RECENT = 1000
 
 
 class Checkpoints(Protocol):
-    """The part of the checkpoint store that hooks may use; only the master's calls have an effect."""
+    """The part of the checkpoint store that hooks may use; only the master's calls have an
+    effect."""
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Keep these checkpoints for `owner`. A checkpoint that no owner keeps is deleted."""
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Label a stored checkpoint, for example `best`; `metric` is the metric by which it is best."""
+        """Label a stored checkpoint, for example `best`; `metric` is the metric by which it is
+        best."""
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return the key of a checkpoint's evaluated weights, such as `model` or `ema/model`; `label` may be a name."""
+        """Return the key of a checkpoint's evaluated weights, such as `model` or `ema/model`;
+        `label` may be a name."""
 
-    def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
-        """Write parts of a stored checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its path.
+    def publish(
+        self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]
+    ) -> str:
+        """Write parts of a stored checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its
+        path.
 
-        `parts` maps the name of each part to its key in the checkpoint, such as `optimizer` or `ema/model`. The key
-        `meta` is the manifest with `config`.
+        `parts` maps the name of each part to its key in the checkpoint, such as `optimizer` or
+        `ema/model`. The key `meta` is the manifest with `config`.
         """
 
     def list_names(self) -> list[str]:
@@ -67,18 +73,21 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights to validate with: `with weights(state):` swaps them into the model, and restores the raw weights."""
+    """Weights to validate with: `with weights(state):` swaps them into the model, and restores the
+    raw weights."""
 
     applied: "Callable[[State], AbstractContextManager[Any]]" = nullcontext
     provider: str = ""
-    """Name of the hook that provides the weights, and saves them under `model`; empty for the raw weights."""
+    """Name of the hook that provides the weights, and saves them under `model`; empty for the raw
+    weights."""
 
     def __call__(self, state: "State") -> AbstractContextManager[Any]:
         return self.applied(state)
 
 
 def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
-    """Return the label of the evaluation that computes a metric; None for training, which uses raw weights."""
+    """Return the label of the evaluation that computes a metric; None for training, which uses raw
+    weights."""
     phase, *parts = metric.split("/")[:-1] or [""]
     if phase == "train":
         return None
@@ -111,10 +120,15 @@ class Recent(Sequence[Mapping[str, Any]]):
     def columns(
         self, count: int, phase: str | None = None, names: Container[str] | None = None
     ) -> dict[str, list[Any]]:
-        """Return all columns or `names` of the last `count` rows, of one phase or all; None if a row lacks a column."""
-        newest_first = (row for row in reversed(self._rows) if phase is None or row.get("phase") == phase)
+        """Return all columns or `names` of the last `count` rows, of one phase or all; None if a
+        row lacks a column."""
+        newest_first = (
+            row for row in reversed(self._rows) if phase is None or row.get("phase") == phase
+        )
         rows = [*islice(newest_first, count)][::-1]
-        known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
+        known = dict.fromkeys(
+            name for row in rows for name in row if names is None or name in names
+        )
         return {name: [row.get(name) for row in rows] for name in known}
 
     def __getitem__(self, index: Any) -> Any:
@@ -128,15 +142,19 @@ class Recent(Sequence[Mapping[str, Any]]):
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     rows = zip(*columns.values(), strict=True)
-    return [{name: value for name, value in zip(columns, row, strict=True) if value is not None} for row in rows]
+    return [
+        {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        for row in rows
+    ]
 
 
 @dataclass(slots=True)
 class State:
     """The state of a run, which hooks read and change. The loop makes one in each worker process.
 
-    Counters count completed units, so in `on_step` and later they include the current iteration. `iteration` counts
-    micro-batches, `step` optimizer steps, `samples` this rank's training samples, `epoch` passes over the data.
+    Counters count completed units, so in `on_step` and later they include the current iteration.
+    `iteration` counts micro-batches, `step` optimizer steps, `samples` this rank's training
+    samples, `epoch` passes over the data.
     """
 
     # Process
@@ -148,22 +166,27 @@ class State:
 
     # Model, optimizers and data
     model: nn.Module = field(default_factory=nn.Module)
-    """The wrapper that shares the model among ranks, or the model itself; `state.forward` calls it in training."""
+    """The wrapper that shares the model among ranks, or the model itself; `state.forward` calls it
+    in training."""
     module: nn.Module = field(default_factory=nn.Module)
     """The task's model, unwrapped, with its own names."""
     optimizer: torch.optim.Optimizer | None = None
-    """The optimizer; of several, the one whose turn it is, or the first. Likewise scheduler and scaler."""
+    """The optimizer; of several, the one whose turn it is, or the first. Likewise scheduler and
+    scaler."""
     scheduler: Any = None
     scaler: torch.amp.GradScaler | None = None
-    several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(default_factory=dict)
+    several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(
+        default_factory=dict
+    )
     """Optimizer, scheduler and scaler by name, if several optimizers take turns."""
     turn: str = ""
-    """Name of the current turn's optimizer, from `on_forward` to `on_update`; empty between turns."""
+    """Name of the current turn's optimizer, from `on_forward` to `on_update`; empty between
+    turns."""
     loaders: Mapping[str, Any] = field(default_factory=dict)
     """Loader of each phase, such as `train`, `val` or `val/noisy`."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
-    """`fresh_batches("train")` iterates once over this rank's batches, on the device, without affecting training. With
-    `shuffled=True` they are in a shuffled order, the same each time."""
+    """`fresh_batches("train")` iterates once over this rank's batches, on the device, without
+    affecting training. With `shuffled=True` they are in a shuffled order, the same each time."""
     forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch[0])
     """The task's forward pass at the run's precision: `state.forward(model, batch)`."""
     samples_in: Callable[[Any], int] = lambda batch: len(batch[0])
@@ -190,11 +213,13 @@ class State:
     max_steps: int | None = None
     accumulate: int = 1
     full_batches: bool = True
-    """True if every training batch, except an epoch's last, is full on every rank; not guaranteed for a stream."""
+    """True if every training batch, except an epoch's last, is full on every rank; not guaranteed
+    for a stream."""
     stepped: bool = False
     """True if the current iteration made an optimizer step; False if its update was skipped."""
     at_step_boundary: bool = True
-    """False between the micro-batches of an optimizer step; True after its last one, even if the update was skipped."""
+    """False between the micro-batches of an optimizer step; True after its last one, even if the
+    update was skipped."""
     between_phases: bool = False
     """True from the end of a training phase until the next one begins."""
     epoch_completed: bool = False
@@ -206,7 +231,8 @@ class State:
     output: Any = None
     loss: Tensor | None = None
     loss_weight: float | None = None
-    """How much the loss counts among those of other batches and ranks; None if the task does not say."""
+    """How much the loss counts among those of other batches and ranks; None if the task does not
+    say."""
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
     loop_columns: frozenset[str] = frozenset()
@@ -227,11 +253,13 @@ class State:
     clock: Clock | None = None
     display: Display | None = None
     info: MutableMapping[str, Any] = field(default_factory=dict)
-    """Facts about the run by name, such as its number of parameters; any hook may write and read them."""
+    """Facts about the run by name, such as its number of parameters; any hook may write and read
+    them."""
     evaluation: str = ""
     """Label of the weights in the current evaluation."""
     evaluations: dict[str, Weights] = field(default_factory=lambda: {"": Weights()})
-    """Weights of each validation by label: `""` for `val/accuracy`, `"ema"` for `val/ema/accuracy`."""
+    """Weights of each validation by label: `""` for `val/accuracy`, `"ema"` for
+    `val/ema/accuracy`."""
 
     # Requests of hooks; the loop reads and clears them
     checkpoint_reasons: list[str] = field(default_factory=list)
@@ -244,7 +272,8 @@ class State:
     _trained: list[nn.Parameter] = field(default_factory=list)
     """Parameters of all optimizers, in the model's order."""
     _trained_ids: list[int] = field(default_factory=list)
-    """Their ids in the order of the optimizers, which show whether an optimizer has other parameters now."""
+    """Their ids in the order of the optimizers, which show whether an optimizer has other
+    parameters now."""
     _sharded: bool | None = None
 
     @property
@@ -256,7 +285,9 @@ class State:
     @property
     def schedulers(self) -> dict[str, Any]:
         """The scheduler of each optimizer, or None."""
-        return {name: scheduler for name, (_, scheduler, _) in self.several.items()} or {"": self.scheduler}
+        return {name: scheduler for name, (_, scheduler, _) in self.several.items()} or {
+            "": self.scheduler
+        }
 
     @property
     def scalers(self) -> dict[str, torch.amp.GradScaler | None]:
@@ -264,8 +295,13 @@ class State:
         return {name: scaler for name, (_, _, scaler) in self.several.items()} or {"": self.scaler}
 
     def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
-        """Begin the turn of an optimizer that trains `parameters`; with None, end its turn. Called by the loop."""
-        self.turn, self._parameters, self._gradient_norm = name if parameters else "", parameters, None
+        """Begin the turn of an optimizer that trains `parameters`; with None, end its turn. Called
+        by the loop."""
+        self.turn, self._parameters, self._gradient_norm = (
+            name if parameters else "",
+            parameters,
+            None,
+        )
         self.optimizer, self.scheduler, self.scaler = self.several[name]
 
     def column(self, name: str) -> str:
@@ -274,7 +310,8 @@ class State:
 
     @property
     def is_master(self) -> bool:
-        """True on global rank 0. A hook that runs only there declares `ranks` instead of checking this."""
+        """True on global rank 0. A hook that runs only there declares `ranks` instead of checking
+        this."""
         return self.rank == 0
 
     @property
@@ -295,7 +332,8 @@ class State:
         return self.max_epochs is not None and self.epoch >= self.max_epochs
 
     def computes(self, metric: str) -> bool:
-        """Return whether the current phase computes a metric: `val/noisy/loss` in `val/noisy`, but not in `val`."""
+        """Return whether the current phase computes a metric: `val/noisy/loss` in `val/noisy`, but
+        not in `val`."""
         return phase_of(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
@@ -306,24 +344,36 @@ class State:
 
     @property
     def milestone(self) -> str:
-        """Name for a checkpoint at this point: `epoch-0003` between two epochs, otherwise `step_name`."""
-        return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else self.step_name
+        """Name for a checkpoint at this point: `epoch-0003` between two epochs, otherwise
+        `step_name`."""
+        return (
+            f"epoch-{self.epoch:04d}"
+            if self.epoch and self.phase_iteration == 0
+            else self.step_name
+        )
 
     @property
     def step_name(self) -> str:
-        """Name of this point: `step-00000100`; after skipped updates `step-00000100-iteration-00000123`."""
+        """Name of this point: `step-00000100`; after skipped updates
+        `step-00000100-iteration-00000123`."""
         name = f"step-{self.step:08d}"
-        return name if self.iteration == self.step_iteration else f"{name}-iteration-{self.iteration:08d}"
+        return (
+            name
+            if self.iteration == self.step_iteration
+            else f"{name}-iteration-{self.iteration:08d}"
+        )
 
     def record(self, **columns: Any) -> None:
         """Add columns to this iteration's row: numbers, or tensors of one element.
 
-        Tensors are copied and stay on their device. During an optimizer's turn, columns end in its name: `grad_norm_d`.
-        Raises ValueError for a column that the loop records.
+        Tensors are copied and stay on their device. During an optimizer's turn, columns end in its
+        name: `grad_norm_d`. Raises ValueError for a column that the loop records.
         """
         if taken := self.loop_columns.intersection(columns):
             name = min(taken)
-            raise ValueError(f"the loop records the column `{name}`; use another name, such as `own_{name}`")
+            raise ValueError(
+                f"the loop records the column `{name}`; use another name, such as `own_{name}`"
+            )
         for name, value in columns.items():
             if isinstance(value, Tensor):
                 if type(value) is not Tensor and shards.is_sharded(value):
@@ -339,15 +389,18 @@ class State:
             self.display.line(line)
 
     def request_checkpoint(self, reason: str) -> None:
-        """Request a checkpoint, which the loop saves as soon as it can. Every rank must make the same request."""
+        """Request a checkpoint, which the loop saves as soon as it can. Every rank must make the
+        same request."""
         self.checkpoint_reasons.append(reason)
 
     def request_stop(self, reason: str) -> None:
-        """Request the end of the run, on any rank; all ranks stop soon, at the latest at the end of the phase."""
+        """Request the end of the run, on any rank; all ranks stop soon, at the latest at the end of
+        the phase."""
         self.stop_reasons.append(reason)
 
     def request_pause(self, reason: str) -> None:
-        """Request a checkpoint and the end of the run as `interrupted`, so that it can be resumed."""
+        """Request a checkpoint and the end of the run as `interrupted`, so that it can be
+        resumed."""
         self.pause_reasons.append(reason)
 
     def skip_update(self, reason: str) -> None:
@@ -355,9 +408,11 @@ class State:
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """Return this rank's gradients, or shards of them, of the parameters that the optimizer trains now.
+        """Return this rank's gradients, or shards of them, of the parameters that the optimizer
+        trains now.
 
-        They are in the order of `module.parameters()`, so that sums over them are those of a plain loop, bit for bit.
+        They are in the order of `module.parameters()`, so that sums over them are those of a plain
+        loop, bit for bit.
         """
         if self._sharded is None:
             self._sharded = any(map(shards.is_sharded, self.module.parameters()))
@@ -366,8 +421,11 @@ class State:
         return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
 
     def _find_trained(self) -> list[nn.Parameter]:
-        """Return the parameters of all optimizers in the model's order, which is looked up only when they change."""
-        groups = chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers.values())
+        """Return the parameters of all optimizers in the model's order, which is looked up only
+        when they change."""
+        groups = chain.from_iterable(
+            optimizer.param_groups for optimizer in self.optimizers.values()
+        )
         parameters = [*chain.from_iterable(group["params"] for group in groups)]
         ids = [*map(id, parameters)]
         if ids != self._trained_ids:
@@ -375,7 +433,8 @@ class State:
         return self._trained
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
-        """Return the global gradient norm; the 2-norm is computed once per step. Every rank must call this."""
+        """Return the global gradient norm; the 2-norm is computed once per step. Every rank must
+        call this."""
         if norm_type != 2.0:
             return self._norm(norm_type)
         if self._gradient_norm is None:
@@ -385,9 +444,17 @@ class State:
     def _norm(self, norm_type: float) -> Tensor:
         gradients = self.gradients()
         try:
-            return shards.norm(gradients, norm_type, self.device) if self._sharded else _norm(gradients, norm_type)
+            return (
+                shards.norm(gradients, norm_type, self.device)
+                if self._sharded
+                else _norm(gradients, norm_type)
+            )
         except NotImplementedError:
-            names = [name for name, p in self.module.named_parameters() if p.grad is not None and p.grad.is_sparse]
+            names = [
+                name
+                for name, p in self.module.named_parameters()
+                if p.grad is not None and p.grad.is_sparse
+            ]
             if not names:
                 raise
             raise TypeError(
@@ -401,15 +468,25 @@ class State:
 
 
 def order_like_model(module: nn.Module, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Return the parameters in the order of `module.parameters()`; others, such as those of a loss, come last."""
+    """Return the parameters in the order of `module.parameters()`; others, such as those of a loss,
+    come last."""
     remaining = {id(parameter): parameter for parameter in parameters}
-    own = [remaining.pop(id(parameter)) for parameter in module.parameters() if id(parameter) in remaining]
+    own = [
+        remaining.pop(id(parameter))
+        for parameter in module.parameters()
+        if id(parameter) in remaining
+    ]
     return [*own, *remaining.values()]
 
 
 def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:
-    """Compute torch's get_total_norm without its sorting, which takes longer than the norm of a small model."""
-    if not gradients or any(g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients):
+    """Compute torch's get_total_norm without its sorting, which takes longer than the norm of a
+    small model."""
+    if not gradients or any(
+        g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients
+    ):
         return torch.nn.utils.get_total_norm(gradients, norm_type)
-    total: Tensor = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients, norm_type)), norm_type)
+    total: Tensor = torch.linalg.vector_norm(
+        torch.stack(foreach_norm(gradients, norm_type)), norm_type
+    )
     return total

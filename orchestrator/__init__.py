@@ -1,6 +1,7 @@
 """Hookyard: hooked PyTorch experiments on Ray, and one table of what every rank measured.
 
-This is the public API. A name is imported at its first use, so `import orchestrator` imports neither ray nor torch.
+This is the public API. A name is imported at its first use, so `import orchestrator` imports
+neither ray nor torch.
 """
 
 from importlib import import_module
@@ -65,7 +66,11 @@ def __dir__() -> list[str]:
 def _require_own_hooks() -> None:
     """Raise ImportError if another package `hooks` comes first on the import path."""
     own, spec = Path(__file__).parents[1] / "hooks", find_spec("hooks")
-    places = [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]] if spec else []
+    places = (
+        [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]]
+        if spec
+        else []
+    )
     if own.resolve() not in [Path(place).resolve() for place in places]:
         raise ImportError(
             f"the package `hooks` must be {own}, got {', '.join(places) or 'none'}; rename yours to my_hooks"

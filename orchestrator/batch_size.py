@@ -10,15 +10,19 @@ _ADVICE = "define batch_size() in the task"
 
 
 def count_samples(batch: Any, *, is_stacked: bool) -> int:
-    """Return the number of samples of a batch, which is the first dimension of its first tensor, depth first.
+    """Return the number of samples of a batch, which is the first dimension of its first tensor,
+    depth first.
 
-    `is_stacked` says that `default_collate` has made the batch, whose tensors all have a row for each sample. Another
-    collate function may also list the samples, as detection does, so that a tensor is only a part of one sample. Raises
-    TaskError if the tensors and the lists suggest different numbers.
+    `is_stacked` says that `default_collate` has made the batch, whose tensors all have a row for
+    each sample. Another collate function may also list the samples, as detection does, so that a
+    tensor is only a part of one sample. Raises TaskError if the tensors and the lists suggest
+    different numbers.
     """
     sizes = list(_sizes(batch, is_outermost=True))
     if not sizes:
-        raise TaskError(f"the batch has no tensor with a dimension, so its number of samples is unknown; {_ADVICE}")
+        raise TaskError(
+            f"the batch has no tensor with a dimension, so its number of samples is unknown; {_ADVICE}"
+        )
     with_lists = list(_sizes_with_lists(batch, is_outermost=True))
     if is_stacked or with_lists == sizes:
         return sizes[0]
@@ -32,7 +36,8 @@ def count_samples(batch: Any, *, is_stacked: bool) -> int:
 
 
 def _sizes(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
-    """Yield the number of samples in each leaf of a batch, depth first: in a tensor, a list of texts, a graph."""
+    """Yield the number of samples in each leaf of a batch, depth first: in a tensor, a list of
+    texts, a graph."""
     size, items = _own_size(part), _items(part)
     if size is not None:
         yield size
@@ -45,13 +50,16 @@ def _sizes(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
 
 
 def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
-    """Yield the number of samples in each part, if lists and tuples have an item for each sample."""
+    """Yield the number of samples in each part, if lists and tuples have an item for each
+    sample."""
     size, items = _own_size(part), _items(part)
     if size is not None:
         yield size
         return
     is_inner_list = isinstance(part, list | tuple) and not is_outermost
-    has_sample_mappings = isinstance(part, list) and all(isinstance(item, Mapping) for item in items)
+    has_sample_mappings = isinstance(part, list) and all(
+        isinstance(item, Mapping) for item in items
+    )
     if items and (is_inner_list or has_sample_mappings):
         yield len(items)
         return
@@ -62,7 +70,8 @@ def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]
 
 
 def _own_size(part: Any) -> int | None:
-    """Return the number of samples that an object itself tells; None for a container and for a scalar."""
+    """Return the number of samples that an object itself tells; None for a container and for a
+    scalar."""
     for name in ("num_graphs", "batch_size"):  # of PyG and DGL
         value = getattr(part, name, None)
         if type(value) is int:
@@ -87,7 +96,8 @@ def _items(part: Any) -> list[Any]:
 
 
 def _holds_more(item: Any) -> bool:
-    """Return whether an item is a tensor, a container or another object, and not a text or a number."""
+    """Return whether an item is a tensor, a container or another object, and not a text or a
+    number."""
     return item is not None and not isinstance(item, str | bytes | int | float)
 
 

@@ -6,8 +6,8 @@ HookyardError
 │   ├── TaskError       a method of the task returns what the loop cannot use (exit code 2)
 │   └── MetricMissing   a trial's reports lack the sweep's metric (exit code 2)
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
-├── StorageError        a storage is unreachable or refuses access (exit code 1; 2 if nothing was started)
-│   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
+├── StorageError        a storage is unreachable or refuses access (exit code 1; 2 if nothing was
+started) │   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
 └── RunError            a run failed (exit code 1)
     ├── RankMismatch    the ranks do not run the same plan
     └── LeaseLost       another driver has taken over the run
@@ -53,7 +53,11 @@ class Problem:
 
     def shorten(self) -> "Problem":
         """Return the problem with long texts truncated."""
-        texts = {name: shorten(value, _MAX_TEXT) for name, value in vars(self).items() if isinstance(value, str)}
+        texts = {
+            name: shorten(value, _MAX_TEXT)
+            for name, value in vars(self).items()
+            if isinstance(value, str)
+        }
         return replace(self, **texts)  # type: ignore[arg-type]  # `line` is no text
 
     def __str__(self) -> str:
@@ -67,7 +71,11 @@ class ConfigError(UsageError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problem.shorten() for problem in problems)
-        rest = [f"and {len(problems) - _MAX_PROBLEMS:,} more problems"] if len(problems) > _MAX_PROBLEMS else []
+        rest = (
+            [f"and {len(problems) - _MAX_PROBLEMS:,} more problems"]
+            if len(problems) > _MAX_PROBLEMS
+            else []
+        )
         super().__init__("\n".join([*map(str, self.problems[:_MAX_PROBLEMS]), *rest]))
 
     @classmethod
@@ -87,7 +95,9 @@ class MetricMissing(UsageError):
     """A trial's reports lack the sweep's metric, as will those of all trials."""
 
 
-def collect_problems(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+def collect_problems(
+    problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+) -> R | None:
     """Return the function's value; on a ConfigError, add its problems and return None."""
     try:
         return function(*args, **kwargs)
@@ -110,12 +120,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     names = {candidate.lower(): candidate for candidate in known}
     name = name.lower()
-    near = [match for match in get_close_matches(name, names, cutoff=0.75) if _can_be_meant(name, match)]
+    near = [
+        match for match in get_close_matches(name, names, cutoff=0.75) if _can_be_meant(name, match)
+    ]
     # `cosine` means CosineAnnealingLR, although they have few letters in common.
-    near = near or sorted((candidate for candidate in names if len(name) > 2 and name in candidate), key=len)
+    near = near or sorted(
+        (candidate for candidate in names if len(name) > 2 and name in candidate), key=len
+    )
     # `rl` and `learning_rate` mean `lr`.
     initials = "".join(word[:1] for word in name.split("_"))
-    near = near or [candidate for candidate in names if candidate == initials or sorted(candidate) == sorted(name)]
+    near = near or [
+        candidate
+        for candidate in names
+        if candidate == initials or sorted(candidate) == sorted(name)
+    ]
     # One wrong letter is a large part of a short name.
     if len(name) <= 5:
         near = near or get_close_matches(name, names, n=1)
@@ -123,14 +141,19 @@ def _nearest(name: str, known: tuple[str, ...]) -> str | None:
 
 
 def _can_be_meant(name: str, candidate: str) -> bool:
-    """Return whether no word of the name has another word in its place: `save_best` does not mean `save_last`."""
+    """Return whether no word of the name has another word in its place: `save_best` does not mean
+    `save_last`."""
     fewer, more = sorted((name.split("_"), candidate.split("_")), key=len)
     return all(any(_are_near(word, other) for other in more) for word in fewer)
 
 
 def _are_near(word: str, other: str) -> bool:
     short, long = sorted((word, other), key=len)
-    return len(short) < 3 or long.startswith(short) or SequenceMatcher(None, word, other).ratio() >= 0.6
+    return (
+        len(short) < 3
+        or long.startswith(short)
+        or SequenceMatcher(None, word, other).ratio() >= 0.6
+    )
 
 
 class CheckpointError(HookyardError):
@@ -152,7 +175,9 @@ class DamagedFile(StorageError):
     """Status of the run in tables."""
 
     def __init__(self, file: str, what: str, advice: str) -> None:
-        super().__init__(f"{file} is {'missing' if what == MISSING else f'damaged: {what}'}. {advice}")
+        super().__init__(
+            f"{file} is {'missing' if what == MISSING else f'damaged: {what}'}. {advice}"
+        )
         self.file, self.what, self.advice = file, what, advice
 
     def __reduce__(self) -> "tuple[type[DamagedFile], tuple[str, str, str]]":
@@ -160,7 +185,8 @@ class DamagedFile(StorageError):
 
 
 class NewerFormat(DamagedFile, UsageError):
-    """A file of a run was written by a later version of Hookyard, in a format that this version does not know."""
+    """A file of a run was written by a later version of Hookyard, in a format that this version
+    does not know."""
 
     status = "newer"
 
@@ -169,7 +195,10 @@ class NewerFormat(DamagedFile, UsageError):
             self,
             f"{file} has format {number}, and this version of Hookyard reads formats up to {known}. Upgrade Hookyard",
         )
-        self.file, self.what = file, f"its format is {number}, and this version of Hookyard reads up to {known}"
+        self.file, self.what = (
+            file,
+            f"its format is {number}, and this version of Hookyard reads up to {known}",
+        )
         self.advice = "Upgrade Hookyard"
         self._numbers = number, known
 

@@ -14,7 +14,9 @@ T = TypeVar("T")
 def seed_all(seed: int) -> None:
     """Seed Python, NumPy and torch on all devices."""
     seed_host(seed)
-    if torch.accelerator.is_available():  # without one, torch still formats the stack, to seed one that appears later
+    if (
+        torch.accelerator.is_available()
+    ):  # without one, torch still formats the stack, to seed one that appears later
         torch.manual_seed(seed)
 
 
@@ -46,9 +48,16 @@ def random_state() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     return {
         "python": [version, torch.from_numpy(numpy.array(words)), gauss],
-        "numpy": [str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached)],
+        "numpy": [
+            str(kind),
+            torch.from_numpy(keys.astype("int64")),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ],
         "torch": torch.get_rng_state(),
-        # Reading the state would create a CUDA context. A process without one has drawn nothing on the GPU.
+        # Reading the state would create a CUDA context. A process without one has drawn nothing on
+        # the GPU.
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     }
 
@@ -64,7 +73,8 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 
 def with_same_random_state(items: Iterable[T]) -> Iterator[T]:
-    """Yield items, each with the same random state; the state after the first item remains at the end."""
+    """Yield items, each with the same random state; the state after the first item remains at the
+    end."""
     first, after = random_state(), None
     for item in items:
         if after is not None:

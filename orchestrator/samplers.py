@@ -1,4 +1,5 @@
-"""Samplers for `Task.sampler`. They draw from torch's global generator, which the loop seeds for each epoch."""
+"""Samplers for `Task.sampler`. They draw from torch's global generator, which the loop seeds for
+each epoch."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,8 +25,11 @@ class StratifiedSampler(Sampler[int]):
         for label in self._labels.unique():
             indices = (self._labels == label).nonzero().squeeze(1)
             indices = indices[torch.randperm(len(indices))]
-            # Divide the epoch into as many equal parts as the label has samples, and put one sample into each.
-            keys[indices] = (torch.arange(len(indices)) + torch.rand(len(indices), dtype=torch.float64)) / len(indices)
+            # Divide the epoch into as many equal parts as the label has samples, and put one sample
+            # into each.
+            keys[indices] = (
+                torch.arange(len(indices)) + torch.rand(len(indices), dtype=torch.float64)
+            ) / len(indices)
         return iter(keys.argsort().tolist())
 
     def __len__(self) -> int:
@@ -35,11 +39,14 @@ class StratifiedSampler(Sampler[int]):
 class MixtureSampler(Sampler[int]):
     """Shuffled order of the datasets in a torch `ConcatDataset`, in proportion to their weights.
 
-    Within a dataset, every sample is drawn equally often, up to one. An epoch has `length` samples, by default those of
-    the dataset. Raises ValueError unless there is one weight per dataset. Source: iMIX's multi-dataset sampling.
+    Within a dataset, every sample is drawn equally often, up to one. An epoch has `length` samples,
+    by default those of the dataset. Raises ValueError unless there is one weight per dataset.
+    Source: iMIX's multi-dataset sampling.
     """
 
-    def __init__(self, dataset: ConcatDataset[Any], weights: Sequence[float], length: int | None = None) -> None:
+    def __init__(
+        self, dataset: ConcatDataset[Any], weights: Sequence[float], length: int | None = None
+    ) -> None:
         sizes = [len(part) for part in dataset.datasets]  # type: ignore[arg-type]  # each has a length
         if len(weights) != len(sizes) or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
             raise ValueError(

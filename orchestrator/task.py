@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 class Task(ABC):
     """The model, data, loss and metrics of an experiment. Used in workers.
 
-    A task is a dataclass: its fields are its parameters in YAML (`task_args`), and a sweep may vary them. A task must
-    define `model`, `data` and either `loss` or `turns`; or only `train`.
+    A task is a dataclass: its fields are its parameters in YAML (`task_args`), and a sweep may vary
+    them. A task must define `model`, `data` and either `loss` or `turns`; or only `train`.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Implement the abstract methods that a task with `turns` or with its own loop does not need."""
+        """Implement the abstract methods that a task with `turns` or with its own loop does not
+        need."""
         super().__init_subclass__(**options)
         if has_custom_loop(cls):
             for name in ("model", "data", "loss"):
@@ -38,9 +39,9 @@ class Task(ABC):
 
     @property
     def progress(self) -> State:
-        """The loop's state, to be read in methods such as `loss`: `self.progress.epoch`, `step`, `iteration`, `phase`,
-        `info` and so on. Counters include only completed steps. Outside a loop, it is the initial state of a run.
-        Raises TaskError in a loader process."""
+        """The loop's state, to be read in methods such as `loss`: `self.progress.epoch`, `step`,
+        `iteration`, `phase`, `info` and so on. Counters include only completed steps. Outside a
+        loop, it is the initial state of a run. Raises TaskError in a loader process."""
         from torch.utils.data import get_worker_info
 
         if get_worker_info():
@@ -65,53 +66,68 @@ class Task(ABC):
 
     @abstractmethod
     def data(self) -> Mapping[str, Dataset[Any] | Iterable[Any]]:
-        """Return the datasets: `train`, and `val` and `test` if any. Each is map-style, iterable, or a loader with
-        `state_dict` and `load_state_dict`. The loop calls it again for a hook that reads a stream of its own.
+        """Return the datasets: `train`, and `val` and `test` if any. Each is map-style, iterable,
+        or a loader with `state_dict` and `load_state_dict`. The loop calls it again for a hook that
+        reads a stream of its own.
 
-        Before each call, on each rank, all generators are seeded with the experiment's `seed`, which
-        `torch.initial_seed()` returns. So a random split is the same everywhere, and after a resume."""
+        Before each call, on each rank, all generators are seeded with the experiment's `seed`,
+        which `torch.initial_seed()` returns. So a random split is the same everywhere, and after a
+        resume."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that this rank's task carries from batch to batch, such as a recurrent hidden state. It is
-        saved in each checkpoint: tensors, numbers, text, and containers of these."""
+        """Return the state that this rank's task carries from batch to batch, such as a recurrent
+        hidden state. It is saved in each checkpoint: tensors, numbers, text, and containers of
+        these."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict` from a checkpoint, if it was not empty. Tensors are on the CPU."""
-        raise NotImplementedError(f"{type(self).__name__} has state_dict() and no load_state_dict()")
+        raise NotImplementedError(
+            f"{type(self).__name__} has state_dict() and no load_state_dict()"
+        )
 
     @abstractmethod
     def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor] | None:
-        """Return the mean loss over the batch's samples, a scalar; or a mapping of such terms, whose sum is trained.
-        Each term has a column and a mean. A task with `turns` uses the loss only in val and test.
+        """Return the mean loss over the batch's samples, a scalar; or a mapping of such terms,
+        whose sum is trained. Each term has a column and a mean. A task with `turns` uses the loss
+        only in val and test.
 
-        In val and test it may return None, for models such as detectors that compute a loss only in training."""
+        In val and test it may return None, for models such as detectors that compute a loss only in
+        training."""
 
-    def turns(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor | Mapping[str, Tensor]]]:
-        """Train several optimizers: yield the name and loss of each, in the order of their turns. Code after a `yield`
-        sees the parameters after that turn's step. Every rank must take the same turns."""
+    def turns(
+        self, model: nn.Module, batch: Any
+    ) -> Iterator[tuple[str, Tensor | Mapping[str, Tensor]]]:
+        """Train several optimizers: yield the name and loss of each, in the order of their turns.
+        Code after a `yield` sees the parameters after that turn's step. Every rank must take the
+        same turns."""
         raise NotImplementedError
 
     def train(self, session: TrainingSession) -> Iterator[Mapping[str, float]]:
-        """Train in a custom loop: a generator that yields reports; the session records rows and saves state.
-        Parameters after `session` are keys of the experiment that it reads: `batch_size: int = 32`."""
+        """Train in a custom loop: a generator that yields reports; the session records rows and
+        saves state. Parameters after `session` are keys of the experiment that it reads:
+        `batch_size: int = 32`."""
         raise NotImplementedError
 
     def parameters(self, model: nn.Module) -> Mapping[str, Iterable[nn.Parameter]]:
-        """Return the parameters of several optimizers by name, unless the experiment file has patterns for them."""
+        """Return the parameters of several optimizers by name, unless the experiment file has
+        patterns for them."""
         return {}
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Run the model on a batch. You may call its submodules one by one, except with `strategy: fsdp`."""
+        """Run the model on a batch. You may call its submodules one by one, except with
+        `strategy: fsdp`."""
         return model(batch[0])
 
     def metrics(self, output: Any, batch: Any) -> Mapping[str, Tensor]:
-        """Return one value per sample for each metric, shape (B,). The loop averages over all samples of all ranks."""
+        """Return one value per sample for each metric, shape (B,). The loop averages over all
+        samples of all ranks."""
         return {}
 
     def meters(self) -> Mapping[str, Any]:
-        """Return torchmetrics objects by name, for metrics that are not means over samples. In val and test, the loop
-        calls `update(output, target(batch))`, and at the end `compute()`: a number, a vector, or a mapping of these."""
+        """Return torchmetrics objects by name, for metrics that are not means over samples. In val
+        and test, the loop calls `update(output, target(batch))`, and at the end `compute()`: a
+        number, a vector, or a mapping of these."""
         return {}
 
     def target(self, batch: Any) -> Any:
@@ -119,11 +135,12 @@ class Task(ABC):
         return batch[1]
 
     def batch_size(self, batch: Any) -> int:
-        """Return the number of samples over which `loss` is the mean, and so its weight in the mean of the phase.
+        """Return the number of samples over which `loss` is the mean, and so its weight in the mean
+        of the phase.
 
-        By default, this is the first dimension of the batch's first tensor, in nested containers the first one depth
-        first. Override it if a sample is not a row but, for example, a character of a padded batch; throughput and
-        `samples` then count these."""
+        By default, this is the first dimension of the batch's first tensor, in nested containers
+        the first one depth first. Override it if a sample is not a row but, for example, a
+        character of a padded batch; throughput and `samples` then count these."""
         if type(batch) in (tuple, list):
             first = batch[0] if batch else None
         elif type(batch) is dict:
@@ -141,19 +158,23 @@ class Task(ABC):
             return count_samples(batch, is_stacked=is_stacked)
 
     def weight(self, batch: Any) -> float | Tensor:
-        """Return how much the batch's loss counts: usually the number of tokens or samples over which it is a mean,
-        without padding. Micro-batches of a step and ranks then train like one large batch, and means of the loss
-        are weighted by it. The batch is on the CPU.
+        """Return how much the batch's loss counts: usually the number of tokens or samples over
+        which it is a mean, without padding. Micro-batches of a step and ranks then train like one
+        large batch, and means of the loss are weighted by it. The batch is on the CPU.
 
-        Without this method, micro-batches and ranks count alike, as in DDP, and means are weighted by `batch_size`."""
+        Without this method, micro-batches and ranks count alike, as in DDP, and means are weighted
+        by `batch_size`."""
         raise NotImplementedError
 
-    def sampler(self, dataset: Dataset[Any], phase: str) -> Sampler[int] | Sequence[float] | Tensor | None:
-        """Return the order of a map-style dataset for all ranks together: a torch Sampler of indices, or a weight for
-        each sample. With weights, an epoch draws as many samples as the dataset has, with replacement. None means each
-        sample once, shuffled in train.
+    def sampler(
+        self, dataset: Dataset[Any], phase: str
+    ) -> Sampler[int] | Sequence[float] | Tensor | None:
+        """Return the order of a map-style dataset for all ranks together: a torch Sampler of
+        indices, or a weight for each sample. With weights, an epoch draws as many samples as the
+        dataset has, with replacement. None means each sample once, shuffled in train.
 
-        The loop calls this once, and iterates over the sampler in each epoch, with all generators seeded for it."""
+        The loop calls this once, and iterates over the sampler in each epoch, with all generators
+        seeded for it."""
         return None
 
     def collate(self, samples: list[Any]) -> Any:
@@ -163,19 +184,26 @@ class Task(ABC):
         return default_collate(samples)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
-        """Build an optimizer that YAML cannot describe. Parameters after `model` are arguments of `optimizer` in YAML,
-        where a `type` replaces this optimizer. The loop calls it again if an argument changes during training."""
+        """Build an optimizer that YAML cannot describe. Parameters after `model` are arguments of
+        `optimizer` in YAML, where a `type` replaces this optimizer. The loop calls it again if an
+        argument changes during training."""
         return None
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> Any | None:
-        """Build a scheduler that YAML cannot describe, like `optimizer`; return None for no scheduler."""
+        """Build a scheduler that YAML cannot describe, like `optimizer`; return None for no
+        scheduler."""
         return None
 
     def loader(
-        self, dataset: Dataset[Any], batches: Sampler[list[int]] | None, phase: str, options: dict[str, Any]
+        self,
+        dataset: Dataset[Any],
+        batches: Sampler[list[int]] | None,
+        phase: str,
+        options: dict[str, Any],
     ) -> Iterable[Any]:
-        """Return the loader of a phase; `batches` yields this rank's lists of indices. For a stream, `batches` is None,
-        `dataset` is this rank's share, and the loader must have `state_dict` and `load_state_dict`."""
+        """Return the loader of a phase; `batches` yields this rank's lists of indices. For a
+        stream, `batches` is None, `dataset` is this rank's share, and the loader must have
+        `state_dict` and `load_state_dict`."""
         from torch.utils.data import DataLoader
 
         if batches is None:
@@ -191,27 +219,36 @@ class Task(ABC):
             with warnings.catch_warnings():
                 # torchdata calls a function that torch has deprecated.
                 warnings.filterwarnings("ignore", "'set_vital' is deprecated", UserWarning)
-                loader: Iterable[Any] = StatefulDataLoader(dataset, collate_fn=self.collate, **options)
+                loader: Iterable[Any] = StatefulDataLoader(
+                    dataset, collate_fn=self.collate, **options
+                )
             return loader
         return DataLoader(dataset, batch_sampler=batches, collate_fn=self.collate, **options)
 
     def fsdp_units(self, model: nn.Module) -> Iterable[nn.Module]:
-        """Return the submodules whose parameters `strategy: fsdp` gathers before their call and releases after it.
-        Parameters outside them are gathered for the whole forward pass.
+        """Return the submodules whose parameters `strategy: fsdp` gathers before their call and
+        releases after it. Parameters outside them are gathered for the whole forward pass.
 
-        By default the members of every `ModuleList` (a transformer's blocks), else of the outermost `Sequential`s."""
+        By default the members of every `ModuleList` (a transformer's blocks), else of the outermost
+        `Sequential`s."""
         from torch import nn
 
         def list_members(kind: type[nn.Module]) -> list[nn.Module]:
             containers = [module for module in model.modules() if isinstance(module, kind)]
-            return [member for container in containers for member in container.children() if type(member) is not kind]
+            return [
+                member
+                for container in containers
+                for member in container.children()
+                if type(member) is not kind
+            ]
 
         layers = list_members(nn.Sequential)
         nested = {inner for layer in layers for inner in layer.modules() if inner is not layer}
         return list_members(nn.ModuleList) or [layer for layer in layers if layer not in nested]
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Return required hooks by name: as in YAML, a class, or an object. Experiments may override their fields."""
+        """Return required hooks by name: as in YAML, a class, or an object. Experiments may
+        override their fields."""
         return {}
 
 
@@ -221,7 +258,8 @@ def has_turns(task: type[Task]) -> bool:
 
 
 def has_weights(task: type[Task]) -> bool:
-    """Return whether a task says how much a loss counts, and has not just a field called `weight`."""
+    """Return whether a task says how much a loss counts, and has not just a field called
+    `weight`."""
     return task.weight is not Task.weight and callable(task.weight)
 
 
@@ -232,7 +270,9 @@ def has_custom_loop(task: type[Task]) -> bool:
 
 def _make_missing_method(name: str) -> Callable[..., Any]:
     def method(self: Task, *arguments: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has its own training loop, and no {name}()")
+        raise NotImplementedError(
+            f"{type(self).__name__} has its own training loop, and no {name}()"
+        )
 
     return method
 

@@ -41,10 +41,11 @@ class SessionLoop(Protocol):
 class TrainingSession:
     """Rows, reports and checkpoints for a task with a custom loop; each worker has a session.
 
-    The task yields reports: mappings of metrics whose names begin with `train/`, `val/` or `test/`. All ranks yield at
-    the same points, and the run reports the means across ranks. A report ends a round, which counts as an epoch. With
-    several ranks, torch's process group exists. All generators start from the experiment's `seed`, so all ranks build
-    the same model. `restore` then seeds each rank with `seed` plus its rank.
+    The task yields reports: mappings of metrics whose names begin with `train/`, `val/` or `test/`.
+    All ranks yield at the same points, and the run reports the means across ranks. A report ends a
+    round, which counts as an epoch. With several ranks, torch's process group exists. All
+    generators start from the experiment's `seed`, so all ranks build the same model. `restore` then
+    seeds each rank with `seed` plus its rank.
     """
 
     def __init__(self, loop: SessionLoop) -> None:
@@ -60,37 +61,41 @@ class TrainingSession:
 
     @property
     def epoch(self) -> int:
-        """Number of reports since the start of the run, including those before a restored checkpoint."""
+        """Number of reports since the start of the run, including those before a restored
+        checkpoint."""
         return self._loop.state.epoch
 
     @property
     def step(self) -> int:
-        """Number of rows since the start of the run, including those before a restored checkpoint."""
+        """Number of rows since the start of the run, including those before a restored
+        checkpoint."""
         return self._loop.state.step
 
     @property
     def stop_requested(self) -> bool:
-        """True once training must end: because of Ctrl-C, a hook or the sweep, or after all `steps`.
+        """True once training must end: because of Ctrl-C, a hook or the sweep, or after all
+        `steps`.
 
-        All ranks get the same value, so all must read it at the same points. Steps after the last `yield` get a report
-        and a checkpoint, except after an interruption: a resume then continues from the last checkpoint, such as one
-        that `save` has just written."""
+        All ranks get the same value, so all must read it at the same points. Steps after the last
+        `yield` get a report and a checkpoint, except after an interruption: a resume then continues
+        from the last checkpoint, such as one that `save` has just written."""
         return self._loop.should_stop()
 
     def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
         """Name the parts of checkpoints, and restore them if this run continues from a checkpoint.
 
-        Returns whether it does. `parts` are equal on all ranks; `per_rank` differ. A part has `state_dict` and
-        `load_state_dict`, or is a dict, whose entries are replaced. The random state is saved with them. Call it once,
-        after building everything, right before training. `save` writes checkpoints, and so does a `yield` if the hook
-        `checkpoint` or the sweep requests one."""
+        Returns whether it does. `parts` are equal on all ranks; `per_rank` differ. A part has
+        `state_dict` and `load_state_dict`, or is a dict, whose entries are replaced. The random
+        state is saved with them. Call it once, after building everything, right before training.
+        `save` writes checkpoints, and so does a `yield` if the hook `checkpoint` or the sweep
+        requests one."""
         return self._loop.restore_parts(parts, per_rank or {})
 
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         """Add a row to this rank's table, which counts as an iteration and a step.
 
-        Values are numbers, short texts, or tensors of one element, which stay on their device until rows are written.
-        A round in which it is never called has one row."""
+        Values are numbers, short texts, or tensors of one element, which stay on their device until
+        rows are written. A round in which it is never called has one row."""
         self._loop.record(columns, batch_size)
 
     def save(self) -> None:
@@ -98,9 +103,11 @@ class TrainingSession:
         self._loop.save_here()
 
     def reports_of(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
-        """Run `call` in a separate thread, and yield the metrics that its callbacks pass to `report`.
+        """Run `call` in a separate thread, and yield the metrics that its callbacks pass to
+        `report`.
 
-        If training ends before the call does, `report` raises an error that `except Exception` does not catch."""
+        If training ends before the call does, `report` raises an error that `except Exception` does
+        not catch."""
         self._call = _Call(call, self.device)
         try:
             yield from self._call.reports()
@@ -108,7 +115,8 @@ class TrainingSession:
             self._call = None
 
     def report(self, metrics: Mapping[str, Any]) -> None:
-        """Report from a callback within `reports_of`, instead of a `yield`. Returns once training may continue."""
+        """Report from a callback within `reports_of`, instead of a `yield`. Returns once training
+        may continue."""
         if self._call is None:
             raise RuntimeError(
                 "session.report() is for callbacks within session.reports_of(call); elsewhere write `yield metrics`"

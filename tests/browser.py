@@ -11,7 +11,9 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -45,11 +47,15 @@ all().catch((error) => console.log("FAILED " + error.stack)).finally(() => conso
 </script>"""
 
 
-def inspect_pages(pages: Sequence[tuple[Path, int]], look: str, timeout_s: float = 120) -> tuple[list[Any], list[str]]:
-    """Open files, each in a frame of a width in pixels, and evaluate a JavaScript expression in each.
+def inspect_pages(
+    pages: Sequence[tuple[Path, int]], look: str, timeout_s: float = 120
+) -> tuple[list[Any], list[str]]:
+    """Open files, each in a frame of a width in pixels, and evaluate a JavaScript expression in
+    each.
 
-    The expression may use `document`, `window`, `frame` and `opened_ms`, the milliseconds from the request to the
-    second painted frame. Return the values, and the other messages on the browser's console.
+    The expression may use `document`, `window`, `frame` and `opened_ms`, the milliseconds from the
+    request to the second painted frame. Return the values, and the other messages on the browser's
+    console.
     """
     assert CHROMIUM is not None
     # A process of the browser may still write into its profile.
@@ -69,7 +75,9 @@ def inspect_pages(pages: Sequence[tuple[Path, int]], look: str, timeout_s: float
 
 def _output(command: Sequence[str], timeout_s: float) -> str:
     """Return what the browser writes until it is done, or until the timeout."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         too_late = Timer(timeout_s, process.kill)
         too_late.start()
         try:

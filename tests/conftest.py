@@ -1,4 +1,5 @@
-"""What every test shares: one thread of work, as in a worker, and Ray's environment before anything imports ray."""
+"""What every test shares: one thread of work, as in a worker, and Ray's environment before anything
+imports ray."""
 
 import gc
 import os
@@ -6,9 +7,12 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 
-# What is imported stays, and going through it again and again meanwhile is half of what it takes to collect the tests.
+# What is imported stays, and going through it again and again meanwhile is half of what it takes to
+# collect the tests.
 gc.disable()
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy reads it once; more threads than cores wait for each other
+os.environ["OPENBLAS_NUM_THREADS"] = (
+    "1"  # NumPy reads it once; more threads than cores wait for each other
+)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -20,7 +24,8 @@ from orchestrator.storage.stored_data import warn_once  # noqa: E402
 torch.set_num_threads(1)
 # The files of tests need not survive a power failure, and each wait for a disk takes milliseconds.
 os.fsync = lambda file: None
-# A call that Ray answers by starting itself is a mistake here: those processes would stay until all tests are over.
+# A call that Ray answers by starting itself is a mistake here: those processes would stay until all
+# tests are over.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 set_environment(None)
 # Typer builds every subcommand anew for each call, which takes longer than most calls.
@@ -28,7 +33,8 @@ vars(typer.testing).update(_get_command=cache(typer.main.get_command))
 
 
 def pytest_collection_finish() -> None:
-    """Every test's module is imported: from here on the garbage collector runs, but passes over what is there."""
+    """Every test's module is imported: from here on the garbage collector runs, but passes over
+    what is there."""
     gc.freeze()
     gc.enable()
 
@@ -41,11 +47,14 @@ def fresh_warnings() -> None:
 
 @pytest.fixture(autouse=True)
 def import_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Restore the import path after each test, and forget the modules that it imported from a temporary folder."""
+    """Restore the import path after each test, and forget the modules that it imported from a
+    temporary folder."""
     path, modules, temporary = [*sys.path], {*sys.modules}, str(tmp_path_factory.getbasetemp())
     yield
     sys.path[:] = path
     for name in sys.modules.keys() - modules:
-        places = getattr(sys.modules[name], "__path__", None) or [getattr(sys.modules[name], "__file__", None)]
+        places = getattr(sys.modules[name], "__path__", None) or [
+            getattr(sys.modules[name], "__file__", None)
+        ]
         if any(str(place).startswith(temporary) for place in places):
             del sys.modules[name]

@@ -1,11 +1,13 @@
-"""A stand-in for a GPU: a time line of its own, on which work is done one after the other, and events on it."""
+"""A stand-in for a GPU: a time line of its own, on which work is done one after the other, and
+events on it."""
 
 import math
 from typing import Any
 
 
 class Device:
-    """What is given to it, it does later; the host goes on meanwhile, and `now` is the host's time in seconds."""
+    """What is given to it, it does later; the host goes on meanwhile, and `now` is the host's time
+    in seconds."""
 
     def __init__(self) -> None:
         self.now, self.free_at = 100.0, 0.0

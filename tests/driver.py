@@ -15,7 +15,9 @@ class Driver:
         self._folder = tempfile.TemporaryDirectory()
         pipe = f"{self._folder.name}/stderr"
         os.mkfifo(pipe)
-        self._process = FORKSERVER.Process(target=_drive, args=[os.getcwd(), {**os.environ}, pipe, [*arguments]])
+        self._process = FORKSERVER.Process(
+            target=_drive, args=[os.getcwd(), {**os.environ}, pipe, [*arguments]]
+        )
         self._process.start()
         self.stderr = os.fdopen(os.open(pipe, os.O_RDONLY))
 

@@ -1,4 +1,5 @@
-"""What a process has imported is no garbage: no collection goes through it in the processes that are forked later."""
+"""What a process has imported is no garbage: no collection goes through it in the processes that
+are forked later."""
 
 import gc
 

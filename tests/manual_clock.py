@@ -8,7 +8,8 @@ _PATIENCE_S = 30
 
 
 class ManualClock:
-    """Clock that `advance` moves; in place of a `threading.Event`, its `wait` lasts until the time has passed."""
+    """Clock that `advance` moves; in place of a `threading.Event`, its `wait` lasts until the time
+    has passed."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -19,7 +20,8 @@ class ManualClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the waiting thread; return when it has done its work, and waits again."""
+        """Let time pass for the waiting thread; return when it has done its work, and waits
+        again."""
         with self._changed:
             self._until_it_waits()
             self.now += seconds

@@ -28,13 +28,22 @@ FORKSERVER.set_forkserver_preload(_WARM)
 
 
 def _enter(
-    function: Callable[..., Any], rank: int, world_size: int, store: str, arguments: tuple[Any, ...], results: Any
+    function: Callable[..., Any],
+    rank: int,
+    world_size: int,
+    store: str,
+    arguments: tuple[Any, ...],
+    results: Any,
 ) -> None:
     try:
         torch.set_num_threads(1)
         os.fsync = lambda file: None  # as in the process of the tests
         dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=60),
         )
         value = function(rank, world_size, *arguments)
         results.put((rank, value, None))
@@ -48,11 +57,14 @@ def _enter(
 def _started(
     function: Callable[..., Any], world_size: int, arguments: tuple[Any, ...], results: Any
 ) -> Iterator[list[Any]]:
-    # They meet at a file: a port that is free now may be taken by another test's processes a moment later.
+    # They meet at a file: a port that is free now may be taken by another test's processes a moment
+    # later.
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             FORKSERVER.Process(
-                target=_enter, args=(function, rank, world_size, f"{folder}/store", arguments, results), daemon=True
+                target=_enter,
+                args=(function, rank, world_size, f"{folder}/store", arguments, results),
+                daemon=True,
             )
             for rank in range(world_size)
         ]
@@ -70,7 +82,8 @@ def until_killed(function: Callable[..., Any], world_size: int = 2, *arguments: 
 
 
 def on_ranks(function: Callable[..., Any], world_size: int = 2, *arguments: Any) -> list[Any]:
-    """Calls `function(rank, world_size, *arguments)` on each rank and returns the values in rank order.
+    """Calls `function(rank, world_size, *arguments)` on each rank and returns the values in rank
+    order.
 
     The function must be a module's own; tensors should come back as lists or numbers.
     """

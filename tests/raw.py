@@ -27,7 +27,8 @@ def raw_training(
     ),
     schedule: Callable[[Optimizer], Any] = lambda optimizer: None,
 ) -> nn.Module:
-    """Torch's sampler, loader and optimizer in three plain loops; a scheduler steps after each step."""
+    """Torch's sampler, loader and optimizer in three plain loops; a scheduler steps after each
+    step."""
     torch.manual_seed(seed)
     model = task.model()
     torch.manual_seed(seed)
@@ -41,7 +42,9 @@ def raw_training(
         if new_order:
             sampler.set_epoch(epoch)
         batches = list(loader)
-        groups = [batches[begin : begin + accumulate] for begin in range(0, len(batches), accumulate)]
+        groups = [
+            batches[begin : begin + accumulate] for begin in range(0, len(batches), accumulate)
+        ]
         for group in groups:
             for points, labels, _ in group:
                 with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):

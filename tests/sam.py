@@ -1,4 +1,5 @@
-"""Sharpness-aware minimization, by the recipe that most of its implementations share (Foret et al., 2021)."""
+"""Sharpness-aware minimization, by the recipe that most of its implementations share (Foret et al.,
+2021)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,12 @@ from torch.optim import Optimizer
 
 
 class SAM(Optimizer):
-    """A step moves the weights uphill by `rho`, takes the gradients there, and updates the weights where they were."""
+    """A step moves the weights uphill by `rho`, takes the gradients there, and updates the weights
+    where they were."""
 
-    def __init__(self, params: Any, base_optimizer: type[Optimizer], rho: float = 0.05, **kwargs: Any) -> None:
+    def __init__(
+        self, params: Any, base_optimizer: type[Optimizer], rho: float = 0.05, **kwargs: Any
+    ) -> None:
         super().__init__(params, {"rho": rho, **kwargs})
         make: Any = base_optimizer
         self.base_optimizer: Optimizer = make(self.param_groups, **kwargs)
@@ -20,7 +24,12 @@ class SAM(Optimizer):
 
     @torch.no_grad()
     def first_step(self, zero_grad: bool = False) -> None:
-        norms = [p.grad.norm(p=2) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norms = [
+            p.grad.norm(p=2)
+            for group in self.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
         norm = torch.stack(norms).norm(p=2)
         for group in self.param_groups:
             scale = group["rho"] / (norm + 1e-12)

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 
 class ScheduleFreeSGD(Optimizer):
-    """Gradients at y, which lies between the SGD iterates z and their average x; x is evaluated and saved.
+    """Gradients at y, which lies between the SGD iterates z and their average x; x is evaluated and
+    saved.
 
     In training mode the parameters are y, in evaluation mode x.
     """

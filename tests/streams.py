@@ -46,7 +46,9 @@ class PlacedIterator:
 
     def __init__(self, dataset: Placed) -> None:
         self.dataset, self.place = dataset, 0
-        self.order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(dataset.epoch)).tolist()
+        self.order = torch.randperm(
+            len(dataset), generator=torch.Generator().manual_seed(dataset.epoch)
+        ).tolist()
 
     def __iter__(self) -> Iterator[Any]:
         return self

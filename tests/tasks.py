@@ -1,4 +1,5 @@
-"""A small task for tests: fixed random points in three classes, and a network of about a hundred weights."""
+"""A small task for tests: fixed random points in three classes, and a network of about a hundred
+weights."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,8 @@ SGD = Component(type="SGD", lr=0.1, momentum=0.9)
 
 
 class PointSet(Dataset[Any]):
-    """Points (5,) and their classes, with the place of each; `noisy` ones differ each time they are fetched."""
+    """Points (5,) and their classes, with the place of each; `noisy` ones differ each time they are
+    fetched."""
 
     def __init__(self, size: int, noisy: bool, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -44,7 +46,11 @@ class Blocks(nn.Module):
 
     def __init__(self, block: Callable[[], nn.Module], **named: Any) -> None:
         super().__init__()
-        self.first, self.blocks, self.last = nn.Linear(5, 8), nn.ModuleList(block() for _ in range(3)), nn.Linear(8, 3)
+        self.first, self.blocks, self.last = (
+            nn.Linear(5, 8),
+            nn.ModuleList(block() for _ in range(3)),
+            nn.Linear(8, 3),
+        )
         self.named = named
 
     def forward(self, points: Tensor) -> Tensor:
@@ -69,7 +75,9 @@ class Points(Task):
 
     def model(self) -> nn.Module:
         norm: nn.Module = nn.BatchNorm1d(8) if self.batch_norm else nn.Identity()
-        return nn.Sequential(nn.Linear(5, 8), norm, nn.ReLU(), nn.Dropout(self.dropout), nn.Linear(8, 3))
+        return nn.Sequential(
+            nn.Linear(5, 8), norm, nn.ReLU(), nn.Dropout(self.dropout), nn.Linear(8, 3)
+        )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         sizes = {"train": self.train, "val": self.val, "test": self.test}
@@ -93,7 +101,13 @@ def experiment(**fields: Any) -> Experiment:
     if "steps" not in fields:
         fields.setdefault("epochs", 2)
     loader = Loader(**fields.pop("loader", {}))
-    data = {"name": "points", "task": "tests.tasks:Points", "batch_size": 8, "optimizer": SGD, "loader": loader}
+    data = {
+        "name": "points",
+        "task": "tests.tasks:Points",
+        "batch_size": 8,
+        "optimizer": SGD,
+        "loader": loader,
+    }
     return Experiment(**{**data, **fields})
 
 
@@ -109,7 +123,9 @@ class Rows(Recorder):
         self.rows.append(dict(self.recent[-1]))
 
     def columns(self, *names: str, phase: str | None = None) -> list[tuple[Any, ...]]:
-        return [tuple(row[name] for name in names) for row in self.rows if phase in (None, row["phase"])]
+        return [
+            tuple(row[name] for name in names) for row in self.rows if phase in (None, row["phase"])
+        ]
 
 
 class Seen(Hook):
@@ -124,12 +140,14 @@ class Seen(Hook):
 
 
 def numbers(module: nn.Module) -> dict[str, Any]:
-    """Weights and buffers as plain numbers, which compare bit for bit and travel between processes."""
+    """Weights and buffers as plain numbers, which compare bit for bit and travel between
+    processes."""
     return {name: tensor.tolist() for name, tensor in module.state_dict().items()}
 
 
 def plain(value: Any) -> Any:
-    """Nested values with lists for tensors, joined from all ranks where they are sharded. They compare bit for bit."""
+    """Nested values with lists for tensors, joined from all ranks where they are sharded. They
+    compare bit for bit."""
     if isinstance(value, Tensor):
         return (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
     if isinstance(value, dict):

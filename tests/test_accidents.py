@@ -21,7 +21,8 @@ Check = Callable[..., Outcome]
 
 @pytest.fixture(scope="module")
 def check() -> Iterator[Check]:
-    """Call a check in a process that has imported Ray Tune, and forks itself for each attempt of a run or a sweep."""
+    """Call a check in a process that has imported Ray Tune, and forks itself for each attempt of a
+    run or a sweep."""
     with ProcessPoolExecutor(1, FORKSERVER, _fork_attempts) as executor:
         yield lambda function, *arguments: executor.submit(function, *arguments).result()
 
@@ -48,12 +49,34 @@ def test_random_sweep_survives_its_accidents(check: Check, tmp_path: Path, seed:
     assert outcome.exit_codes[-1] == DONE
 
 
-def test_scheduler_stops_a_trial_at_the_report_at_which_it_was_interrupted(check: Check, tmp_path: Path) -> None:
+def test_scheduler_stops_a_trial_at_the_report_at_which_it_was_interrupted(
+    check: Check, tmp_path: Path
+) -> None:
     place = "interrupt on_batch val 1 1 trial-0000"
     paces = {"epochs": 3, "validate_every": "1 epoch", "save_every": "1 epoch"}
-    case = replace(cases.draw(10_000), **paces, optimizer="SGD", scheduler="ExponentialLR", unit="epoch", decay=0.5)
-    space = {"optimizer.lr": {"uniform": [0.001, 0.05]}, "hooks.ema.decay": {"fan_out": [0, 0.5, 0.9]}}
-    settings = {"metric": "val/loss", "mode": "min", "trials": 3, "scheduler": "asha", "space": space}
-    outcome = check(sweeps.compare, sweeps.SweepCase(replace(case, places=[place]), settings), tmp_path / "sweep")
+    case = replace(
+        cases.draw(10_000),
+        **paces,
+        optimizer="SGD",
+        scheduler="ExponentialLR",
+        unit="epoch",
+        decay=0.5,
+    )
+    space = {
+        "optimizer.lr": {"uniform": [0.001, 0.05]},
+        "hooks.ema.decay": {"fan_out": [0, 0.5, 0.9]},
+    }
+    settings = {
+        "metric": "val/loss",
+        "mode": "min",
+        "trials": 3,
+        "scheduler": "asha",
+        "space": space,
+    }
+    outcome = check(
+        sweeps.compare,
+        sweeps.SweepCase(replace(case, places=[place]), settings),
+        tmp_path / "sweep",
+    )
     assert outcome.exit_codes == [INTERRUPTED, DONE]
     assert not outcome.problem

@@ -26,7 +26,17 @@ from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import to_dict
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, Race, SchedulerName, Sweep
+from orchestrator.config.sections.sweep import (
+    PB2,
+    PBT,
+    Asha,
+    Fifo,
+    HyperBand,
+    Median,
+    Race,
+    SchedulerName,
+    Sweep,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,9 +52,12 @@ def write_files(page: Path, folder: Path) -> None:
 
 
 def table_rows(text: str) -> list[list[str]]:
-    """The cells of each row of the tables in a page whose first cell is code, without the backticks of that."""
+    """The cells of each row of the tables in a page whose first cell is code, without the backticks
+    of that."""
     rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in text.splitlines()
+        if line.startswith("| `")
     ]
     return [[first.strip("`"), *others] for first, *others in rows]
 
@@ -99,7 +112,9 @@ def test_using_a_model_page_runs(folder: Path) -> None:
     best, longer = known["run"].best, known["longer"]
     assert (longer.name, longer.metrics["epoch"].max()) == (f"first-from-{best.checkpoint}", 14)
     weights = known["run"].weights()
-    assert all(torch.equal(weight, weights[name]) for name, weight in known["again"].state_dict().items())
+    assert all(
+        torch.equal(weight, weights[name]) for name, weight in known["again"].state_dict().items()
+    )
     (begins,) = re.findall(r"^hookyard (run study/\S+ init\S+ .*)$", page, re.MULTILINE)
     typed(*shlex.split(begins), "--local")
     assert open_run("runs/again").folder.read_metadata().init.checkpoint == best.checkpoint
@@ -128,7 +143,9 @@ def test_hooks_page_hook_records_the_weight_norm(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     write_files(ROOT / "docs" / "hooks.md", folder)
     hooks = yaml.safe_load(
-        re.findall(r"```yaml\n(hooks:.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)[0]
+        re.findall(r"```yaml\n(hooks:.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)[
+            0
+        ]
     )
     entry = hooks["hooks"]["weight_norm"]
     overrides = ["epochs=5", f"hooks.weight_norm={{type: '{entry['type']}', every: 20 steps}}"]
@@ -147,9 +164,15 @@ def test_hooks_page_hook_reads_recent_rows(folder: Path) -> None:
     training = done.stats[done.stats["phase"] == "train"].set_index("step")
     losses = training["loss"]
     # at step 10 the rows of steps 2 to 5 and of 6 to 9: the present one is not among them
-    falls = {step: losses.loc[step - 8 : step - 5].mean() - losses.loc[step - 4 : step - 1].mean() for step in (10, 20)}
+    falls = {
+        step: losses.loc[step - 8 : step - 5].mean() - losses.loc[step - 4 : step - 1].mean()
+        for step in (10, 20)
+    }
     assert training["loss_fall"].dropna().to_dict() == pytest.approx(falls)
-    assert f"the loss fell by at most {max(falls.values()):.4f}" in (Path(done.path) / "log.txt").read_text()
+    assert (
+        f"the loss fell by at most {max(falls.values()):.4f}"
+        in (Path(done.path) / "log.txt").read_text()
+    )
 
 
 def test_testing_page_tests_pass(folder: Path) -> None:
@@ -168,21 +191,31 @@ def test_testing_page_tests_pass(folder: Path) -> None:
 def test_testing_page_lists_every_check() -> None:
     section = (ROOT / "docs" / "testing.md").read_text().split("\n| check |")[1].split("\n\n")[0]
     told = [check for check, _ in table_rows(section)]
-    sources = " ".join(file.read_text() for file in (ROOT / "orchestrator" / "testing").glob("*.py"))
-    assert sorted(told) == sorted({*re.findall(r'(?:CheckFailure|_fail|_expect_equal)\(\s*"([a-z ]+)"', sources)})
+    sources = " ".join(
+        file.read_text() for file in (ROOT / "orchestrator" / "testing").glob("*.py")
+    )
+    assert sorted(told) == sorted(
+        {*re.findall(r'(?:CheckFailure|_fail|_expect_equal)\(\s*"([a-z ]+)"', sources)}
+    )
 
 
 def code_in(heading: str, page: str) -> list[str]:
     """Return what the first column of a section's table names."""
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return [
-        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
+        name
+        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", row)
     ]
 
 
 def public(cls: type, *, without: Iterable[str] = ()) -> list[str]:
     """Return the public names of a class, its methods and what it calls with their arguments."""
-    names = [name for name in dict.fromkeys([*vars(cls), *get_annotations(cls)]) if not name.startswith("_")]
+    names = [
+        name
+        for name in dict.fromkeys([*vars(cls), *get_annotations(cls)])
+        if not name.startswith("_")
+    ]
     return sorted(signature(cls, name) for name in names if name not in without)
 
 
@@ -192,7 +225,9 @@ def signature(cls: type, name: str) -> str:
         called = State.__dataclass_fields__[name].default
     if not inspect.isroutine(called):
         return name
-    arguments = [argument for argument in inspect.signature(called).parameters if argument != "self"]
+    arguments = [
+        argument for argument in inspect.signature(called).parameters if argument != "self"
+    ]
     return f"{name}({', '.join(arguments)})"
 
 
@@ -207,7 +242,9 @@ def test_hooks_page_lists_all_of_a_hook() -> None:
     events = page.split("\n## Events, in order\n")[1].split("```")[1]
     told = re.findall(r"^ *(on_\w+\(.*?\))", events, re.MULTILINE)
     assert sorted(told) == sorted(signature(Hook, event) for event in EVENTS)
-    defaults = re.findall(r"^\| `(\w+)` \| `?(\w+)`? \|", page.split("\n## The rest of a hook\n")[1], re.MULTILINE)
+    defaults = re.findall(
+        r"^\| `(\w+)` \| `?(\w+)`? \|", page.split("\n## The rest of a hook\n")[1], re.MULTILINE
+    )
     assert {name: told for name, told in defaults if told in ("True", "False")} == {
         name: str(value) for name, value in vars(Hook).items() if isinstance(value, bool)
     }
@@ -216,9 +253,15 @@ def test_hooks_page_lists_all_of_a_hook() -> None:
 def test_hooks_page_lists_every_hook_and_the_defaults() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     groups = dict(re.findall(r"^\| (\w+) \| (`.+) \|$", page, re.MULTILINE))
-    named = [(group, name) for group, cell in groups.items() for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(named) == sorted((hook.__module__.split(".")[1], name) for name, hook in HOOKS.items())
-    (defaults,) = re.findall(r"^(`\w+`(?:(?:,| and)\s`\w+`)+)\sare in every run", page, re.MULTILINE)
+    named = [
+        (group, name) for group, cell in groups.items() for name in re.findall(r"`(\w+)`", cell)
+    ]
+    assert sorted(named) == sorted(
+        (hook.__module__.split(".")[1], name) for name, hook in HOOKS.items()
+    )
+    (defaults,) = re.findall(
+        r"^(`\w+`(?:(?:,| and)\s`\w+`)+)\sare in every run", page, re.MULTILINE
+    )
     assert tuple(re.findall(r"`(\w+)`", defaults)) == DEFAULT_HOOKS
 
 
@@ -235,7 +278,9 @@ def test_every_sweep_of_the_sweeps_page_is_valid(folder: Path) -> None:
 
 
 def test_sweeps_page_lists_every_key_with_its_default() -> None:
-    section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "sweeps.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
+    )
     told = {name: yaml.safe_load(default.strip("`")) for name, default, _ in table_rows(section)}
     assert told == {
         name: "required"
@@ -258,7 +303,9 @@ def test_sweeps_page_reads_results(folder: Path) -> None:
 
 
 def test_sweeps_page_lists_every_scheduler_parameter() -> None:
-    section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Schedulers\n")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "sweeps.md").read_text().split("\n## Schedulers\n")[1].split("\n## ")[0]
+    )
     rows = [row for row in table_rows(section) if len(row) == 4]
     told = {
         (kind, name): yaml.safe_load(default.strip("`"))
@@ -268,14 +315,24 @@ def test_sweeps_page_lists_every_scheduler_parameter() -> None:
     schedulers = [Fifo(), Asha(), HyperBand(), Median(), Race(), PBT(), PB2()]
     assert {one.type for one in schedulers} == set(get_args(SchedulerName))
     assert told == {
-        (one.type, name): value for one in schedulers for name, value in one.model_dump().items() if name != "type"
+        (one.type, name): value
+        for one in schedulers
+        for name, value in one.model_dump().items()
+        if name != "type"
     }
 
 
 def test_tables_page_runs(folder: Path) -> None:
     page = (ROOT / "docs" / "tables.md").read_text()
-    settings = ["epochs=2", "workers.count=1", "hooks.activation_stats={every: 5 steps}", "hooks.tensorboard=null"]
-    run(load_experiment(ROOT / "experiments" / "digits.yaml", settings), folder / "runs", local=True)
+    settings = [
+        "epochs=2",
+        "workers.count=1",
+        "hooks.activation_stats={every: 5 steps}",
+        "hooks.tensorboard=null",
+    ]
+    run(
+        load_experiment(ROOT / "experiments" / "digits.yaml", settings), folder / "runs", local=True
+    )
     known: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         exec(block, known)
@@ -286,15 +343,22 @@ def test_tables_page_runs(folder: Path) -> None:
     assert (folder / "slow.parquet").exists()
     for other in ("doctor", "report"):
         for block in re.findall(
-            r"^```python\n(.*?)^```", (ROOT / "docs" / f"{other}.md").read_text(), re.DOTALL | re.MULTILINE
+            r"^```python\n(.*?)^```",
+            (ROOT / "docs" / f"{other}.md").read_text(),
+            re.DOTALL | re.MULTILINE,
         ):
             exec(block, {})
     assert "<html" in (folder / "digits.html").read_text()
-    pages = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("doctor", "report", "watch", "commands")]
+    pages = [
+        (ROOT / "docs" / f"{page}.md").read_text()
+        for page in ("doctor", "report", "watch", "commands")
+    ]
     shown = [
         re.split(r"  +#", line)[0]
         for line in re.findall(
-            r"^hookyard ((?:doctor|report|watch|stats) runs/digits\b(?!-).*)$", "\n".join(pages), re.MULTILINE
+            r"^hookyard ((?:doctor|report|watch|stats) runs/digits\b(?!-).*)$",
+            "\n".join(pages),
+            re.MULTILINE,
         )
     ]
     assert len(shown) == 5
@@ -303,8 +367,14 @@ def test_tables_page_runs(folder: Path) -> None:
 
 
 def test_experiment_page_lists_every_key_with_its_default() -> None:
-    section = (ROOT / "docs" / "experiment.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
-    told = {name: yaml.safe_load(default.strip("`")) for name, _, default, _ in table_rows(section) if name != "base"}
+    section = (
+        (ROOT / "docs" / "experiment.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
+    )
+    told = {
+        name: yaml.safe_load(default.strip("`"))
+        for name, _, default, _ in table_rows(section)
+        if name != "base"
+    }
     told["validate_every"] = str(Interval.parse(told["validate_every"]))
     # Without what must be said, and unchecked: nothing but the defaults.
     defaults = Experiment.model_construct().model_dump(mode="json")
@@ -327,8 +397,13 @@ def test_experiment_page_merges_as_described(folder: Path) -> None:
     assert wider["optimizer"] == {"type": "SGD", "momentum": 0.9, "lr": 0.1}
     assert wider["scheduler"] == base["scheduler"]
     assert (wider["epochs"], wider["steps"], wider["changes"]) == (None, 100, [])
-    decays = {name: config["hooks"]["ema"]["decay"] for name, config in (("base", base), ("wider", wider))}
-    norms = {name: config["hooks"]["gradient_clip"]["max_norm"] for name, config in (("base", base), ("wider", wider))}
+    decays = {
+        name: config["hooks"]["ema"]["decay"] for name, config in (("base", base), ("wider", wider))
+    }
+    norms = {
+        name: config["hooks"]["gradient_clip"]["max_norm"]
+        for name, config in (("base", base), ("wider", wider))
+    }
     assert decays == {"base": 0.9, "wider": 0.9}
     assert norms == {"base": 5.0, "wider": HOOKS["gradient_clip"]().max_norm}
 
@@ -336,9 +411,14 @@ def test_experiment_page_merges_as_described(folder: Path) -> None:
 def test_experiment_page_overrides_apply(folder: Path) -> None:
     write_files(ROOT / "docs" / "experiment.md", folder)
     commands = re.findall(
-        r"^hookyard run (study/\S+) (?!--)(.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE
+        r"^hookyard run (study/\S+) (?!--)(.*)$",
+        (ROOT / "docs" / "experiment.md").read_text(),
+        re.MULTILINE,
     )
-    typed = [to_dict(load_experiment(file, shlex.split(words.partition(" --")[0]))) for file, words in commands]
+    typed = [
+        to_dict(load_experiment(file, shlex.split(words.partition(" --")[0])))
+        for file, words in commands
+    ]
     assert [one["epochs"] for one in typed] == [4, None, 4]
     assert [one["optimizer"]["type"] for one in typed] == ["AdamW", "AdamW", "SGD"]
     assert typed[0]["optimizer"]["lr"] == 0.01
@@ -353,7 +433,9 @@ def test_yaml_parts_of_every_page_are_valid(folder: Path, page: Path) -> None:
     """Whatever a page shows of an experiment without a file's name, laid over one of the digits."""
     parts = [
         yaml.safe_load(part)
-        for part in re.findall(r"^```yaml\n(?!#)(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        for part in re.findall(
+            r"^```yaml\n(?!#)(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
     ]
     for written in parts:
         part = {
@@ -362,11 +444,23 @@ def test_yaml_parts_of_every_page_are_valid(folder: Path, page: Path) -> None:
             if key in ("scheduler", "workers", "sync_batchnorm", "accumulate")
         }
         part |= (
-            {"optimizer": written["optimizer"]} if written.get("optimizer", {}).get("type", "task") != "task" else {}
+            {"optimizer": written["optimizer"]}
+            if written.get("optimizer", {}).get("type", "task") != "task"
+            else {}
         )
-        hooks = {name: hook for name, hook in (written.get("hooks") or {}).items() if "type" not in hook}
+        hooks = {
+            name: hook for name, hook in (written.get("hooks") or {}).items() if "type" not in hook
+        }
         (folder / "part.yaml").write_text(
-            yaml.safe_dump({"name": "part", "task": "experiments.digits:Digits", "epochs": 5, **part, "hooks": hooks})
+            yaml.safe_dump(
+                {
+                    "name": "part",
+                    "task": "experiments.digits:Digits",
+                    "epochs": 5,
+                    **part,
+                    "hooks": hooks,
+                }
+            )
         )
         load_experiment(folder / "part.yaml")
 
@@ -387,7 +481,9 @@ def test_experiment_page_sam_trains_and_keeps_its_momentum(folder: Path) -> None
     train = done.stats.query("phase == 'train'")
     assert set(train["evaluations"]) == {2}
     assert train["loss"].iloc[-1] < train["loss"].iloc[0]
-    saved = torch.load(Path(done.checkpoint("last")) / "optimizer.pt", weights_only=True)["optimizer"]
+    saved = torch.load(Path(done.checkpoint("last")) / "optimizer.pt", weights_only=True)[
+        "optimizer"
+    ]
     momenta = saved["inner"]["base_optimizer"]["state"].values()
     assert momenta
     assert all(entry["momentum_buffer"].any() for entry in momenta)
@@ -399,18 +495,27 @@ def test_debugging_page_hook_stops(folder: Path, monkeypatch: pytest.MonkeyPatch
     page = ROOT / "docs" / "debugging.md"
     write_files(ROOT / "README.md", folder)
     write_files(page, folder)
-    (entry,) = yaml.safe_load(re.findall(r"```yaml\n(hooks:.*?)```", page.read_text(), re.DOTALL)[0])["hooks"].values()
+    (entry,) = yaml.safe_load(
+        re.findall(r"```yaml\n(hooks:.*?)```", page.read_text(), re.DOTALL)[0]
+    )["hooks"].values()
     overrides = ["epochs=1", f"hooks.stops={{type: '{entry['type']}', above: 0.1}}"]
     done = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True)
     assert len(stops) == len(done.stats.query("phase == 'train'")) == 5
 
 
 def test_tasks_page_lists_every_method() -> None:
-    section = (ROOT / "docs" / "tasks.md").read_text().split("\n## The methods\n")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "tasks.md").read_text().split("\n## The methods\n")[1].split("\n## ")[0]
+    )
     told = [(row[0], row[2]) for row in table_rows(section)]
-    methods = {name: method for name, method in vars(Task).items() if not name.startswith("_") and callable(method)}
+    methods = {
+        name: method
+        for name, method in vars(Task).items()
+        if not name.startswith("_") and callable(method)
+    }
     signatures = [
-        f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})" for name, method in methods.items()
+        f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})"
+        for name, method in methods.items()
     ]
     assert sorted(signature for signature, _ in told) == sorted(signatures)
     must = {signature.partition("(")[0] for signature, default in told if default == "required"}
@@ -422,15 +527,28 @@ def test_tasks_page_tasks_train(folder: Path) -> None:
     done = run(load_experiment("study/diabetes.yaml"), folder / "runs", local=True)
     last = done.metrics.iloc[-1]
     targets = torch.stack(
-        [patient["course"] for patient in importlib.import_module("study.diabetes").Diabetes().data()["val"]]
+        [
+            patient["course"]
+            for patient in importlib.import_module("study.diabetes").Diabetes().data()["val"]
+        ]
     )
-    assert last["val/r2"] == pytest.approx(1 - last["val/loss"] / targets.var(correction=0).item(), rel=1e-4)
+    assert last["val/r2"] == pytest.approx(
+        1 - last["val/loss"] / targets.var(correction=0).item(), rel=1e-4
+    )
     assert last["val/r2"] > 0.3
     assert {"train/absolute_error", "val/absolute_error"} <= set(done.metrics)
     assert "train/r2" not in done.metrics
     training = done.stats[done.stats["phase"] == "train"]
-    assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == ([0.01], [0.001])
-    report = ["epochs=2", "task=study.bias:Bias", "name=bias", "hooks.row_stats={report: [bias/mean]}"]
+    assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == (
+        [0.01],
+        [0.001],
+    )
+    report = [
+        "epochs=2",
+        "task=study.bias:Bias",
+        "name=bias",
+        "hooks.row_stats={report: [bias/mean]}",
+    ]
     biased = run(load_experiment("study/diabetes.yaml", report), folder / "runs", local=True)
     assert biased.stats["bias"].notna().all()
     in_training = biased.stats[biased.stats["phase"] == "train"].groupby("epoch")["bias"].mean()
@@ -440,7 +558,9 @@ def test_tasks_page_tasks_train(folder: Path) -> None:
         other = run(load_experiment("study/diabetes.yaml", settings), folder / task, local=True)
         assert other.status == "finished"
     assert set(other.weights("best")) > {"trained.0.weight", "frozen.0.weight"}
-    recurrent = run(load_experiment("study/recurrent.yaml", ["workers.count=1"]), folder / "runs", local=True)
+    recurrent = run(
+        load_experiment("study/recurrent.yaml", ["workers.count=1"]), folder / "runs", local=True
+    )
     assert recurrent.metrics["val/loss"].iloc[-1] < recurrent.metrics["val/loss"].iloc[0]
     own = run(load_experiment("study/lines.yaml", ["workers.count=1"]), folder / "runs", local=True)
     assert own.metrics["samples"].tolist() == [640, 1280, 1920]
@@ -450,7 +570,9 @@ def test_tasks_page_tasks_train(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_have_targets(page: Path) -> None:
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)) if "://" not in link]
+    links = [
+        link for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)) if "://" not in link
+    ]
     missing = [link for link in links if not leads_somewhere(page, *link.partition("#")[::2])]
     assert not missing
 
@@ -487,14 +609,23 @@ def documented_columns() -> dict[str, tuple[str, str]]:
     """The dtype of each column, and who records it."""
     page = (ROOT / "docs" / "tables.md").read_text()
     section = page.split("## Every column\n")[1].split("\n## ")[0]
-    return {name: (dtype, by) for names, dtype, _, by in table_rows(section) for name in re.findall(r"\w+", names)}
+    return {
+        name: (dtype, by)
+        for names, dtype, _, by in table_rows(section)
+        for name in re.findall(r"\w+", names)
+    }
 
 
 def test_the_guide_has_the_dtype_of_every_column_that_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    overrides = ["epochs=1", "batch_size=256", "task_args.width=8", *(f"hooks.{hook}" for hook in RECORDING)]
+    overrides = [
+        "epochs=1",
+        "batch_size=256",
+        "task_args.width=8",
+        *(f"hooks.{hook}" for hook in RECORDING),
+    ]
     done = run(load_experiment("experiments/digits.yaml", overrides), tmp_path, local=True)
     recorded = {name: str(dtype) for name, dtype in done.stats.dtypes.items()}
     listed = documented_columns()
@@ -531,10 +662,14 @@ def test_the_notebook_on_tables(drawn: list[Any], monkeypatch: pytest.MonkeyPatc
     assert [bool(figure.axes) for figure in drawn] == [True] * 4
     assert names["finding"].numbers["rank"] == 5
     assert names["finding"].numbers["span"] == "data_wait_s"
-    assert names["own_s"].sub(names["own_s"].median()).loc[5].to_numpy() == pytest.approx(names["late_s"])
+    assert names["own_s"].sub(names["own_s"].median()).loc[5].to_numpy() == pytest.approx(
+        names["late_s"]
+    )
     assert sorted(names["trials"]["config/optimizer.lr"]) == [0.01, 0.1, 0.5]
     training = names["done"].stats.query("phase == 'train'").groupby("epoch")
-    expected = pd.DataFrame({"step_s": training["step_s"].median(), "loss": training["loss"].mean()}).reset_index()
+    expected = pd.DataFrame(
+        {"step_s": training["step_s"].median(), "loss": training["loss"].mean()}
+    ).reset_index()
     for found in (names["by_duckdb"], names["by_polars"].to_pandas()):
         pd.testing.assert_frame_equal(found, expected, check_dtype=False)
 

@@ -1,4 +1,5 @@
-"""The package itself, or an extra that the page names, brings what pages and experiments use; never `dev`."""
+"""The package itself, or an extra that the page names, brings what pages and experiments use; never
+`dev`."""
 
 import ast
 import json
@@ -21,7 +22,11 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: extra for name, extra in PROJECT["optional-dependencies"].items() if name != "dev"}
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs").glob("*.ipynb"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "docs").glob("*.ipynb")),
+]
 OURS = {"hooks", "orchestrator", "experiments", "study", "sam", *sys.stdlib_module_names}
 """`sam` is a file of SAM's authors, which users copy."""
 SETTINGS = {
@@ -37,7 +42,8 @@ SETTINGS = {
 
 @cache
 def distributions(extra: str = "") -> frozenset[str]:
-    """Return the distributions that an extra brings, or the package itself, with those that they require in turn."""
+    """Return the distributions that an extra brings, or the package itself, with those that they
+    require in turn."""
     names: set[str] = set()
     waiting = [Requirement(text) for text in (EXTRAS[extra] if extra else PROJECT["dependencies"])]
     while waiting:
@@ -71,10 +77,14 @@ def modules(code: str) -> set[str]:
 def blocks(page: Path, language: str) -> Iterator[str]:
     """Yield the code on a page."""
     if page.suffix == ".md":
-        yield from re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        yield from re.findall(
+            rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
     elif language == "python":
         yield from (
-            "".join(cell["source"]) for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"
+            "".join(cell["source"])
+            for cell in json.loads(page.read_text())["cells"]
+            if cell["cell_type"] == "code"
         )
 
 
@@ -83,7 +93,9 @@ def extras_named(page: Path) -> set[str]:
     return {
         name
         for name in EXTRAS
-        if re.search(rf"hookyard\[[\w,-]*\b{name}\b|extra\s`{name}`|`{name}`\sextra|`{name}` \(", text)
+        if re.search(
+            rf"hookyard\[[\w,-]*\b{name}\b|extra\s`{name}`|`{name}`\sextra|`{name}` \(", text
+        )
     }
 
 
@@ -91,7 +103,11 @@ def not_brought(needed: set[str], extras: set[str]) -> set[str]:
     """Return the modules that neither the package nor the extras bring."""
     there = distributions().union(*map(distributions, extras))
     by_module = distributions_by_module()
-    return {name for name in needed if not {canonicalize_name(one) for one in by_module.get(name, ())} & there}
+    return {
+        name
+        for name in needed
+        if not {canonicalize_name(one) for one in by_module.get(name, ())} & there
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -99,13 +115,19 @@ def test_page_names_the_extras_of_its_code_files_and_commands(page: Path) -> Non
     named = extras_named(page)
     assert not_brought(set().union(*map(modules, blocks(page, "python"))), named) == set()
     written = "\n".join(blocks(page, r"\w*"))
-    assert {extra for extra, setting in SETTINGS.items() if re.search(setting, written, re.MULTILINE)} <= named
+    assert {
+        extra for extra, setting in SETTINGS.items() if re.search(setting, written, re.MULTILINE)
+    } <= named
 
 
 def test_experiments_need_only_the_demo_extra_and_those_that_they_name() -> None:
     for file in (ROOT / "experiments").rglob("*.py"):
-        extras = extras_named(file)  # called as the modules that they bring, which need not be installed here
-        needed = {name for name in modules(file.read_text()) if canonicalize_name(name) not in extras}
+        extras = extras_named(
+            file
+        )  # called as the modules that they bring, which need not be installed here
+        needed = {
+            name for name in modules(file.read_text()) if canonicalize_name(name) not in extras
+        }
         assert not_brought(needed, {"demo", *extras}) == set()
 
 
@@ -122,7 +144,10 @@ def test_all_is_every_other_extra() -> None:
 
 
 def test_package_declares_what_it_imports() -> None:
-    declared = {canonicalize_name(Requirement(text).name) for text in chain(PROJECT["dependencies"], *RANGED.values())}
+    declared = {
+        canonicalize_name(Requirement(text).name)
+        for text in chain(PROJECT["dependencies"], *RANGED.values())
+    }
     declared |= {
         "ipython",  # only where a notebook has imported it
         "nvidia-ml-py",
@@ -143,7 +168,9 @@ def test_package_declares_what_it_imports() -> None:
 
 RANGED = {name: extra for name, extra in EXTRAS.items() if name not in ("all", "gpu")}
 PINS = dict(
-    line.lower().split("==") for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if "==" in line
+    line.lower().split("==")
+    for line in (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    if "==" in line
 )
 
 

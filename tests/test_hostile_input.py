@@ -1,7 +1,8 @@
-"""What strangers and typing errors may write, drawn by hypothesis: each text gives a result, or our error with its
-place.
+"""What strangers and typing errors may write, drawn by hypothesis: each text gives a result, or our
+error with its place.
 
-`HOOKYARD_FUZZ=5000 pytest tests/test_hostile_input.py` draws as many examples of each, others every time.
+`HOOKYARD_FUZZ=5000 pytest tests/test_hostile_input.py` draws as many examples of each, others every
+time.
 """
 
 import os
@@ -31,7 +32,9 @@ hostile = settings(
 )
 
 NUMBERS = st.one_of(
-    st.integers(), st.floats(), st.sampled_from([2**31, 2**63, 2**64, 2**80, -(2**63) - 1, 10**400, 1e308, -0.0])
+    st.integers(),
+    st.floats(),
+    st.sampled_from([2**31, 2**63, 2**64, 2**80, -(2**63) - 1, 10**400, 1e308, -0.0]),
 )
 WORDS = st.text(max_size=12) | st.sampled_from(
     [
@@ -62,14 +65,33 @@ TOKENS = r"""
     [ ] { } &x *x !!int !t !!python/object:os.system ' " | # --- ... %YAML %TAG ~ 1e-3 1e999 .inf .nan 0x \x1b
     \UFFFFFFFF
 """
-INDENTS = ["\n", "\n  ", "\n    ", "- ", "? ", ": ", "a: ", "b: ", ", ", "<<: *x", ">-\n", "\t", "\r", "\x85", "\ufeff"]
+INDENTS = [
+    "\n",
+    "\n  ",
+    "\n    ",
+    "- ",
+    "? ",
+    ": ",
+    "a: ",
+    "b: ",
+    ", ",
+    "<<: *x",
+    ">-\n",
+    "\t",
+    "\r",
+    "\x85",
+    "\ufeff",
+]
 LINES = ["%YAML 1.1\n", "%YAML 99999\n", "%TAG ! !\n", "---\n", "...\n", "name: x\n", "epochs: 1\n"]
 LINES += ["hooks: {ema: {decay: 0.5}}\n", f"task: {HERE}:Line\n", "9" * 5000, "[" * 100]
-YAML = st.lists(st.sampled_from([*TOKENS.split(), *INDENTS, *LINES]) | st.text(max_size=4), max_size=30).map("".join)
+YAML = st.lists(
+    st.sampled_from([*TOKENS.split(), *INDENTS, *LINES]) | st.text(max_size=4), max_size=30
+).map("".join)
 
 
 def result_of(call: Callable[[], T], *, placed: bool = False) -> T | None:
-    """Return the result, or None for an error of ours, whose problems have locations and a readable length."""
+    """Return the result, or None for an error of ours, whose problems have locations and a readable
+    length."""
     try:
         return call()
     except ConfigError as error:
@@ -93,14 +115,19 @@ def file(tmp_path: Path) -> Path:
 @given(YAML | st.binary(max_size=60))
 def test_any_file(file: Path, content: str | bytes) -> None:
     above = file.with_name("above.yaml")
-    above.write_bytes(content if isinstance(content, bytes) else content.encode(errors="surrogatepass"))
+    above.write_bytes(
+        content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
+    )
     experiment = result_of(lambda: load_experiment(above), placed=True)
     if experiment:
         assert not parse_yaml(to_yaml(experiment), "again").problems
 
 
 @hostile
-@given(st.tuples(KEYS, YAML | VALUES.map(repr)).map("=".join) | st.lists(WORDS, max_size=4).map("=".join))
+@given(
+    st.tuples(KEYS, YAML | VALUES.map(repr)).map("=".join)
+    | st.lists(WORDS, max_size=4).map("=".join)
+)
 def test_any_override(file: Path, override: str) -> None:
     result_of(lambda: load_experiment(file, [override]), placed=True)
 
@@ -123,7 +150,13 @@ def test_any_plain_data(values: dict[str, Any]) -> None:
 
 
 ROWS = pa.table(
-    {"rank": [0, 1], "loss": [0.5, None], "phase": ["train", "val"], "skipped": [True, None], "empty": pa.nulls(2)}
+    {
+        "rank": [0, 1],
+        "loss": [0.5, None],
+        "phase": ["train", "val"],
+        "skipped": [True, None],
+        "empty": pa.nulls(2),
+    }
 )
 PARTS = r"""
     rank loss phase skipped empty nothing == != < >= = ( ) [ ] , 0 1 -1 2.5 1e999 None True 'train' ' " \ '\ud800' 1j
@@ -135,7 +168,9 @@ CONDITIONS = st.lists(st.sampled_from(PARTS) | st.text(max_size=2), max_size=14)
 SIDES = st.sampled_from(
     f"rank loss phase skipped empty 0 -1 2.5 1e999 2**63 {2**63 - 1} 'train' '\\0' True None".split()
 )
-COMPARISONS = st.tuples(SIDES, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "is", "is not"]), SIDES).map(" ".join)
+COMPARISONS = st.tuples(
+    SIDES, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "is", "is not"]), SIDES
+).map(" ".join)
 SOUND = st.recursive(
     COMPARISONS,
     lambda inner: st.tuples(inner, st.sampled_from([" and ", " or not ", " or "]), inner).map(
@@ -160,7 +195,9 @@ def test_any_condition(text: str) -> None:
 @hostile
 @given(WORDS | st.text(st.characters(categories=("L", "N", "P", "Z", "C")), max_size=300))
 def test_any_name(name: str) -> None:
-    experiment = result_of(lambda: make_experiment({"name": name, "task": f"{HERE}:Line", "epochs": 1}))
+    experiment = result_of(
+        lambda: make_experiment({"name": name, "task": f"{HERE}:Line", "epochs": 1})
+    )
     if experiment:
         assert os.path.dirname(os.path.normpath(f"/runs/{experiment.name}")) == "/runs"
         assert name.isprintable()

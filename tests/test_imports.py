@@ -13,13 +13,20 @@ import pytest
 from hooks import HOOKS
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(path for package in ("hooks", "orchestrator", "experiments") for path in (ROOT / package).rglob("*.py"))
+FILES = sorted(
+    path
+    for package in ("hooks", "orchestrator", "experiments")
+    for path in (ROOT / package).rglob("*.py")
+)
 
 LAYERS = tuple(
     tuple(name for name in re.findall(r"`([a-z_.]+)`", row))
-    for row in re.findall(r"^\| *\d+ \|(.*?)\|", (ROOT / "docs/design.md").read_text(), re.MULTILINE)
+    for row in re.findall(
+        r"^\| *\d+ \|(.*?)\|", (ROOT / "docs/design.md").read_text(), re.MULTILINE
+    )
 )
-"""The chart of docs/design.md, lowest first; a package may import its own layer and those below it."""
+"""The chart of docs/design.md, lowest first; a package may import its own layer and those below
+it."""
 
 WITH_RAY = (
     "orchestrator.engines",
@@ -46,7 +53,8 @@ def tree(module: str) -> ast.Module:
 
 @cache
 def imported(module: str, types: bool = False) -> frozenset[str]:
-    """Return what a module imports, in its functions too; with `types` also what is for type checkers alone."""
+    """Return what a module imports, in its functions too; with `types` also what is for type
+    checkers alone."""
     return frozenset(imports(module, types))
 
 
@@ -76,7 +84,8 @@ HEIGHTS = {package: height for height, packages in enumerate(LAYERS) for package
 
 @cache
 def package_of(module: str) -> str:
-    """Return the innermost package of the chart that holds a module, or else its top-level package."""
+    """Return the innermost package of the chart that holds a module, or else its top-level
+    package."""
     around = [package for package in HEIGHTS if inside(module, (package,))]
     return max(around, key=len, default=module.split(".")[0])
 
@@ -90,7 +99,9 @@ def test_imports_point_down_the_chart() -> None:
         f"{module} imports {other}"
         for module in MODULES
         for other in imported(module)
-        if (own := layer(module)) is not None and (others := layer(other)) is not None and others > own
+        if (own := layer(module)) is not None
+        and (others := layer(other)) is not None
+        and others > own
     ]
     assert upward == []
 
@@ -104,19 +115,27 @@ def test_hooks_import_neither_ray_nor_the_orchestrator_nor_each_other() -> None:
     with_hook = {cls.__module__ for cls in HOOKS.values()}
     for module in (module for module in MODULES if package_of(module) == "hooks"):
         for other in imported(module):
-            assert not inside(other, ("ray", "orchestrator", "experiments")), f"{module} imports {other}"
-            assert module not in with_hook or other not in with_hook, f"{module} imports the hook {other}"
+            assert not inside(other, ("ray", "orchestrator", "experiments")), (
+                f"{module} imports {other}"
+            )
+            assert module not in with_hook or other not in with_hook, (
+                f"{module} imports the hook {other}"
+            )
 
 
 def test_one_hook_one_file() -> None:
-    modules = [module for module in MODULES if inside(module, ("hooks",)) and module.count(".") == 2]
+    modules = [
+        module for module in MODULES if inside(module, ("hooks",)) and module.count(".") == 2
+    ]
     files = [module for module in modules if not inside(module, ("hooks.parts", "hooks.metrics"))]
     assert sorted(files) == sorted(cls.__module__ for cls in HOOKS.values())
 
 
 def test_only_a_few_packages_import_ray() -> None:
     others = [module for module in MODULES if not inside(module, WITH_RAY)]
-    assert [module for module in others if any(inside(other, ("ray",)) for other in imported(module))] == []
+    assert [
+        module for module in others if any(inside(other, ("ray",)) for other in imported(module))
+    ] == []
 
 
 def test_tasks_import_the_task_and_no_more_of_the_orchestrator() -> None:
@@ -126,8 +145,12 @@ def test_tasks_import_the_task_and_no_more_of_the_orchestrator() -> None:
 
 
 def test_imports_have_no_cycle() -> None:
-    """Among files, annotations counted, and among packages. The public API names its types without importing them."""
-    files = {module: {*imported(module, types=module != "orchestrator")} & {*MODULES} for module in MODULES}
+    """Among files, annotations counted, and among packages. The public API names its types without
+    importing them."""
+    files = {
+        module: {*imported(module, types=module != "orchestrator")} & {*MODULES}
+        for module in MODULES
+    }
     packages: dict[str, set[str]] = {}
     for module, others in files.items():
         packages.setdefault(package_of(module), set()).update(map(package_of, others))
@@ -139,16 +162,27 @@ def test_imports_have_no_cycle() -> None:
 
 
 def test_files_to_begin_reading_exist() -> None:
-    chart = (ROOT / "docs/design.md").read_text().partition("Where to begin reading")[2].partition("\n## ")[0]
+    chart = (
+        (ROOT / "docs/design.md")
+        .read_text()
+        .partition("Where to begin reading")[2]
+        .partition("\n## ")[0]
+    )
     places = re.findall(r"\| `([a-z_/]+\.py)` \|", chart)
     assert len(places) == 11
     assert [
-        place for place in places if not any((ROOT / around / place).exists() for around in ("", "orchestrator"))
+        place
+        for place in places
+        if not any((ROOT / around / place).exists() for around in ("", "orchestrator"))
     ] == []
 
 
 def test_no_module_is_called_utils() -> None:
-    assert not [module for module in MODULES if {"utils", "util", "helpers", "common", "misc"} & set(module.split("."))]
+    assert not [
+        module
+        for module in MODULES
+        if {"utils", "util", "helpers", "common", "misc"} & set(module.split("."))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -168,5 +202,7 @@ def test_no_module_is_called_utils() -> None:
 )
 def test_import_loads_no_heavy_package(statement: str, without: tuple[str, ...]) -> None:
     code = f"{statement}\nimport sys\nprint(*(name for name in {without!r} if name in sys.modules))"
-    came = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    came = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert came.stdout.split() == []

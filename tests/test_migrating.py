@@ -1,4 +1,5 @@
-"""Check the pages on migrating: their tables are whole, what they name exists, their files are valid."""
+"""Check the pages on migrating: their tables are whole, what they name exists, their files are
+valid."""
 
 import math
 import re
@@ -16,7 +17,11 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
 from orchestrator.config.components import make_hook
-from orchestrator.config.python.wording import EXPERIMENT, find_options_elsewhere, load_other_systems
+from orchestrator.config.python.wording import (
+    EXPERIMENT,
+    find_options_elsewhere,
+    load_other_systems,
+)
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
@@ -82,7 +87,12 @@ def parse_row(line: str, guards: dict[str, list[str]]) -> Row:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert len(cells) == 3, line
     theirs, ours, differs = cells
-    return Row(names(theirs), [] if ours == "none" else names(ours), differs, guards.get(names(theirs)[0], []))
+    return Row(
+        names(theirs),
+        [] if ours == "none" else names(ours),
+        differs,
+        guards.get(names(theirs)[0], []),
+    )
 
 
 def names(cell: str) -> list[str]:
@@ -97,12 +107,17 @@ ALL = [
         for system in MOUNT_POINTS
         for row in rows(system, "Mount points")
     ),
-    *(pytest.param(row, id=f"{system}-{row.theirs[0]}") for system in THEIR_HOOKS for row in rows(system, "Hooks")),
+    *(
+        pytest.param(row, id=f"{system}-{row.theirs[0]}")
+        for system in THEIR_HOOKS
+        for row in rows(system, "Hooks")
+    ),
 ]
 
 
 def exists(name: str) -> bool:
-    """Return whether a name is a hook, a parameter, an event, a setting, or an attribute of the state or task."""
+    """Return whether a name is a hook, a parameter, an event, a setting, or an attribute of the
+    state or task."""
     first, _, rest = name.partition(".")
     if first in HOOKS:
         return not rest or rest in {field.name for field in fields(HOOKS[first])}
@@ -173,9 +188,12 @@ def test_different_default_is_documented_in_its_row(system: str, hook: str, opti
 
 
 def test_the_index_counts_the_hooks_and_the_mount_points() -> None:
-    counts = re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \| (\d+) \| (\d+) \|", INDEX.read_text(), re.MULTILINE)
+    counts = re.findall(
+        r"^\| \[(\w+)\]\(\w+\.md\) \| (\d+) \| (\d+) \|", INDEX.read_text(), re.MULTILINE
+    )
     assert {system: (int(hooks), int(points)) for system, hooks, points in counts} == {
-        system: (len(THEIR_HOOKS[system].split()), len(MOUNT_POINTS[system].split())) for system in PAGES
+        system: (len(THEIR_HOOKS[system].split()), len(MOUNT_POINTS[system].split()))
+        for system in PAGES
     }
 
 
@@ -192,7 +210,9 @@ def test_mount_points_map_to_events_only() -> None:
 def blocks(system: str) -> tuple[str, str]:
     """Their configuration and ours."""
     text = section(system, "A configuration")
-    (theirs,) = re.findall(r"^```(?:python|yaml|json)\n(.*?)^```", text.split("becomes")[0], re.DOTALL | re.MULTILINE)
+    (theirs,) = re.findall(
+        r"^```(?:python|yaml|json)\n(.*?)^```", text.split("becomes")[0], re.DOTALL | re.MULTILINE
+    )
     (ours,) = re.findall(r"^```yaml\n(.*?)^```", text.split("becomes")[1], re.DOTALL | re.MULTILINE)
     return theirs, ours
 
@@ -207,7 +227,8 @@ def hooks_of(experiment: Experiment) -> dict[str, Hook]:
 
 
 def test_migrated_files_average_as_the_originals(tmp_path: Path) -> None:
-    """With their decay, and as the originals average all that floats in the state dict, the buffers too.
+    """With their decay, and as the originals average all that floats in the state dict, the buffers
+    too.
 
     The test of the numbers of other systems has those that accumulate.
     """
@@ -232,7 +253,9 @@ class EachStep(Hook):
         self.on_update(state)
 
     def on_update(self, state: State) -> None:
-        self.values.append({name: value.double() for name, value in state.module.state_dict().items()})
+        self.values.append(
+            {name: value.double() for name, value in state.module.state_dict().items()}
+        )
 
 
 @pytest.mark.parametrize(
@@ -240,11 +263,15 @@ class EachStep(Hook):
     [(0.05, Interval(2, "steps")), (0.25, Interval(7, "steps")), (0, Interval(0, "steps"))],
 )
 def test_averages_begin_as_those_of_vissl_and_classyvision(warmup: float, begin: Interval) -> None:
-    """VISSL copies while where < WARMUP, then averages; without warm-up it begins with the initial weights, as
-    ClassyVision always does. An epoch has seven steps here, so that the run has 28."""
+    """VISSL copies while where < WARMUP, then averages; without warm-up it begins with the initial
+    weights, as ClassyVision always does. An epoch has seven steps here, so that the run has 28."""
     each_step = EachStep()
     ema = EMA(decay=0.75, begin=begin, buffers="ema")
-    loop = Loop(Points(batch_norm=True, val=0), small_experiment(epochs=4), {"ema": ema, "each_step": each_step})
+    loop = Loop(
+        Points(batch_norm=True, val=0),
+        small_experiment(epochs=4),
+        {"ema": ema, "each_step": each_step},
+    )
     list(loop.run())
     expected, *after_steps = each_step.values
     assert len(after_steps) == 28
@@ -285,7 +312,8 @@ def test_no_file_deletes_checkpoints_that_the_original_keeps(system: str, tmp_pa
 @pytest.mark.parametrize("frequency", [1, 2, 3, 4])
 @pytest.mark.parametrize("epochs", [1, 2, 5, 6])
 def test_vissl_checkpoint_frequency_needs_begin(frequency: int, epochs: int) -> None:
-    """A phase is a multiple of the frequency by its number from 0; the last one counts in any case."""
+    """A phase is a multiple of the frequency by its number from 0; the last one counts in any
+    case."""
     assert "`{every: 2 epochs, begin: 1}`" in section("VISSL", "Settings")
     phases = [phase for phase in range(epochs) if phase % frequency == 0 or phase == epochs - 1]
     hook = Checkpoint(every=Interval(frequency), begin=1, keep=None)
@@ -296,15 +324,23 @@ def test_vissl_checkpoint_frequency_needs_begin(frequency: int, epochs: int) -> 
 
 
 def test_mmengine_linear_schedule_needs_one_step_less(tmp_path: Path) -> None:
-    """There the factor at step n is start + (1 - start) * n / (end - begin - 1), then 1; MultiStepLR multiplies it.
+    """There the factor at step n is start + (1 - start) * n / (end - begin - 1), then 1;
+    MultiStepLR multiplies it.
 
     The line's 500 steps are 40 here, and an epoch has 26 of them.
     """
-    (line,) = [line for line in section("MMEngine", "Settings").splitlines() if "type='LinearLR'" in line]
+    (line,) = [
+        line for line in section("MMEngine", "Settings").splitlines() if "type='LinearLR'" in line
+    ]
     theirs, ours = line.strip("|").split(" | ")
     assert re.findall(r"end=(\d+)", theirs) == ["500"]
     text = re.findall(r"`scheduler: (.*?)`", ours)[0].replace("500", "40").replace("499", "39")
-    settings = described(epochs=12, batch_size=2, optimizer={"type": "SGD", "lr": 1.0}, scheduler=yaml.safe_load(text))
+    settings = described(
+        epochs=12,
+        batch_size=2,
+        optimizer={"type": "SGD", "lr": 1.0},
+        scheduler=yaml.safe_load(text),
+    )
     rows = run(settings, tmp_path, local=True).stats
     rates = rows[rows["phase"] == "train"]["lr"].tolist()
     assert len(rates) == 12 * 26
@@ -314,12 +350,14 @@ def test_mmengine_linear_schedule_needs_one_step_less(tmp_path: Path) -> None:
 
 
 def cosine(start: float, end: float, where: float) -> float:
-    """fvcore's CosineParamScheduler, which ClassyVision and VISSL use; `where` is the completed fraction."""
+    """fvcore's CosineParamScheduler, which ClassyVision and VISSL use; `where` is the completed
+    fraction."""
     return end + 0.5 * (start - end) * (1 + math.cos(math.pi * where))
 
 
 def composite(where: float, *, rescaled: bool) -> float:
-    """Their CompositeParamScheduler of a linear rise from 0.001 to 0.1 in a tenth of the run, and a cosine to 0."""
+    """Their CompositeParamScheduler of a linear rise from 0.001 to 0.1 in a tenth of the run, and a
+    cosine to 0."""
     if where + 1e-6 <= 0.1:
         return 0.1 * where / 0.1 + 0.001 * (1 - where / 0.1)
     return cosine(0.1, 0, (where - 0.1) / 0.9 if rescaled else where)
@@ -336,7 +374,13 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 @pytest.mark.parametrize("system", ["ClassyVision", "VISSL"])
 @pytest.mark.parametrize(
     ("schedule", "unit"),
-    [("cosine", "epoch"), ("cosine", "step"), ("multistep", "epoch"), ("lengths", "epoch"), ("lengths", "step")],
+    [
+        ("cosine", "epoch"),
+        ("cosine", "step"),
+        ("multistep", "epoch"),
+        ("lengths", "epoch"),
+        ("lengths", "step"),
+    ],
 )
 def test_schedules_of_the_settings_have_the_rates_of_the_original(
     system: str, schedule: str, unit: str, tmp_path: Path
@@ -363,8 +407,16 @@ EPOCHS, STEPS = 90, 2
 
 def written_schedule(system: str, schedule: str) -> str:
     """Return the scheduler in the Settings' row of a schedule."""
-    rows = [line.split(" | ") for line in section(system, "Settings").splitlines() if "`scheduler: " in line]
-    (ours,) = [ours for theirs, ours in rows if {"cosine": "name: cosine"}.get(schedule, schedule) in unquoted(theirs)]
+    rows = [
+        line.split(" | ")
+        for line in section(system, "Settings").splitlines()
+        if "`scheduler: " in line
+    ]
+    (ours,) = [
+        ours
+        for theirs, ours in rows
+        if {"cosine": "name: cosine"}.get(schedule, schedule) in unquoted(theirs)
+    ]
     return re.findall(r"`scheduler: (.*?)`", ours)[0]
 
 
@@ -372,8 +424,11 @@ def unquoted(text: str) -> str:
     return text.replace('"', "")
 
 
-def rates(scheduler: Any, hooks: dict[str, Any], folder: Path, unit: str) -> Iterator[tuple[float, float]]:
-    """Yield for each step the completed fraction of the run, when its schedule last stepped, and the rate."""
+def rates(
+    scheduler: Any, hooks: dict[str, Any], folder: Path, unit: str
+) -> Iterator[tuple[float, float]]:
+    """Yield for each step the completed fraction of the run, when its schedule last stepped, and
+    the rate."""
     optimizer = {"type": "SGD", "lr": 0.1}
     settings = described(
         epochs=EPOCHS,
@@ -391,10 +446,15 @@ def rates(scheduler: Any, hooks: dict[str, Any], folder: Path, unit: str) -> Ite
         yield completed, rate
 
 
-def test_vissl_weight_decay_follows_its_cosine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's hook: the optimizer decays by VISSL's values, and by nothing where a group has no decay."""
+def test_vissl_weight_decay_follows_its_cosine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's hook: the optimizer decays by VISSL's values, and by nothing where a group has no
+    decay."""
     text = section("VISSL", "Settings")
-    for name, code in re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+    for name, code in re.findall(
+        r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE
+    ):
         (tmp_path / name).write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -408,7 +468,12 @@ def test_vissl_weight_decay_follows_its_cosine(tmp_path: Path, monkeypatch: pyte
     hook = resolve(experiment.source).hooks["weight_decay"]
     parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
     groups = [{"params": parameters[:1]}, {"params": parameters[1:], "weight_decay": 0.0}]
-    state = State(epoch=1, max_epochs=4, phase="train", optimizer=torch.optim.SGD(groups, lr=0.1, weight_decay=0.04))
+    state = State(
+        epoch=1,
+        max_epochs=4,
+        phase="train",
+        optimizer=torch.optim.SGD(groups, lr=0.1, weight_decay=0.04),
+    )
     hook.on_gradients(state)
     for parameter in parameters:
         parameter.grad = torch.zeros(1)
@@ -421,7 +486,9 @@ def test_vissl_weight_decay_follows_its_cosine(tmp_path: Path, monkeypatch: pyte
 def table(heading: str, text: str) -> list[list[str]]:
     """The cells of the table that begins with a heading, without their quotes."""
     lines = text.split(heading + "\n")[1].splitlines()[1:]
-    body = lines[: next(index for index, line in enumerate([*lines, ""]) if not line.startswith("|"))]
+    body = lines[
+        : next(index for index, line in enumerate([*lines, ""]) if not line.startswith("|"))
+    ]
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in body]
 
 
@@ -435,7 +502,9 @@ def refusals(hook: str, option: str) -> list[str]:
     try:
         make_hook(hook, {option: 1})
     except ConfigError as error:
-        return [str(problem) for problem in error.problems if problem.path == f"hooks.{hook}.{option}"]
+        return [
+            str(problem) for problem in error.problems if problem.path == f"hooks.{hook}.{option}"
+        ]
     raise AssertionError(f"{hook} takes {option}")
 
 
@@ -448,9 +517,13 @@ def refusals(hook: str, option: str) -> list[str]:
         for option in options.split()
     ],
 )
-def test_every_option_is_accepted_or_refused_with_advice(system: str, hook: str, option: str) -> None:
+def test_every_option_is_accepted_or_refused_with_advice(
+    system: str, hook: str, option: str
+) -> None:
     (row,) = [row for row in rows(system, "Hooks") if hook in row.theirs]
-    ours = dict.fromkeys(name.partition(".")[0] for name in row.ours if name.partition(".")[0] in HOOKS)
+    ours = dict.fromkeys(
+        name.partition(".")[0] for name in row.ours if name.partition(".")[0] in HOOKS
+    )
     told = [refusals(name, option) for name in ours]
     assert told
     assert any(
@@ -463,14 +536,20 @@ def test_every_option_is_accepted_or_refused_with_advice(system: str, hook: str,
 def test_settings_of_other_systems_are_refused_with_advice(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         described(**{option: {"init_scale": 2.0**16}})
-    assert str(caught.value) == f"{option}: unknown key ({find_options_elsewhere(EXPERIMENT)[option]})"
+    assert (
+        str(caught.value) == f"{option}: unknown key ({find_options_elsewhere(EXPERIMENT)[option]})"
+    )
 
 
 def test_fp16_scale_is_that_of_the_imix_file() -> None:
     scaler = Precision("fp16", torch.device("cuda" if torch.cuda.is_available() else "cpu")).scaler
-    written = re.findall(r"init_scale=2(?:\.0?)?\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0])
+    written = re.findall(
+        r"init_scale=2(?:\.0?)?\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0]
+    )
     assert scaler is not None
-    assert [(str(math.log2(scaler.get_scale())).removesuffix(".0"), str(scaler.get_growth_interval()))] == written
+    assert [
+        (str(math.log2(scaler.get_scale())).removesuffix(".0"), str(scaler.get_growth_interval()))
+    ] == written
     assert all(name in find_options_elsewhere(EXPERIMENT)["fp16"] for name in Scaler.model_fields)
 
 

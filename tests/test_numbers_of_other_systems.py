@@ -1,7 +1,8 @@
-"""The numbers of MMEngine and iMIX, by their rules, against those of the settings that the pages on migrating give.
+"""The numbers of MMEngine and iMIX, by their rules, against those of the settings that the pages on
+migrating give.
 
-The rules are re-derived here from the sources of both. Tests with the marker `originals` compare the rules of MMEngine
-with MMEngine itself: `make test-originals`.
+The rules are re-derived here from the sources of both. Tests with the marker `originals` compare
+the rules of MMEngine with MMEngine itself: `make test-originals`.
 """
 
 import json
@@ -41,10 +42,11 @@ EPOCH = 26
 
 
 class MicroBatchAverage(Hook):
-    """MMEngine's EMAHook and iMIX's EMAIterHook: an update after each micro-batch, from micro-batch `begin` on.
+    """MMEngine's EMAHook and iMIX's EMAIterHook: an update after each micro-batch, from micro-batch
+    `begin` on.
 
-    MMEngine copies the weights until then and in the first update. iMIX begins with the initial weights instead, which
-    is a begin of 0.
+    MMEngine copies the weights until then and in the first update. iMIX begins with the initial
+    weights instead, which is a begin of 0.
     """
 
     def __init__(self, module: nn.Module, decay: float, begin: int) -> None:
@@ -65,7 +67,8 @@ def copy_weights(module: nn.Module) -> list[Tensor]:
 
 
 def average_by_both(ema: Hook, decay: float, begin: int) -> tuple[EMA, State, MicroBatchAverage]:
-    """Train with both averages, and two micro-batches in a step, until both micro-batches have seen the last step."""
+    """Train with both averages, and two micro-batches in a step, until both micro-batches have seen
+    the last step."""
     assert isinstance(ema, EMA)
     module = small_model()
     state, theirs = new_state(module, accumulate=2), MicroBatchAverage(module, decay, begin)
@@ -161,7 +164,9 @@ OURS = {"PolyLR": "PolynomialLR"}
 
 @pytest.mark.parametrize("name", RULES)
 def test_schedules_end_one_step_before_the_end_of_mmengine(name: str, tmp_path: Path) -> None:
-    rows = [line for line in section("MMEngine", "Settings").splitlines() if f"type='{name}'" in line]
+    rows = [
+        line for line in section("MMEngine", "Settings").splitlines() if f"type='{name}'" in line
+    ]
     assert name == "PolyLR" or "total_iters: 499, end: 500 steps" in rows[0]
     factor, arguments = RULES[name]
     scheduler = [{"type": OURS.get(name, name), **arguments, "total_iters": 39, "end": "40 steps"}]
@@ -170,12 +175,22 @@ def test_schedules_end_one_step_before_the_end_of_mmengine(name: str, tmp_path: 
 
 
 def test_schedule_of_the_imix_page_has_the_rates_of_imix(tmp_path: Path) -> None:
-    """Its factor at a step: from warmup_factor to 1, then lr_ratio to the number of lr_steps so far."""
-    (row,) = [line for line in section("iMIX", "Settings").splitlines() if "`lr_config` with" in line]
-    text = re.findall(r"`scheduler: (.*?)`", row)[0].replace("1000", "20").replace("14000", "40").replace("19000", "60")
+    """Its factor at a step: from warmup_factor to 1, then lr_ratio to the number of lr_steps so
+    far."""
+    (row,) = [
+        line for line in section("iMIX", "Settings").splitlines() if "`lr_config` with" in line
+    ]
+    text = (
+        re.findall(r"`scheduler: (.*?)`", row)[0]
+        .replace("1000", "20")
+        .replace("14000", "40")
+        .replace("19000", "60")
+    )
     for step, rate in enumerate(rates(yaml.safe_load(text), tmp_path)):
         progress = step / 20
-        factor = 0.2 * (1 - progress) + progress if step <= 20 else 0.1 ** bisect_right([40, 60], step)
+        factor = (
+            0.2 * (1 - progress) + progress if step <= 20 else 0.1 ** bisect_right([40, 60], step)
+        )
         assert rate == pytest.approx(factor)
 
 
@@ -209,7 +224,9 @@ WINDOWS: dict[str, Callable[[Sequence[float]], float]] = {
 def test_lines_of_the_page_have_the_window_of_the_original(system: str, tmp_path: Path) -> None:
     written = yaml.safe_load(blocks(system)[1])["hooks"]["json_lines"]
     hooks = {"console": None, "json_lines": {**written, "every": "13 iterations"}}
-    result = run(described(epochs=4, batch_size=2, validate_every=0, hooks=hooks), tmp_path, local=True)
+    result = run(
+        described(epochs=4, batch_size=2, validate_every=0, hooks=hooks), tmp_path, local=True
+    )
     rows = result.stats
     losses = [float(loss) for loss in rows[rows["phase"] == "train"]["loss"]]
 
@@ -224,8 +241,11 @@ def test_lines_of_the_page_have_the_window_of_the_original(system: str, tmp_path
 # Early stopping
 
 
-def stops_in_mmengine(values: Sequence[float], threshold: float | None, min_delta: float, patience: int) -> int | None:
-    """Return the index of the value at which EarlyStoppingHook with rule='greater' ends training."""
+def stops_in_mmengine(
+    values: Sequence[float], threshold: float | None, min_delta: float, patience: int
+) -> int | None:
+    """Return the index of the value at which EarlyStoppingHook with rule='greater' ends
+    training."""
     best, waited = -math.inf, 0
     for index, value in enumerate(values):
         if threshold is not None and value > threshold:
@@ -250,11 +270,17 @@ STOPS: list[tuple[list[float], float | None, float, int | None, int | None]] = [
 
 @pytest.mark.parametrize(("values", "threshold", "min_delta", "theirs", "ours"), STOPS)
 def test_early_stopping_differs_from_mmengine_as_the_page_says(
-    values: list[float], threshold: float | None, min_delta: float, theirs: int | None, ours: int | None
+    values: list[float],
+    threshold: float | None,
+    min_delta: float,
+    theirs: int | None,
+    ours: int | None,
 ) -> None:
     """Where a value equals the threshold, or exceeds the best by exactly min_delta."""
     assert stops_in_mmengine(values, threshold, min_delta, 2) == theirs
-    hook = EarlyStopping("val/accuracy", patience=2, min_delta=min_delta, stopping_threshold=threshold)
+    hook = EarlyStopping(
+        "val/accuracy", patience=2, min_delta=min_delta, stopping_threshold=threshold
+    )
     reasons = [hook._find_reason(value) for value in values]
     assert next((index for index, reason in enumerate(reasons) if reason), None) == ours
 
@@ -276,7 +302,8 @@ def test_begin_of_checkpoints_is_that_of_mmengine() -> None:
 
 
 def rule_of_mmengine(metric: str) -> str | None:
-    """Return the mode that CheckpointHook infers: known words anywhere in the name, those of "greater" first."""
+    """Return the mode that CheckpointHook infers: known words anywhere in the name, those of
+    "greater" first."""
     name = metric.lower()
     greater = ["acc", "top", "ar@", "auc", "precision", "map", "mdice", "miou", "macc", "aacc"]
     if name != "loss" and any(word in name for word in greater):
@@ -315,7 +342,9 @@ def test_names_of_metrics_differ_from_mmengine_as_the_page_says() -> None:
 # The order of samples
 
 
-def samples_in_mmengine(length: int, seed: int, epoch: int, rank: int, world_size: int, *, shuffle: bool) -> list[int]:
+def samples_in_mmengine(
+    length: int, seed: int, epoch: int, rank: int, world_size: int, *, shuffle: bool
+) -> list[int]:
     """Return the indices of DefaultSampler: the first ones again, until all ranks have as many."""
     generator = torch.Generator().manual_seed(seed + epoch)
     order = torch.randperm(length, generator=generator).tolist() if shuffle else list(range(length))
@@ -329,7 +358,9 @@ SHARES = [(length, world_size) for length in (1, 7, 12) for world_size in (1, 2,
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize(("length", "world_size"), SHARES)
-def test_order_of_samples_is_that_of_mmengine(length: int, world_size: int, *, shuffle: bool) -> None:
+def test_order_of_samples_is_that_of_mmengine(
+    length: int, world_size: int, *, shuffle: bool
+) -> None:
     order = default_order(length, 5, is_shuffled=shuffle)
     for rank in range(world_size):
         sampler = ShardedSampler(order, length, rank, world_size, even=True)
@@ -390,11 +421,17 @@ def test_rule_of_the_window_is_that_of_mmengine() -> None:
 @pytest.mark.originals
 @pytest.mark.parametrize(("values", "threshold", "min_delta", "theirs", "ours"), STOPS)
 def test_rule_of_early_stopping_is_that_of_mmengine(
-    values: list[float], threshold: float | None, min_delta: float, theirs: int | None, ours: int | None
+    values: list[float],
+    threshold: float | None,
+    min_delta: float,
+    theirs: int | None,
+    ours: int | None,
 ) -> None:
     from mmengine.hooks import EarlyStoppingHook
 
-    hook = EarlyStoppingHook("accuracy", rule="greater", min_delta=min_delta, patience=2, stopping_threshold=threshold)
+    hook = EarlyStoppingHook(
+        "accuracy", rule="greater", min_delta=min_delta, patience=2, stopping_threshold=threshold
+    )
     stops = [hook._check_stop_condition(value)[0] for value in values]
     assert next((index for index, stop in enumerate(stops) if stop), None) == theirs
 

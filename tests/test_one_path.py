@@ -1,4 +1,5 @@
-"""An experiment resolves to the same wherever that happens: each kind of swept path, in every process of a run."""
+"""An experiment resolves to the same wherever that happens: each kind of swept path, in every
+process of a run."""
 
 import itertools
 import json
@@ -50,31 +51,54 @@ changes: [{{at: 2 steps, set: {{optimizer.lr: 0.5}}}}]
 OF_ANY: Sequence[dict[str, list[Any]]] = [
     {"task": [f"{HERE}:Line", f"{HERE}:Choosy"], "task_args.width": [3]},
     {"task_args": [{"width": 5}, {"scale": 0.5}]},
-    {"hooks.avg": [False, {"type": f"{HERE}:Shadow", "decay": 0.125}], "hooks.checkpoint.keep": [4]},
+    {
+        "hooks.avg": [False, {"type": f"{HERE}:Shadow", "decay": 0.125}],
+        "hooks.checkpoint.keep": [4],
+    },
     {"hooks.shadow": [{"type": f"{HERE}:Shadow"}, {"type": f"{HERE}:Shadow", "keep": 4}]},
     {"hooks.other.type": ["ema", f"{HERE}:Shadow"], "hooks.other.decay": [0.125]},
-    {"hooks.console": [None, {"every": 7}], "hooks.perf_stats": [True], "hooks.checkpoint.priority": ["low"]},
+    {
+        "hooks.console": [None, {"every": 7}],
+        "hooks.perf_stats": [True],
+        "hooks.checkpoint.priority": ["low"],
+    },
     {"optimizer": [{"type": "Adam"}, {"lr": 0.5}, None]},
-    {"optimizer.weight_decay": [0.5], "scheduler.type": ["ExponentialLR"], "scheduler.gamma": [0.1, 0.9]},
+    {
+        "optimizer.weight_decay": [0.5],
+        "scheduler.type": ["ExponentialLR"],
+        "scheduler.gamma": [0.1, 0.9],
+    },
     {"scheduler": [None, {"type": "StepLR", "step_size": 3}], "precision": ["bf16"]},
     {"changes": [[], [{"at": "1 epoch", "set": {"optimizer.lr": 0.5}}]], "seed": [2]},
     {"epochs": [1], "validate_every": [1, "3 steps"], "loader.drop_last": [True]},
 ]
 
 OF_SOME = {
-    "line.yaml": [{"hooks.shadow": [None, {"type": "ema"}]}, {"optimizer.type": ["SGD", "RMSprop"]}],
+    "line.yaml": [
+        {"hooks.shadow": [None, {"type": "ema"}]},
+        {"optimizer.type": ["SGD", "RMSprop"]},
+    ],
     "over.yaml": [
         {"optimizer.type": ["SGD", "Adam"], "optimizer.lr": [0.25]},
-        {"hooks.avg.type": ["ema"], "hooks.avg.evaluate": ["raw"], "hooks.band.low": [-1, 5], "hooks.band.high": [6]},
+        {
+            "hooks.avg.type": ["ema"],
+            "hooks.avg.evaluate": ["raw"],
+            "hooks.band.low": [-1, 5],
+            "hooks.band.high": [6],
+        },
     ],
     "choosy.yaml": [{"hooks.shadow.keep": [9]}, {"task": [f"{HERE}:Choosy", f"{HERE}:Line"]}],
     str(EXPERIMENTS / "mnist_moco.yaml"): [
         {"task": ["experiments.mnist_ssl:MnistMoCo", "experiments.mnist_ssl:MnistBYOL"]}
     ],
-    str(EXPERIMENTS / "char_lm.yaml"): [{"optimizer.type": ["AdamW", "Adam"], "hooks.ema": [None, {"decay": 0.5}]}],
+    str(EXPERIMENTS / "char_lm.yaml"): [
+        {"optimizer.type": ["AdamW", "Adam"], "hooks.ema": [None, {"decay": 0.5}]}
+    ],
 }
 
-CASES = [("over.yaml", axes) for axes in OF_ANY] + [(file, axes) for file, some in OF_SOME.items() for axes in some]
+CASES = [("over.yaml", axes) for axes in OF_ANY] + [
+    (file, axes) for file, some in OF_SOME.items() for axes in some
+]
 
 
 class Case(NamedTuple):
@@ -96,7 +120,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
 def _case(file: Path, axes: Mapping[str, list[Any]]) -> Case:
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     expected = [
-        to_dict(load_experiment(file, [f"{path}={json.dumps(value)}" for path, value in point.items()]))
+        to_dict(
+            load_experiment(file, [f"{path}={json.dumps(value)}" for path, value in point.items()])
+        )
         for point in points
     ]
     return Case(load_experiment(file, [f"sweep={json.dumps(_settings(axes))}"]), points, expected)
@@ -112,7 +138,8 @@ def _settings(axes: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 class Records:
-    """An engine that trains nothing and keeps the experiment, as resolved in this process and as sent to another."""
+    """An engine that trains nothing and keeps the experiment, as resolved in this process and as
+    sent to another."""
 
     trained: list[tuple[dict[str, Any], dict[str, Any]]] = []  # noqa: RUF012
 
@@ -124,10 +151,15 @@ class Records:
         elsewhere, *followers = (resolve.resolve(one.source) for one in (sent, *sent.followers))
         assert (elsewhere.task, elsewhere.hooks) == (resolved.task, resolved.hooks)
         self.trained.append((to_dict(resolved.experiment), to_dict(elsewhere.experiment)))
-        self.trained += [(to_dict(follower.experiment), to_dict(follower.experiment)) for follower in followers]
+        self.trained += [
+            (to_dict(follower.experiment), to_dict(follower.experiment)) for follower in followers
+        ]
         metrics = {"val/loss": 0.0, "epoch": 0, "step": 1, "samples": 1}
         self.reports = iter(
-            [Report(metrics=metrics, is_final=True, run_index=number) for number in range(1 + len(followers))]
+            [
+                Report(metrics=metrics, is_final=True, run_index=number)
+                for number in range(1 + len(followers))
+            ]
         )
 
     def next(self) -> Report | None:
@@ -136,7 +168,9 @@ class Records:
     def end(self) -> None: ...
 
 
-def trial_on_ray(told: Mapping[str, Any], number: int, values: Mapping[str, Any]) -> trainable.Trial:
+def trial_on_ray(
+    told: Mapping[str, Any], number: int, values: Mapping[str, Any]
+) -> trainable.Trial:
     """Return a trial as Tune creates it, in this process."""
     trial = object.__new__(trainable.Trial)
     trial._iteration = trial._time_total = 0
@@ -154,15 +188,25 @@ def trial_arguments(experiment: Experiment, location: Path) -> dict[str, Any]:
     }
 
 
-def _train_in_trial_process(rank: int, world_size: int, sweeps: bytes) -> list[list[tuple[Any, Any, Any]]]:
+def _train_in_trial_process(
+    rank: int, world_size: int, sweeps: bytes
+) -> list[list[tuple[Any, Any, Any]]]:
     trainable.ENGINES = {"gang": Records}  # type: ignore[misc, dict-item]
     found = []
     for told, points in pickle.loads(sweeps):
         Records.trained.clear()
         for number, values in enumerate(points):
             trial_on_ray(told, number, values).step()
-        files = [Path(told["location"], f"trials/trial-{number:04d}/experiment.yaml") for number in range(len(points))]
-        found.append([(*trained, file.read_text()) for trained, file in zip(Records.trained, files, strict=True)])
+        files = [
+            Path(told["location"], f"trials/trial-{number:04d}/experiment.yaml")
+            for number in range(len(points))
+        ]
+        found.append(
+            [
+                (*trained, file.read_text())
+                for trained, file in zip(Records.trained, files, strict=True)
+            ]
+        )
     return found
 
 
@@ -189,19 +233,27 @@ def test_trial_in_this_process_equals_its_values_as_overrides(
         assert sorted(Records.trained, key=repr) == sorted(expected, key=repr)
 
 
-def test_worker_and_resumed_run_equal_the_values_as_overrides(cases: list[Case], tmp_path: Path) -> None:
+def test_worker_and_resumed_run_equal_the_values_as_overrides(
+    cases: list[Case], tmp_path: Path
+) -> None:
     for number, case in enumerate(cases):
         settings, begun = (
             case.experiment.sweep,
-            create_run(tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source),
+            create_run(
+                tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source
+            ),
         )
         assert settings is not None
         resumed = load_experiment_to_resume(begun)
         assert resumed == case.experiment
         assert resumed.source == case.experiment.source
-        for place, (point, expected) in enumerate(zip(case.points[-1:], case.expected[-1:], strict=True)):
+        for place, (point, expected) in enumerate(
+            zip(case.points[-1:], case.expected[-1:], strict=True)
+        ):
             trial = resolve.resolve(make_trial_source(resumed.source, settings, point)).experiment
-            folder = create_run(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
+            folder = create_run(
+                tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source
+            )
             worker, resumed_run = (
                 resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment,
                 load_experiment_to_resume(folder),
@@ -213,7 +265,9 @@ def test_worker_and_resumed_run_equal_the_values_as_overrides(cases: list[Case],
 def test_copied_experiment_resolves_to_itself(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")
-    longer = experiment.model_copy(update={"epochs": 9, "workers": experiment.workers.model_copy(update={"count": 2})})
+    longer = experiment.model_copy(
+        update={"epochs": 9, "workers": experiment.workers.model_copy(update={"count": 2})}
+    )
     found = resolve.resolve(longer.source).experiment
     assert (found.epochs, found.workers.count, found) == (9, 2, longer)
     by_hand = Experiment(name="x", task=f"{HERE}:Line", epochs=1).model_copy(update={"epochs": 2})
@@ -225,8 +279,14 @@ def test_experiment_made_in_python_is_checked_before_the_run_begins(tmp_path: Pa
     with pytest.raises(ConfigError, match=r"hooks\.ema\.decay: must be less than 1, got 2"):
         run(experiment.model_copy(update={"hooks": {"ema": {"decay": 2}}}), tmp_path, local=True)
     assert not list(tmp_path.iterdir())
-    by_hand = Experiment(name="x", task="tests.tasks:Points", epochs=1, task_args={"train": 8, "val": 4})
-    assert run(by_hand, tmp_path, local=True).config == {**to_dict(experiment), "name": "x", **_DEFAULTS}
+    by_hand = Experiment(
+        name="x", task="tests.tasks:Points", epochs=1, task_args={"train": 8, "val": 4}
+    )
+    assert run(by_hand, tmp_path, local=True).config == {
+        **to_dict(experiment),
+        "name": "x",
+        **_DEFAULTS,
+    }
 
 
 _DEFAULTS = {"batch_size": 32, "optimizer": {"type": "SGD", "lr": 0.1}}
@@ -237,7 +297,9 @@ def test_run_without_source_resumes_from_the_resolved_experiment(tmp_path: Path)
     experiment = load_experiment(tmp_path / "line.yaml")
     before = create_run(tmp_path, "before", to_yaml(experiment))
     resumed = load_experiment_to_resume(before, workers=2)
-    assert resumed == experiment.model_copy(update={"workers": experiment.workers.model_copy(update={"count": 2})})
+    assert resumed == experiment.model_copy(
+        update={"workers": experiment.workers.model_copy(update={"count": 2})}
+    )
 
 
 def test_edits_of_experiment_yaml_override_the_source_on_resume(tmp_path: Path) -> None:
@@ -251,7 +313,9 @@ def test_edits_of_experiment_yaml_override_the_source_on_resume(tmp_path: Path) 
             ("  width: 2", "  width: 3", {"task_args.width": 3}),
         ]
     ):
-        folder = create_run(tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source)
+        folder = create_run(
+            tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source
+        )
         resumed = load_experiment_to_resume(folder)
         assert resumed.source == experiment.source.with_values(over)
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
@@ -261,10 +325,15 @@ def test_line_removed_from_experiment_yaml_is_refused_on_resume(tmp_path: Path) 
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml", ["seed=7"])
     text = to_yaml(experiment).replace("sweep: null\n", "").replace("max_failures: 3\n", "")
-    assert load_experiment_to_resume(create_run(tmp_path, "same", text, source=experiment.source)) == experiment
+    assert (
+        load_experiment_to_resume(create_run(tmp_path, "same", text, source=experiment.source))
+        == experiment
+    )
     text = text.replace("seed: 7\n", "")
     folder = create_run(tmp_path, "run", text, source=experiment.source)
-    with pytest.raises(ConfigError, match=r"experiment\.yaml: seed: is missing; write a value, or null"):
+    with pytest.raises(
+        ConfigError, match=r"experiment\.yaml: seed: is missing; write a value, or null"
+    ):
         load_experiment_to_resume(folder)
 
 
@@ -272,7 +341,9 @@ def test_edit_of_experiment_yaml_repairs_a_source_that_is_no_longer_valid(tmp_pa
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")
     gone = experiment.source.with_values({"hooks.shadow.gone": 1})
-    folder = create_run(tmp_path, "run", to_yaml(experiment).replace("    keep: 3", "    gone: 1"), source=gone)
+    folder = create_run(
+        tmp_path, "run", to_yaml(experiment).replace("    keep: 3", "    gone: 1"), source=gone
+    )
     with pytest.raises(ConfigError, match=r"hooks\.shadow\.gone: unknown key"):
         load_experiment_to_resume(folder)
     folder.storage.write("experiment.yaml", to_yaml(experiment))
@@ -312,10 +383,17 @@ def five_by_five() -> Experiment:
         "share_training": False,
         "space": space,
     }  # what shares a training is found by trying each value once
-    return described(epochs=1, task_args={"train": 8, "val": 4}, hooks={"ema": {}, "progress_bar": {}}, sweep=settings)
+    return described(
+        epochs=1,
+        task_args={"train": 8, "val": 4},
+        hooks={"ema": {}, "progress_bar": {}},
+        sweep=settings,
+    )
 
 
-def test_trial_is_checked_once_and_builds_each_part_once(tmp_path: Path, counted: Counter[str]) -> None:
+def test_trial_is_checked_once_and_builds_each_part_once(
+    tmp_path: Path, counted: Counter[str]
+) -> None:
     experiment = five_by_five()
     counted.clear()
     done = sweep(experiment, tmp_path, local=True)

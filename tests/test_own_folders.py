@@ -22,10 +22,14 @@ hooks: {probability: {type: "experiments.t:Confidence"}}
 
 
 def test_hooks_and_orchestrator_are_all_that_is_installed() -> None:
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"][
+        "find"
+    ]
     installed = find_packages(str(ROOT), **found)
     assert {name.partition(".")[0] for name in installed} == {"hooks", "orchestrator"}
-    assert {"hooks.parts.logs", "orchestrator.cli.starter", "orchestrator.report.views"} <= set(installed)
+    assert {"hooks.parts.logs", "orchestrator.cli.starter", "orchestrator.report.views"} <= set(
+        installed
+    )
 
 
 @pytest.fixture
@@ -34,12 +38,15 @@ def study(tmp_path: Path) -> Path:
 
 
 def study_in(tmp_path: Path) -> Path:
-    """A folder with `experiments`, and with folders that have the names of Hookyard's and of installed packages."""
+    """A folder with `experiments`, and with folders that have the names of Hookyard's and of
+    installed packages."""
     folder = tmp_path / "study"
     for name in ("experiments", "hooks", "orchestrator", "torch", "ray", "tests"):
         (folder / name).mkdir(parents=True)
     for name in ("hooks", "torch", "ray"):
-        (folder / name / "__init__.py").write_text("raise RuntimeError('this is not what is meant')\n")
+        (folder / name / "__init__.py").write_text(
+            "raise RuntimeError('this is not what is meant')\n"
+        )
     task = (ROOT / "orchestrator/cli/starter/starter.py").read_text()
     (folder / "experiments/t.py").write_text(task.replace("class StarterTask", "class T"))
     (folder / "experiments/t.yaml").write_text(EXPERIMENT)
@@ -47,7 +54,8 @@ def study_in(tmp_path: Path) -> Path:
 
 
 def hookyard(tmp_path: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the installed command: only its two packages, and nothing else of the checkout, are on the import path."""
+    """Run the installed command: only its two packages, and nothing else of the checkout, are on
+    the import path."""
     installed = tmp_path / "installed"
     if not installed.exists():
         installed.mkdir()
@@ -77,7 +85,9 @@ def test_error_explains_a_user_s_orchestrator_that_python_puts_first(tmp_path: P
         "import hooks": f"got {tmp_path / 'orchestrator'}; rename yours to my_orchestrator",
         "from orchestrator import open_run": f"cannot import name 'open_run' from 'orchestrator' ({tmp_path}",
     }.items():
-        told = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
+        told = subprocess.run(
+            [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True
+        )
         assert says in told.stderr
 
 
@@ -85,6 +95,9 @@ def test_error_explains_a_user_folder_that_python_puts_first(tmp_path: Path, stu
     """As `python -m orchestrator` does, and a script beside such a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(study), str(ROOT)])}
     told = subprocess.run(
-        [sys.executable, "-P", "-c", "import orchestrator.task"], env=environment, capture_output=True, text=True
+        [sys.executable, "-P", "-c", "import orchestrator.task"],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert f"got {study / 'hooks'}; rename yours to my_hooks" in told.stderr

@@ -17,9 +17,14 @@ FILES = {
     for package in ("hooks", "orchestrator")
     for path in (ROOT / package).rglob("*.py")
 }
-FENCES = {"hooks/private_torch.py", *(name for name in FILES if name.startswith("orchestrator/private_api/"))}
+FENCES = {
+    "hooks/private_torch.py",
+    *(name for name in FILES if name.startswith("orchestrator/private_api/")),
+}
 
-INTERNAL = re.compile(r"^(ray|torch)\b(\.\w+)*\.(_[A-Za-z]\w*|execution)\b|^ray\.tune\.progress_reporter\b")
+INTERNAL = re.compile(
+    r"^(ray|torch)\b(\.\w+)*\.(_[A-Za-z]\w*|execution)\b|^ray\.tune\.progress_reporter\b"
+)
 PRIVATE = re.compile(r"^_[a-zA-Z]\w*$")
 SETTING = re.compile(r"^(RAY|TUNE)_[A-Za-z_]+$")
 DOCUMENTED = {
@@ -38,12 +43,20 @@ OF_MODULES = {*vars(torch.nn.Module()), *vars(torch.nn.Module)}
 
 def defined_names(tree: ast.AST) -> set[str]:
     """Return the names that a file defines."""
-    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names = {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    names |= {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     return names | {
         node.attr
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_name(node.value, "self")
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and is_name(node.value, "self")
     }
 
 
@@ -56,21 +69,36 @@ OWN = set().union(*(defined_names(tree) for name, tree in TREES.items() if name 
 
 
 def private_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each use of a library's private names, in imports, attributes and strings."""
+    """Yield line and name of each use of a library's private names, in imports, attributes and
+    strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             yield from (
-                (node.lineno, f"{module}{one.name}") for one in node.names if INTERNAL.match(f"{module}{one.name}")
+                (node.lineno, f"{module}{one.name}")
+                for one in node.names
+                if INTERNAL.match(f"{module}{one.name}")
             )
-        elif isinstance(node, ast.Attribute) and PRIVATE.match(node.attr) and node.attr not in OF_NAMED_TUPLES:
-            known = node.attr in OWN and (is_name(node.value, "self", "cls") or node.attr not in OF_MODULES)
+        elif (
+            isinstance(node, ast.Attribute)
+            and PRIVATE.match(node.attr)
+            and node.attr not in OF_NAMED_TUPLES
+        ):
+            known = node.attr in OWN and (
+                is_name(node.value, "self", "cls") or node.attr not in OF_MODULES
+            )
             if not known and ast.unparse(node) not in OF_PYTHON:
                 yield node.lineno, ast.unparse(node)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "getattr",
+            "hasattr",
+            "setattr",
+        ):
             names = [one.value for one in node.args[1:2] if isinstance(one, ast.Constant)]
             yield from (
-                (node.lineno, name) for name in names if PRIVATE.match(name) and name not in OWN | OF_NAMED_TUPLES
+                (node.lineno, name)
+                for name in names
+                if PRIVATE.match(name) and name not in OWN | OF_NAMED_TUPLES
             )
         elif (
             isinstance(node, ast.Constant)
@@ -87,9 +115,13 @@ def is_setting(text: str) -> bool:
 
 def test_only_the_fences_use_private_names() -> None:
     uses = [
-        f"{name}:{line}: {use}" for name in sorted(FILES.keys() - FENCES) for line, use in private_uses(TREES[name])
+        f"{name}:{line}: {use}"
+        for name in sorted(FILES.keys() - FENCES)
+        for line, use in private_uses(TREES[name])
     ]
-    assert not uses, f"move {uses} to hooks/private_torch.py or orchestrator/private_api/, and list the names in a test"
+    assert not uses, (
+        f"move {uses} to hooks/private_torch.py or orchestrator/private_api/, and list the names in a test"
+    )
 
 
 @pytest.mark.parametrize("fence", sorted(FENCES))

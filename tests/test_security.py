@@ -39,7 +39,13 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "theirs.py").write_text(MODULE)
     hooks = {"odd": {"type": "json_lines"}}
-    said = {"name": "line", "task": "theirs:Theirs", "task_args": {"remark": MARKUP}, "epochs": 1, "hooks": hooks}
+    said = {
+        "name": "line",
+        "task": "theirs:Theirs",
+        "task_args": {"remark": MARKUP},
+        "epochs": 1,
+        "hooks": hooks,
+    }
     experiment = make_experiment(said, [tmp_path])
     done = run(experiment, tmp_path / "runs", local=True)
     del sys.modules["theirs"]
@@ -79,10 +85,13 @@ CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800
 
 
 def hostile(value: Any, keep: Container[str]) -> Any:
-    """JSON data with something evil in every text and every name, but for the keys that are kept."""
+    """JSON data with something evil in every text and every name, but for the keys that are
+    kept."""
     if isinstance(value, dict):
         extra = {} if keep else {EVIL: EVIL}
-        return {key: item if key in keep else hostile(item, keep) for key, item in value.items()} | extra
+        return {
+            key: item if key in keep else hostile(item, keep) for key, item in value.items()
+        } | extra
     if isinstance(value, list):
         return [hostile(item, keep) for item in value]
     return value + EVIL if isinstance(value, str) else value
@@ -96,7 +105,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(described(epochs=1, hooks=hooks), root, "line", local=True)
     space = {"optimizer.lr": {"grid": [0.1, 0.01]}}
     sweep(
-        described(epochs=1, hooks=hooks, sweep={"metric": "val/accuracy", "mode": "max", "space": space}),
+        described(
+            epochs=1, hooks=hooks, sweep={"metric": "val/accuracy", "mode": "max", "space": space}
+        ),
         root,
         "swept",
         local=True,
@@ -110,14 +121,20 @@ MEANT = {
 
 
 @pytest.mark.parametrize("name", ["line", "swept"])
-@pytest.mark.parametrize("keep", [frozenset(MEANT), frozenset()], ids=["what is free", "everything"])
-def test_texts_of_a_stored_run_are_escaped(plain: Path, tmp_path: Path, name: str, keep: frozenset[str]) -> None:
+@pytest.mark.parametrize(
+    "keep", [frozenset(MEANT), frozenset()], ids=["what is free", "everything"]
+)
+def test_texts_of_a_stored_run_are_escaped(
+    plain: Path, tmp_path: Path, name: str, keep: frozenset[str]
+) -> None:
     folder = shutil.copytree(plain / name, tmp_path / "runs" / name)
     for aside in ("index", ".driver"):  # whose lines are no JSON; whose drivers would be waited for
         shutil.rmtree(folder / aside, ignore_errors=True)
     for file in folder.rglob("*.json*"):
         changed = [
-            json.dumps(hostile({one: item for one, item in json.loads(line).items() if one != "crc"}, keep))
+            json.dumps(
+                hostile({one: item for one, item in json.loads(line).items() if one != "crc"}, keep)
+            )
             for line in _texts(file)
         ]
         file.write_text("\n".join(changed) + "\n")
@@ -127,7 +144,13 @@ def test_texts_of_a_stored_run_are_escaped(plain: Path, tmp_path: Path, name: st
     for file in folder.rglob("run.json"):
         file.write_text(
             json.dumps(
-                {**json.loads(file.read_text()), "error": EVIL, "stopped": [EVIL], "tags": [EVIL], "notes": EVIL}
+                {
+                    **json.loads(file.read_text()),
+                    "error": EVIL,
+                    "stopped": [EVIL],
+                    "tags": [EVIL],
+                    "notes": EVIL,
+                }
             )
         )
     (folder / "checkpoints" / EVIL.replace("/", "")).mkdir(parents=True)
@@ -146,9 +169,14 @@ def test_texts_of_a_stored_run_are_escaped(plain: Path, tmp_path: Path, name: st
         ["note", path, "x"],
     ):
         result = CliRunner().invoke(app, words)
-        assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (
+            words,
+            result.exception,
+        )
         assert not CONTROL.search(result.stdout + result.stderr), words
-        assert words[0] == "watch" or not any(line.startswith("fake") for line in result.stdout.splitlines()), words
+        assert words[0] == "watch" or not any(
+            line.startswith("fake") for line in result.stdout.splitlines()
+        ), words
     page = folder / "report.html"
     assert page.exists() or not keep
     assert not page.exists() or "<script>alert" not in page.read_text()

@@ -36,9 +36,10 @@ HIDDEN_S = 0.2
 class RoundAccident(Hook):
     """Causes an accident once at each place, among the events of a custom loop.
 
-    In `kill on_step train 1 2` these are the accident, the event, the phase, its epoch and iteration. The name of a
-    trial, or a rank such as `rank1`, may follow. `kill-driver` and the like send the signal to the driver, to the
-    `raylet` of the rank's node, or to the cluster's `head`.
+    In `kill on_step train 1 2` these are the accident, the event, the phase, its epoch and
+    iteration. The name of a trial, or a rank such as `rank1`, may follow. `kill-driver` and the
+    like send the signal to the driver, to the `raylet` of the rank's node, or to the cluster's
+    `head`.
     """
 
     places: list[str] = field(default_factory=list)
@@ -54,14 +55,22 @@ class RoundAccident(Hook):
         for place in self.places:
             kind, _, planned = place.partition(" ")
             mark = Path(self.marks, place)
-            if planned in (moment, f"{moment} {state.name}", f"{moment} rank{state.rank}") and not mark.exists():
+            if (
+                planned in (moment, f"{moment} {state.name}", f"{moment} rank{state.rank}")
+                and not mark.exists()
+            ):
                 mark.touch()
                 self.cause(kind, state)
 
     def cause(self, kind: str, state: State) -> None:
         name, _, target = kind.partition("-")
         if name in SIGNALS:
-            victims = {"": os.getpid, "driver": lambda: driver(state), "raylet": os.getppid, "head": gcs_server}
+            victims = {
+                "": os.getpid,
+                "driver": lambda: driver(state),
+                "raylet": os.getppid,
+                "head": gcs_server,
+            }
             os.kill(victims[target](), SIGNALS[name])
         else:
             CAUSES[kind](Path(self.disk))
@@ -89,7 +98,11 @@ class Accident(RoundAccident):
 
 def driver(state: State) -> int:
     """Return the process of the driver: of the run, or of the trial's sweep."""
-    folder = next(parent for parent in (state.artifacts, *state.artifacts.parents) if (parent / "run.json").exists())
+    folder = next(
+        parent
+        for parent in (state.artifacts, *state.artifacts.parents)
+        if (parent / "run.json").exists()
+    )
     sweep = folder.parent.parent
     folder = sweep if (sweep / "run.json").exists() else folder
     return int(json.loads((folder / "run.json").read_text())["pid"])
@@ -100,11 +113,17 @@ def gcs_server() -> int:
     import ray
 
     port = int(ray.get_runtime_context().gcs_address.rpartition(":")[2])
-    servers = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"]
+    servers = [
+        process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"
+    ]
     return next(
         server.pid
         for server in servers
-        if any(socket.laddr.port == port for socket in server.net_connections("tcp") if socket.status == "LISTEN")
+        if any(
+            socket.laddr.port == port
+            for socket in server.net_connections("tcp")
+            if socket.status == "LISTEN"
+        )
     )
 
 
@@ -125,7 +144,10 @@ def hide(disk: Path) -> None:
 
 def unhide(disk: Path) -> None:
     """Bring the disk back, if it is hidden."""
-    while f" {disk} tmpfs" in (mounts := Path("/proc/mounts").read_text()) and f"hidden {disk} " in mounts:
+    while (
+        f" {disk} tmpfs" in (mounts := Path("/proc/mounts").read_text())
+        and f"hidden {disk} " in mounts
+    ):
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
@@ -150,7 +172,8 @@ def set_clock_back(disk: Path) -> None:
 def exhaust_memory(disk: Path) -> None:
     """Allow this process little more memory than it has, and ask for more than that.
 
-    The limit ends with the error: below it, even Python's threads cannot start, and a process may wait forever.
+    The limit ends with the error: below it, even Python's threads cannot start, and a process may
+    wait forever.
     """
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + (64 << 20)

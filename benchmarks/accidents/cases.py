@@ -43,7 +43,18 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 RATES = ("CyclicLR", "OneCycleLR")
 """Schedulers that set the rate."""
 TURNS = ("discriminator", "generator")
-ACCIDENTS = ("kill", "kill", "kill", "interrupt", "terminate", "fill", "hide", "blink", "clock", "memory")
+ACCIDENTS = (
+    "kill",
+    "kill",
+    "kill",
+    "interrupt",
+    "terminate",
+    "fill",
+    "hide",
+    "blink",
+    "clock",
+    "memory",
+)
 EVENTS = ("on_phase_start", "on_batch", "on_loss", "on_step", "on_phase_end")
 
 
@@ -76,21 +87,36 @@ class Case:
     is_background: bool
     places: list[str]
     damages: list[str]
-    """Damage after each accident: to the newest file of a name (`cut model.pt 17`), to the disk (`read-only`)."""
+    """Damage after each accident: to the newest file of a name (`cut model.pt 17`), to the disk
+    (`read-only`)."""
 
     @property
     def iterations(self) -> int:
         """Iterations in an epoch."""
         if self.stream == "endless":
             return self.epoch_steps * self.accumulate
-        return self.train // self.batch_size if self.drop_last else -(-self.train // self.batch_size)
+        return (
+            self.train // self.batch_size if self.drop_last else -(-self.train // self.batch_size)
+        )
 
     def experiment(self, marks: Path, disk: Path) -> Experiment:
-        checkpoint = {"every": self.save_every, "background": self.is_background, "keep": 3, "best": "val/loss"}
-        accident = (RoundAccident if self.program == "custom" else Accident)(self.places, str(marks), str(disk))
+        checkpoint = {
+            "every": self.save_every,
+            "background": self.is_background,
+            "keep": 3,
+            "best": "val/loss",
+        }
+        accident = (RoundAccident if self.program == "custom" else Accident)(
+            self.places, str(marks), str(disk)
+        )
         hooks: dict[str, Any] = {"checkpoint": checkpoint, "console": None, "accident": accident}
         task_args: dict[str, Any] = {"train_samples": self.train, "val_samples": self.val}
-        common = {"name": "case", "epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed}
+        common = {
+            "name": "case",
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+        }
         if self.program == "custom":
             return Experiment(task=CustomLoop, task_args=task_args, hooks=hooks, **common)
         settings: dict[str, Any] = {
@@ -103,10 +129,17 @@ class Case:
         if self.decay:
             hooks["ema"] = {"decay": self.decay}
         if self.program == "adversarial":
-            optimizers = {name: {"type": "Adam", "lr": 0.01, "params": f"{name}.*"} for name in TURNS}
+            optimizers = {
+                name: {"type": "Adam", "lr": 0.01, "params": f"{name}.*"} for name in TURNS
+            }
             task_args["stream"] = self.stream
             return Experiment(
-                task=Adversarial, task_args=task_args, hooks=hooks, optimizers=optimizers, **settings, **common
+                task=Adversarial,
+                task_args=task_args,
+                hooks=hooks,
+                optimizers=optimizers,
+                **settings,
+                **common,
             )
         if self.max_norm:
             hooks["gradient_clip"] = {"max_norm": self.max_norm}
@@ -176,7 +209,9 @@ def draw(seed: int) -> Case:
     if case.train % case.batch_size == 1:
         case.drop_last = True  # BatchNorm takes no batch of a single sample
     if case.stream and case.program == "augmented":
-        case.program = "denoiser"  # the draws of a stream's samples are the loader's, and not the loop's
+        case.program = (
+            "denoiser"  # the draws of a stream's samples are the loader's, and not the loop's
+        )
     if case.program == "custom":
         case.save_every = "1 epoch"  # it saves in its epochs by itself
     if case.optimizer == "LBFGS":

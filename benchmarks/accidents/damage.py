@@ -40,12 +40,16 @@ class Damage:
 
 
 def cause(run: Path, planned: str) -> Damage | None:
-    """Damage the newest file of a name, as planned in `cut model.pt 17`; the number is a seed for the place.
+    """Damage the newest file of a name, as planned in `cut model.pt 17`; the number is a seed for
+    the place.
 
     Leaves the file of a run's only checkpoint alone, and files that there are none of.
     """
     kind, file, seed = planned.split()
-    files = sorted((path for path in run.rglob(file) if path.stat().st_size), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted(
+        (path for path in run.rglob(file) if path.stat().st_size),
+        key=lambda path: path.stat().st_mtime_ns,
+    )
     if not files or (file in CHECKPOINT and len(files) < 2):
         return None
     done = Damage(kind, file, files[-1], files[-1].read_bytes())
@@ -65,7 +69,8 @@ def is_found(run: Path, done: Damage) -> bool:
 
 
 def lost(damages: Sequence[Damage]) -> set[str]:
-    """Return what damages that were told may take from a run's results: `rows`, `reports`, `best`."""
+    """Return what damages that were told may take from a run's results: `rows`, `reports`,
+    `best`."""
     parts = {ROWS: "rows", REPORTS: "reports"}
     return {parts.get(damage.file, "best") for damage in damages if damage.is_told}
 

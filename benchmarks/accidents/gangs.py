@@ -1,4 +1,5 @@
-"""Random runs on Ray that lose ranks, nodes, the head or their driver; each must equal the run without that."""
+"""Random runs on Ray that lose ranks, nodes, the head or their driver; each must equal the run
+without that."""
 
 import random
 import shutil
@@ -37,7 +38,12 @@ class GangCase:
 
     def experiment(self, marks: Path) -> Experiment:
         settings = {
-            "workers": {"count": self.ranks, "cpus": 0.5, "strategy": self.strategy, "spares": self.spares},
+            "workers": {
+                "count": self.ranks,
+                "cpus": 0.5,
+                "strategy": self.strategy,
+                "spares": self.spares,
+            },
             "hang": {"after": 3, "action": "fail"},
             "max_failures": -1,
         }
@@ -52,12 +58,16 @@ def draw(seed: int) -> GangCase:
     if case.program == "custom":
         ranks = 1  # its ranks do not exchange gradients
     case.train *= ranks
-    can_shard = ranks > 1 and case.program == "denoiser" and case.optimizer not in ("LBFGS", "Adafactor")
+    can_shard = (
+        ranks > 1 and case.program == "denoiser" and case.optimizer not in ("LBFGS", "Adafactor")
+    )
     strategy = "fsdp" if can_shard and chance.random() < 0.7 else "ddp"
     # Only other ranks notice that one has stopped.
     accidents = [name for name in ACCIDENTS if ranks > 1 or name != "stop"]
     for _ in range(chance.randrange(1, 4)):
-        case.places.append(f"{chance.choice(accidents)} {case.draw_moment(chance)} rank{chance.randrange(ranks)}")
+        case.places.append(
+            f"{chance.choice(accidents)} {case.draw_moment(chance)} rank{chance.randrange(ranks)}"
+        )
     return GangCase(case, engine, strategy, ranks, chance.randrange(2) if engine == "gang" else 0)
 
 
@@ -69,8 +79,12 @@ def check(seed: int, root: Path, nodes: Nodes) -> Outcome:
     outcome.problem = _finish(Outcome(undisturbed), folder / "undisturbed", nodes)
     outcome.problem = outcome.problem or _finish(outcome, folder / "disturbed", nodes)
     if not outcome.problem:
-        disturbed, expected = (_contents(open_run(folder / name / "case")) for name in ("disturbed", "undisturbed"))
-        if drawn.ranks > 2:  # DDP rebuilds its buckets after a restart, and sums gradients in another order
+        disturbed, expected = (
+            _contents(open_run(folder / name / "case")) for name in ("disturbed", "undisturbed")
+        )
+        if (
+            drawn.ranks > 2
+        ):  # DDP rebuilds its buckets after a restart, and sums gradients in another order
             disturbed = tree_map(_ignore_rounding, disturbed, expected)
         outcome.problem = find_difference(disturbed, expected)
     outcome.accidents = processes.accidents(folder / "disturbed")
@@ -107,7 +121,11 @@ def _contents(result: Run) -> dict[str, Any]:
     return {
         "rows": {**rows[KEY].astype(str).to_dict("list"), "loss": rows["loss"].tolist()},
         "reports": [
-            {name: report[name] for name in ("epoch", "step", "train/loss", "val/loss") if name in report}
+            {
+                name: report[name]
+                for name in ("epoch", "step", "train/loss", "val/loss")
+                if name in report
+            }
             for report in result.reports()
         ],
         "weights": dict(result.weights("last")),
@@ -121,8 +139,13 @@ def _contents(result: Run) -> dict[str, Any]:
 
 
 def _ignore_rounding(actual: Any, expected: Any) -> Any:
-    """Return `expected` for a float, or a tensor of floats, that differs from it by less than 1%."""
-    if not isinstance(expected, float) and not (isinstance(expected, Tensor) and expected.is_floating_point()):
+    """Return `expected` for a float, or a tensor of floats, that differs from it by less than
+    1%."""
+    if not isinstance(expected, float) and not (
+        isinstance(expected, Tensor) and expected.is_floating_point()
+    ):
         return actual
-    is_close = torch.allclose(torch.as_tensor(actual), torch.as_tensor(expected), 0.01, 1e-4, equal_nan=True)
+    is_close = torch.allclose(
+        torch.as_tensor(actual), torch.as_tensor(expected), 0.01, 1e-4, equal_nan=True
+    )
     return expected if is_close else actual

@@ -38,7 +38,9 @@ class Nodes:
     def _start(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self._cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
         for _ in range(2):
             self._cluster.add_node(num_cpus=2)
 

@@ -37,8 +37,8 @@ def preload() -> None:
 def run(target: Callable[..., str], folder: Path, *arguments: Any) -> tuple[int, str]:
     """Call a function that returns the status of a run or a sweep, in a process of its own.
 
-    Returns the process's exit code, which follows the command line, and its output. The folder gets its output, its
-    temporary files, and the marks of the accidents that have happened.
+    Returns the process's exit code, which follows the command line, and its output. The folder gets
+    its output, its temporary files, and the marks of the accidents that have happened.
     """
     for name in ("marks", "tmp"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,9 @@ def _main(target: Callable[..., str], folder: Path, arguments: Any) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
-    multiprocessing.util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # as other processes do by themselves
+    multiprocessing.util.Finalize(
+        None, atexit._run_exitfuncs, exitpriority=0
+    )  # as other processes do by themselves
     try:
         sys.exit(INTERRUPTED if target(*arguments) == "interrupted" else DONE)
     except HookyardError as error:

@@ -22,7 +22,11 @@ class Perceptron(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(FEATURES, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, CLASSES)
+            nn.Linear(FEATURES, 12),
+            nn.BatchNorm1d(12),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(12, CLASSES),
         )
 
     def forward(self, features: Tensor) -> Tensor:
@@ -56,7 +60,12 @@ class Denoiser(nn.Module):
         return self.layers(torch.cat([noisy, time], 1)), noise
 
 
-MODELS = {"perceptron": Perceptron, "augmented": Perceptron, "language": LanguageModel, "denoiser": Denoiser}
+MODELS = {
+    "perceptron": Perceptron,
+    "augmented": Perceptron,
+    "language": LanguageModel,
+    "denoiser": Denoiser,
+}
 
 
 class Augmented(Dataset[Any]):
@@ -83,7 +92,9 @@ class Stream(IterableDataset[Any]):
         self.current_pass = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        order = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(100 + self.current_pass))
+        order = torch.randperm(
+            len(self.dataset), generator=torch.Generator().manual_seed(100 + self.current_pass)
+        )
         return (self.dataset[index] for index in order.tolist())
 
 
@@ -141,8 +152,12 @@ class Networks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, FEATURES))
-        self.discriminator = nn.Sequential(nn.Linear(FEATURES, 8), nn.LeakyReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+        self.generator = nn.Sequential(
+            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, FEATURES)
+        )
+        self.discriminator = nn.Sequential(
+            nn.Linear(FEATURES, 8), nn.LeakyReLU(), nn.Dropout(0.2), nn.Linear(8, 1)
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         return self.discriminator(features)
@@ -168,7 +183,8 @@ class Adversarial(Program):
         score = functional.binary_cross_entropy_with_logits
         yield (
             "discriminator",
-            score(model.discriminator(batch[0]), real) + score(model.discriminator(fakes.detach()), 0 * real),
+            score(model.discriminator(batch[0]), real)
+            + score(model.discriminator(fakes.detach()), 0 * real),
         )
         yield "generator", score(model.discriminator(fakes), real)
 
@@ -195,7 +211,9 @@ class CustomLoop(Program):
         session.restore(model=model, optimizer=optimizer, place=place)
         features, labels = data["train"].tensors
         for epoch in range(session.epoch, session.config["epochs"]):
-            order = torch.randperm(len(features), generator=torch.Generator().manual_seed(epoch)).split(batch_size)
+            order = torch.randperm(
+                len(features), generator=torch.Generator().manual_seed(epoch)
+            ).split(batch_size)
             for batch in [batch for batch in order if len(batch) > 1][place["batch"] :]:
                 optimizer.zero_grad()
                 value = functional.cross_entropy(model(features[batch]), labels[batch])

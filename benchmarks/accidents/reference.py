@@ -41,7 +41,9 @@ class _Training:
         _seed(case.seed)
         self.data = datasets(case.program, case.train, case.val, case.stream)
         self.model = MODELS[case.program]()
-        self.optimizer = getattr(optim, case.optimizer)(self.model.parameters(), **OPTIMIZERS[case.optimizer])
+        self.optimizer = getattr(optim, case.optimizer)(
+            self.model.parameters(), **OPTIMIZERS[case.optimizer]
+        )
         steps = -(-case.iterations // case.accumulate) if case.unit == "step" else 1
         self.scheduler = _scheduler(case, self.optimizer, case.epochs * steps)
         self.averages: dict[str, torch.Tensor] = {}
@@ -110,7 +112,11 @@ class _Training:
             return (next(stream) for _ in range(case.iterations))
         sampler: Any = DistributedSampler(self.data["train"], 1, 0, seed=case.seed)
         sampler.set_epoch(epoch)
-        return iter(self._loader(self.data["train"], case.batch_size, sampler=sampler, drop_last=case.drop_last))
+        return iter(
+            self._loader(
+                self.data["train"], case.batch_size, sampler=sampler, drop_last=case.drop_last
+            )
+        )
 
     def _passes(self) -> Iterator[Any]:
         number, dataset = 0, self.data["train"]
@@ -134,7 +140,9 @@ class _Training:
 
     @torch.no_grad()
     def _validate(self) -> None:
-        trained = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        trained = {
+            name: parameter.detach().clone() for name, parameter in self.model.named_parameters()
+        }
         self._put(self.averages)
         self.model.eval()
         total = 0.0
@@ -163,7 +171,9 @@ def _scheduler(case: Case, optimizer: Any, length: int) -> Any:
         return None
     if case.scheduler not in ("warm-up", "list"):
         own_length = {"total_steps": length} if case.scheduler == "OneCycleLR" else {}
-        return getattr(lr_scheduler, case.scheduler)(optimizer, **SCHEDULERS[case.scheduler], **own_length)
+        return getattr(lr_scheduler, case.scheduler)(
+            optimizer, **SCHEDULERS[case.scheduler], **own_length
+        )
     rise = lr_scheduler.LinearLR(optimizer, 0.1, 1.0, total_iters=1)
     rest: Any = lr_scheduler.ExponentialLR(optimizer, 0.8)
     if case.scheduler == "warm-up":

@@ -21,8 +21,18 @@ from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.testing.watching import find_difference
 
 DISK = ("fill", "hide", "blink", "read-only")
-GONE = "the file does not exist", "is missing", "was removed, or the claim of its driver", "No such file or directory"
-LAST_WORDS = {"fill": ("No space left on device",), "hide": GONE, "blink": GONE, "memory": ("memory",)}
+GONE = (
+    "the file does not exist",
+    "is missing",
+    "was removed, or the claim of its driver",
+    "No such file or directory",
+)
+LAST_WORDS = {
+    "fill": ("No space left on device",),
+    "hide": GONE,
+    "blink": GONE,
+    "memory": ("memory",),
+}
 """Parts of the error after an accident that does not end the process itself."""
 EDITS = "was changed after it was written", "was edited"
 
@@ -35,7 +45,9 @@ def check(seed: int, root: Path) -> Outcome:
         outcome.problem = _survive(outcome, folder, disk, damages)
         if not outcome.problem and not any(done.is_edit for done in damages):
             expected = expect(case, root / f"{seed}-calm")
-            outcome.problem = compare(results(open_run(disk / "case")), expected, damage.lost(damages))
+            outcome.problem = compare(
+                results(open_run(disk / "case")), expected, damage.lost(damages)
+            )
     outcome.accidents += processes.accidents(folder)
     if not outcome.problem:
         shutil.rmtree(folder)
@@ -44,11 +56,15 @@ def check(seed: int, root: Path) -> Outcome:
 
 @contextmanager
 def _disk(folder: Path, case: Case) -> Iterator[Path]:
-    """Mount a small disk for the run. Without the right to mount, the disk's accidents become kills."""
+    """Mount a small disk for the run. Without the right to mount, the disk's accidents become
+    kills."""
     folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
-        case.places = ["kill " + place.partition(" ")[2] if place.startswith(DISK) else place for place in case.places]
+        case.places = [
+            "kill " + place.partition(" ")[2] if place.startswith(DISK) else place
+            for place in case.places
+        ]
         case.damages = ["keep" if planned == "read-only" else planned for planned in case.damages]
         yield folder
         return
@@ -62,7 +78,9 @@ def _disk(folder: Path, case: Case) -> Iterator[Path]:
 def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) -> str:
     """Run the case and resume it until it is done; return what went wrong, if anything."""
     case, planned = outcome.case, iter(outcome.case.damages)
-    expected = [words for place in case.places for words in LAST_WORDS.get(place.partition(" ")[0], ())]
+    expected = [
+        words for place in case.places for words in LAST_WORDS.get(place.partition(" ")[0], ())
+    ]
     done: Damage | None = None
     for _ in range(2 * len(case.places) + 2):
         code, log = _attempt(outcome, folder, disk)
@@ -82,7 +100,9 @@ def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) 
             return damage.find_leftovers(disk / "case", folder / "tmp")
         if damages and damages[-1].is_edit:
             return ""  # of another experiment than before
-        if code not in (INTERRUPTED, KILLED) and not (code == FAILED and any(words in log for words in expected)):
+        if code not in (INTERRUPTED, KILLED) and not (
+            code == FAILED and any(words in log for words in expected)
+        ):
             return f"exit code {code} after {done or 'no damage'}\n{log[-2000:]}"
         (disk / FILLER).unlink(missing_ok=True)
         kind = next(planned, "keep")

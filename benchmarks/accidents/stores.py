@@ -1,4 +1,5 @@
-"""Random runs on an S3 server behind a proxy that fails now and then; each must equal a loop written by hand."""
+"""Random runs on an S3 server behind a proxy that fails now and then; each must equal a loop
+written by hand."""
 
 import os
 import random
@@ -43,7 +44,9 @@ def draw(seed: int) -> Case:
     """Draw the run of a seed."""
     chance = random.Random(f"store {seed}")
     case = cases.draw(seed)
-    places = [f"{chance.choice(ACCIDENTS)} {case.draw_moment(chance)}" for _ in range(chance.randrange(3))]
+    places = [
+        f"{chance.choice(ACCIDENTS)} {case.draw_moment(chance)}" for _ in range(chance.randrange(3))
+    ]
     return replace(case, places=places, damages=[])
 
 
@@ -148,7 +151,10 @@ class _Proxy:
         if fault == "time-out":
             time.sleep(TIMEOUT_S)
         if fault in ("error", "slow down", "outage"):
-            start({"slow down": "503 Slow Down"}.get(fault, "500 Internal Server Error"), [("Content-Length", "0")])
+            start(
+                {"slow down": "503 Slow Down"}.get(fault, "500 Internal Server Error"),
+                [("Content-Length", "0")],
+            )
             return [b""]
         answer = None if fault == "reset" else self._application(environment, start)
         if fault in ("reset", "late reset"):

@@ -1,4 +1,5 @@
-"""Random sweeps in one process, killed and resumed; each must equal the same sweep without an accident."""
+"""Random sweeps in one process, killed and resumed; each must equal the same sweep without an
+accident."""
 
 import random
 import shutil
@@ -16,7 +17,15 @@ from orchestrator import Experiment, Sweep, open_sweep, resume_sweep, sweep
 from orchestrator.testing.watching import find_difference
 
 ACCIDENTS = ("kill", "kill", "interrupt", "terminate", "clock")
-ON_RAY = ("kill", "kill", "kill-raylet", "kill-head", "kill-driver", "interrupt-driver", "terminate-driver")
+ON_RAY = (
+    "kill",
+    "kill",
+    "kill-raylet",
+    "kill-head",
+    "kill-driver",
+    "interrupt-driver",
+    "terminate-driver",
+)
 KEY = ["trial", "rank", "phase", "epoch", "iteration"]
 
 
@@ -40,7 +49,9 @@ class SweepCase:
 def draw(seed: int, accidents: Sequence[str] = ACCIDENTS) -> SweepCase:
     """Draw the sweep of a seed."""
     chance = random.Random(f"sweep {seed}")
-    case = replace(cases.draw(seed), validate_every="1 epoch", save_every="1 epoch", places=[], damages=[])
+    case = replace(
+        cases.draw(seed), validate_every="1 epoch", save_every="1 epoch", places=[], damages=[]
+    )
     if case.program in ("adversarial", "custom"):
         case.program = "perceptron"
     if case.optimizer == "LBFGS":
@@ -71,7 +82,8 @@ def draw(seed: int, accidents: Sequence[str] = ACCIDENTS) -> SweepCase:
 
 
 def check(seed: int, root: Path, nodes: Nodes | None = None) -> Outcome:
-    """Check the sweep of a seed, in a folder of its own below `root`, in one process or on a cluster."""
+    """Check the sweep of a seed, in a folder of its own below `root`, in one process or on a
+    cluster."""
     drawn = draw(seed, ON_RAY if nodes else ACCIDENTS)
     if nodes:  # schedulers compare trials in the order of their reports
         drawn.settings["max_concurrent"] = 1
@@ -82,9 +94,13 @@ def compare(drawn: SweepCase, folder: Path, nodes: Nodes | None = None) -> Outco
     """Run a sweep with and without its accidents, and compare the results."""
     outcome, calm = Outcome(drawn), folder / "undisturbed"
     undisturbed = replace(drawn, case=replace(drawn.case, places=[]))
-    outcome.problem = _finish(Outcome(undisturbed), calm, nodes) or _finish(outcome, folder / "disturbed", nodes)
+    outcome.problem = _finish(Outcome(undisturbed), calm, nodes) or _finish(
+        outcome, folder / "disturbed", nodes
+    )
     if not outcome.problem:
-        outcome.problem = _difference(open_sweep(folder / "disturbed" / "case"), open_sweep(calm / "case"))
+        outcome.problem = _difference(
+            open_sweep(folder / "disturbed" / "case"), open_sweep(calm / "case")
+        )
     outcome.accidents = processes.accidents(folder / "disturbed")
     if not outcome.problem:
         shutil.rmtree(folder)
@@ -108,7 +124,9 @@ def _sweep(drawn: SweepCase, folder: Path, address: str | None) -> str:
     """Begin or resume the sweep, and return its status."""
     if (folder / "case").exists():
         return resume_sweep(folder / "case", address=address).status
-    return sweep(drawn.experiment(folder / "marks"), storage=folder, local=address is None, address=address).status
+    return sweep(
+        drawn.experiment(folder / "marks"), storage=folder, local=address is None, address=address
+    ).status
 
 
 def _difference(disturbed: Sweep, undisturbed: Sweep) -> str:
@@ -130,8 +148,14 @@ def _contents(result: Sweep) -> dict[str, Any]:
         }
         for run in result.runs
     }
-    return {"trials": trials, "rows": rows[[*KEY, "loss"]].astype(str).to_dict("list"), "best": result.best.name}
+    return {
+        "trials": trials,
+        "rows": rows[[*KEY, "loss"]].astype(str).to_dict("list"),
+        "best": result.best.name,
+    }
 
 
 def _reported(report: dict[str, Any]) -> dict[str, Any]:
-    return {name: report[name] for name in ("epoch", "step", "train/loss", "val/loss") if name in report}
+    return {
+        name: report[name] for name in ("epoch", "step", "train/loss", "val/loss") if name in report
+    }

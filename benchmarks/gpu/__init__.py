@@ -1,1 +1,2 @@
-"""Cost and speed of the hooked loop on a GPU: one part for each claim, each a process of its own."""
+"""Cost and speed of the hooked loop on a GPU: one part for each claim, each a process of its
+own."""

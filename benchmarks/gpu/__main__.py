@@ -1,8 +1,9 @@
-"""Cost of the hooked loop on a GPU: one table with a row for each figure and its aim, ready for a dated page.
+"""Cost of the hooked loop on a GPU: one table with a row for each figure and its aim, ready for a
+dated page.
 
-Each part is a process of its own with a time limit, so that one that crashes or hangs costs its own rows; rows are
-printed as they come. Needs this repository, torch, and what benchmarks/gpu/wheels.txt lists; of the peers those that
-are installed take part.
+Each part is a process of its own with a time limit, so that one that crashes or hangs costs its own
+rows; rows are printed as they come. Needs this repository, torch, and what
+benchmarks/gpu/wheels.txt lists; of the peers those that are installed take part.
 
     python -m benchmarks.gpu [--device cuda|cpu] [--only PART]
 """
@@ -35,8 +36,8 @@ LIMITS_S = {
 
 
 def rows_of(part: str, command: Sequence[str], limit_s: float) -> Iterator[str]:
-    """The rows that a part's process prints, as they come, and one more where it fails or takes too long. What else it
-    says goes to stderr."""
+    """The rows that a part's process prints, as they come, and one more where it fails or takes too
+    long. What else it says goes to stderr."""
     killed = Event()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
 
@@ -63,27 +64,43 @@ def rows_of(part: str, command: Sequence[str], limit_s: float) -> Iterator[str]:
 
 
 def heading(device: str) -> list[str]:
-    """Return the machine and date of the measurement; on a CPU, a note that the figures mean nothing."""
+    """Return the machine and date of the measurement; on a CPU, a note that the figures mean
+    nothing."""
     if device == "cpu":
-        return ["## On a CPU, with small shapes: that everything runs; no figure here means anything", "", machine()]
+        return [
+            "## On a CPU, with small shapes: that everything runs; no figure here means anything",
+            "",
+            machine(),
+        ]
     properties = torch.cuda.get_device_properties(0)
     where = (
         f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, torch {torch.__version__}, CUDA"
         f" {torch.version.cuda}"
     )
-    return [f"## The hooked loop on one GPU, {datetime.now(UTC):%Y-%m-%d}", "", f"{where}. {machine()}"]
+    return [
+        f"## The hooked loop on one GPU, {datetime.now(UTC):%Y-%m-%d}",
+        "",
+        f"{where}. {machine()}",
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--only", choices=LIMITS_S, metavar="PART", help=f"one of {', '.join(LIMITS_S)}")
+    parser.add_argument(
+        "--only", choices=LIMITS_S, metavar="PART", help=f"one of {', '.join(LIMITS_S)}"
+    )
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error(
             f"torch {torch.__version__} finds no GPU that it can use; --device cpu tries everything with small shapes"
         )
-    print("\n".join([*heading(arguments.device), "", "| what | figure | aim |", "| --- | ---: | ---: |"]), flush=True)
+    print(
+        "\n".join(
+            [*heading(arguments.device), "", "| what | figure | aim |", "| --- | ---: | ---: |"]
+        ),
+        flush=True,
+    )
     ends, failed = monotonic() + BUDGET_S, False
     for part in [arguments.only] if arguments.only else LIMITS_S:
         left = ends - monotonic()

@@ -1,5 +1,5 @@
-"""A checkpoint of 1.5 GB, the model and AdamW's state of GPT-2 124M (on a CPU of 150 MB): how long training stands
-still, and bytes a second beside torch.save.
+"""A checkpoint of 1.5 GB, the model and AdamW's state of GPT-2 124M (on a CPU of 150 MB): how long
+training stands still, and bytes a second beside torch.save.
 
     python -m benchmarks.gpu --only checkpoint
 """
@@ -41,29 +41,48 @@ def torch_save(workload: Workload, file: Path) -> tuple[float, int]:
 
 
 def pauses(folder: Path, between: int) -> list[float]:
-    """Return the time for which each checkpoint but the last paused training: at its start, and when it was renamed."""
+    """Return the time for which each checkpoint but the last paused training: at its start, and
+    when it was renamed."""
     # The time of saving stands in the row of the iteration after it.
     waited = column(folder, "checkpoint_s")
-    return [sum(waited[begin : begin + between]) for begin in range(between, SAVES * between, between)]
+    return [
+        sum(waited[begin : begin + between]) for begin in range(between, SAVES * between, between)
+    ]
 
 
 def part(device: Device) -> None:
     between = 60 if device.is_cuda else 12  # steps, in which one can be written
-    workload = Workload(Tokens if device.is_cuda else Wide, device, batch=4, steps=SAVES * between, settings=SETTINGS)
+    workload = Workload(
+        Tokens if device.is_cuda else Wide,
+        device,
+        batch=4,
+        steps=SAVES * between,
+        settings=SETTINGS,
+    )
     with tempfile.TemporaryDirectory(dir=".") as folder:
         seconds, size = torch_save(workload, Path(folder) / "file.pt")
-        print_row(f"torch.save of {size / 1e9:.2f} GB with fsync", f"{seconds:.2f} s, {size / seconds / 1e9:.2f} GB/s")
+        print_row(
+            f"torch.save of {size / 1e9:.2f} GB with fsync",
+            f"{seconds:.2f} s, {size / seconds / 1e9:.2f} GB/s",
+        )
         paused = {}
         for background in (False, True):
             run_folder = Path(folder) / f"background={background}"
             hooks = {
-                "checkpoint": {"every": f"{between} steps", "save_last": False, "keep": 1, "background": background}
+                "checkpoint": {
+                    "every": f"{between} steps",
+                    "save_last": False,
+                    "keep": 1,
+                    "background": background,
+                }
             }
             hookyard(workload, 1, lambda: None, folder=str(run_folder), hooks=hooks)
             paused[background] = pauses(run_folder, between)
         shortest, first, later = min(paused[False]), *paused[True]
         print_row("a checkpoint, the pause of training", f"{shortest:.2f} s")
-        print_row("a checkpoint, bytes a second to torch.save's", f"{seconds / shortest:.2f}", ">= 0.9")
+        print_row(
+            "a checkpoint, bytes a second to torch.save's", f"{seconds / shortest:.2f}", ">= 0.9"
+        )
         print_row(
             "a checkpoint in the background, its pause to the synchronous one",
             f"{later / shortest:.3f} ({later * 1e3:.0f} ms; the first {first * 1e3:.0f} ms)",

@@ -1,4 +1,5 @@
-"""Wait of a step for its data when loading is faster: 12 processes, page-locked batches, copies beside the work.
+"""Wait of a step for its data when loading is faster: 12 processes, page-locked batches, copies
+beside the work.
 
 python -m benchmarks.gpu --only loading
 """
@@ -28,7 +29,9 @@ def part(device: Device) -> None:
         hookyard(workload, 1, lambda: None, folder=folder, loader={"num_workers": processes})
         waits, steps = (column(Path(folder), name)[FIRST:] for name in ("data_wait_s", "step_s"))
     print_row(
-        f"ResNet-50 fed by {processes} processes: data_wait_s of the step", f"{sum(waits) / sum(steps):.4f}", "<= 0.01"
+        f"ResNet-50 fed by {processes} processes: data_wait_s of the step",
+        f"{sum(waits) / sum(steps):.4f}",
+        "<= 0.01",
     )
 
 

@@ -19,7 +19,11 @@ PEAK = "ResNet-50, peak of memory: default hooks to raw"
 
 def part(device: Device) -> None:
     workload = Workload(
-        Pictures, device, batch=256 if device.is_cuda else 4, steps=10 if device.is_cuda else 2, settings=SETTINGS
+        Pictures,
+        device,
+        batch=256 if device.is_cuda else 4,
+        steps=10 if device.is_cuda else 2,
+        settings=SETTINGS,
     )
     raw(workload, 1, lambda: None)
     base = _peak(device)

@@ -1,5 +1,5 @@
-"""The models that the parts train: ResNet-50 (He et al., 2015, with the stride in the middle), GPT-2 124M (Radford et
-al., 2019), and a perceptron of small layers."""
+"""The models that the parts train: ResNet-50 (He et al., 2015, with the stride in the middle),
+GPT-2 124M (Radford et al., 2019), and a perceptron of small layers."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,10 @@ from experiments.char_lm import Block
 
 
 def _convolution(channels: int, out: int, size: int, stride: int = 1) -> list[nn.Module]:
-    return [nn.Conv2d(channels, out, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(out)]
+    return [
+        nn.Conv2d(channels, out, size, stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(out),
+    ]
 
 
 class Bottleneck(nn.Module):
@@ -26,14 +29,20 @@ class Bottleneck(nn.Module):
         )
         self.convolutions = nn.Sequential(*first, nn.ReLU(), *middle, nn.ReLU(), *last)
         self.shortcut = nn.Sequential(
-            *(_convolution(channels, 4 * width, 1, stride) if stride > 1 or channels != 4 * width else ())
+            *(
+                _convolution(channels, 4 * width, 1, stride)
+                if stride > 1 or channels != 4 * width
+                else ()
+            )
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.relu(self.convolutions(x) + self.shortcut(x))
 
 
-def resnet(depths: Sequence[int] = (3, 4, 6, 3), width: int = 64, classes: int = 1000) -> nn.Sequential:
+def resnet(
+    depths: Sequence[int] = (3, 4, 6, 3), width: int = 64, classes: int = 1000
+) -> nn.Sequential:
     """(B, 3, H, W) pictures to (B, classes) logits."""
     stem = [*_convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     channels, blocks = width, []
@@ -41,14 +50,21 @@ def resnet(depths: Sequence[int] = (3, 4, 6, 3), width: int = 64, classes: int =
         for place in range(depth):
             blocks.append(Bottleneck(channels, width * 2**stage, 2 if stage and not place else 1))
             channels = 4 * width * 2**stage
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )
 
 
 class GPT2(nn.Module):
     """(B, T) tokens to (B, T, vocabulary) logits, whose matrix is that of the tokens."""
 
     def __init__(
-        self, vocabulary: int = 50257, width: int = 768, depth: int = 12, heads: int = 12, context: int = 1024
+        self,
+        vocabulary: int = 50257,
+        width: int = 768,
+        depth: int = 12,
+        heads: int = 12,
+        context: int = 1024,
     ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
@@ -63,7 +79,8 @@ class GPT2(nn.Module):
         return functional.linear(self.norm(self.blocks(x)), self.tokens.weight)
 
     def flops_per_token(self) -> float:
-        """Return the FLOPs of training on a token. Source: PaLM (Chowdhery et al., 2022), appendix B."""
+        """Return the FLOPs of training on a token. Source: PaLM (Chowdhery et al., 2022), appendix
+        B."""
         parameters = sum(parameter.numel() for parameter in self.parameters())
         return 6.0 * parameters + 12.0 * self.depth * self.width * self.context
 

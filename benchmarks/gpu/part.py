@@ -11,7 +11,8 @@ import torch
 
 @dataclass(frozen=True)
 class Device:
-    """The device of a part. On a CPU everything is small, and the figures only show that the part runs."""
+    """The device of a part. On a CPU everything is small, and the figures only show that the part
+    runs."""
 
     torch: torch.device
 
@@ -25,7 +26,8 @@ class Device:
             torch.cuda.synchronize(self.torch)
 
     def median_s(self, function: Callable[[], object], repeats: int) -> float:
-        """The median time of a call, with the work it gives the device; two calls before are not counted."""
+        """The median time of a call, with the work it gives the device; two calls before are not
+        counted."""
         taken = []
         for _ in range(repeats + 2):
             self.wait()
@@ -42,7 +44,8 @@ def print_row(what: str, figure: str, aim: str = "") -> None:
 
 
 def run(part: Callable[[Device], None], needs_cuda: Iterable[str] = ()) -> None:
-    """Runs a part on the device that the command line names; without CUDA, what needs it has a row that says so."""
+    """Runs a part on the device that the command line names; without CUDA, what needs it has a row
+    that says so."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     device = Device(torch.device(parser.parse_args().device))

@@ -9,7 +9,11 @@ from orchestrator.storage import Storage
 def column(folder: Path, name: str) -> list[float]:
     """The values of a column in the order of the rows, where there are any."""
     rows = open_recorded(Storage(folder)).read()
-    return [value for value in rows[name].to_pylist() if value is not None] if name in rows.column_names else []
+    return (
+        [value for value in rows[name].to_pylist() if value is not None]
+        if name in rows.column_names
+        else []
+    )
 
 
 def spent(folder: Path, event: str) -> float:

@@ -20,7 +20,13 @@ ROWS = 400
 def part(device: Device) -> None:
     values = torch.randn(5, device=device.torch).unbind()
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10 * ROWS, flush_s=3600)
+        recorder = Recorder(
+            Storage(folder),
+            "stats/attempt=0/rank=0",
+            {"rank": 0},
+            flush_rows=10 * ROWS,
+            flush_s=3600,
+        )
         recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
         state, taken = State(device=device.torch), []
         for _ in range(5):
@@ -37,7 +43,9 @@ def part(device: Device) -> None:
                 torch.cuda.set_sync_debug_mode("default")
             recorder.sync()
         recorder.close()
-    print_row("a row with 5 device scalars, time of the CPU", f"{min(taken) * 1e6:.1f} us", "<= 30 us")
+    print_row(
+        "a row with 5 device scalars, time of the CPU", f"{min(taken) * 1e6:.1f} us", "<= 30 us"
+    )
     print_row(
         "a row with 5 device scalars, synchronisations",
         "0 (torch would have raised)" if device.is_cuda else "not seen on a CPU",

@@ -1,4 +1,5 @@
-"""A step for which the CPU is the limit: the default hooks, and the same step replayed as CUDA graphs, to a raw one.
+"""A step for which the CPU is the limit: the default hooks, and the same step replayed as CUDA
+graphs, to a raw one.
 
 python -m benchmarks.gpu --only small_step
 """
@@ -17,7 +18,9 @@ SETTINGS = {"optimizer": {"type": "AdamW", "lr": 1e-4}}
 
 def part(device: Device) -> None:
     rounds = 10 if device.is_cuda else 1
-    workload = Workload(Numbers, device, batch=32, steps=200 if device.is_cuda else 5, settings=SETTINGS)
+    workload = Workload(
+        Numbers, device, batch=32, steps=200 if device.is_cuda else 5, settings=SETTINGS
+    )
     print_ratios("perceptron of 12 layers", workload, rounds, aim=1.03)
     if not device.is_cuda:
         return
@@ -25,7 +28,9 @@ def part(device: Device) -> None:
         "raw": raw,
         "captured": partial(hookyard, compile={"mode": "reduce-overhead"}),
     }
-    seconds = take_turns({name: partial(train, workload, rounds + 1) for name, train in trains.items()}, rounds)
+    seconds = take_turns(
+        {name: partial(train, workload, rounds + 1) for name, train in trains.items()}, rounds
+    )
     print_row(CAPTURED, f"{ratio(seconds['captured'], seconds['raw']):.3f}")
 
 

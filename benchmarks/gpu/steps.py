@@ -8,7 +8,8 @@ from benchmarks.timing import ratio
 
 
 def print_ratios(what: str, workload: Workload, rounds: int, aim: float) -> float:
-    """Prints what a step takes to a raw one, of Hookyard and of peers; returns the seconds of Hookyard's."""
+    """Prints what a step takes to a raw one, of Hookyard and of peers; returns the seconds of
+    Hookyard's."""
     seconds = side_by_side(workload, rounds, {"raw": raw, "Hookyard, default hooks": hookyard})
     for name, times in seconds.items():
         step_ms = median(times) / workload.steps * 1e3

@@ -1,5 +1,5 @@
-"""Tries wheels.txt: imports and trains with nothing else installed but torch and NumPy, as on a machine with a GPU and
-no network.
+"""Tries wheels.txt: imports and trains with nothing else installed but torch and NumPy, as on a
+machine with a GPU and no network.
 
 python -m benchmarks.gpu.wheels
 """
@@ -27,7 +27,11 @@ PACKAGES = ("benchmarks.gpu", "tests.gpu")
 def listed() -> set[str]:
     """The distributions of the list."""
     lines = LIST.read_text().splitlines()
-    return {canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith("#")}
+    return {
+        canonicalize_name(Requirement(line).name)
+        for line in lines
+        if line and not line.startswith("#")
+    }
 
 
 def required(names: set[str]) -> set[str]:
@@ -58,17 +62,25 @@ class Only(PathFinder):
     def hide_others(cls, distributions: set[str]) -> None:
         """Let Python find only this list of installed modules from now on."""
         modules = packages_distributions().items()
-        cls.hidden = {name for name, owners in modules if not distributions & {*map(canonicalize_name, owners)}}
+        cls.hidden = {
+            name
+            for name, owners in modules
+            if not distributions & {*map(canonicalize_name, owners)}
+        }
         sys.meta_path = [cls if finder is PathFinder else finder for finder in sys.meta_path]
 
     @classmethod
     def find_spec(cls, fullname: str, *where: Any) -> Any:
-        return None if fullname.partition(".")[0] in cls.hidden else PathFinder.find_spec(fullname, *where)
+        return (
+            None
+            if fullname.partition(".")[0] in cls.hidden
+            else PathFinder.find_spec(fullname, *where)
+        )
 
 
 def try_list() -> None:
-    """Import all parts and tests, and train with default hooks, in this process; print the listed modules that were
-    not imported."""
+    """Import all parts and tests, and train with default hooks, in this process; print the listed
+    modules that were not imported."""
     there = listed()
     Only.hide_others(there | {"torch"} | required({"torch"}) | BESIDE_TORCH)
     for package in PACKAGES:
@@ -80,7 +92,11 @@ def try_list() -> None:
     from benchmarks.gpu.workloads import Numbers, Workload, hookyard
 
     workload = Workload(
-        Numbers, Device(torch.device("cpu")), batch=4, steps=2, settings={"optimizer": {"type": "SGD", "lr": 0.1}}
+        Numbers,
+        Device(torch.device("cpu")),
+        batch=4,
+        steps=2,
+        settings={"optimizer": {"type": "SGD", "lr": 0.1}},
     )
     hookyard(workload, 1, lambda: None, hooks={"tensorboard": {}, "checkpoint": {}})
     of_module = packages_distributions()
@@ -94,7 +110,11 @@ def try_list() -> None:
 
 def problem() -> str | None:
     """Describe the mistake in the list."""
-    command = [sys.executable, "-c", f"from {__spec__.name if __spec__ else __name__} import try_list; try_list()"]
+    command = [
+        sys.executable,
+        "-c",
+        f"from {__spec__.name if __spec__ else __name__} import try_list; try_list()",
+    ]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode:
         return f"with {LIST.name} alone it fails: {tried.stderr.strip().splitlines()[-1]}"

@@ -1,6 +1,8 @@
-"""Workloads and contestants: the raw loop, Hookyard, and installed peers, all on one resident batch.
+"""Workloads and contestants: the raw loop, Hookyard, and installed peers, all on one resident
+batch.
 
-The batch lies on the device, so that the comparison contains no loader and no copy; `loading` measures these.
+The batch lies on the device, so that the comparison contains no loader and no copy; `loading`
+measures these.
 """
 
 import tempfile
@@ -43,7 +45,9 @@ class Resident(Task):
 
     def collate(self, samples: list[Any]) -> Any:
         if "_batch" not in vars(self):
-            vars(self)["_batch"] = tuple(part.to(self.device) for part in self.make_batch(len(samples)))
+            vars(self)["_batch"] = tuple(
+                part.to(self.device) for part in self.make_batch(len(samples))
+            )
         return vars(self)["_batch"]
 
     def make_batch(self, size: int) -> tuple[Tensor, Tensor]:
@@ -156,7 +160,11 @@ class Workload:
 
     @property
     def task_args(self) -> dict[str, Any]:
-        return {"device": str(self.device.torch), "samples": self.batch * self.steps, "small": not self.device.is_cuda}
+        return {
+            "device": str(self.device.torch),
+            "samples": self.batch * self.steps,
+            "small": not self.device.is_cuda,
+        }
 
     @property
     def precision(self) -> str:
@@ -204,7 +212,8 @@ def raw(workload: Workload, epochs: int, pause: Pause) -> None:
 
 
 def hookyard(workload: Workload, epochs: int, pause: Pause, folder: str = "", **more: Any) -> None:
-    """Train as a worker does, with the default hooks: a row for each iteration, flushed to files."""
+    """Train as a worker does, with the default hooks: a row for each iteration, flushed to
+    files."""
     experiment = make_experiment(
         {
             "name": "gpu",
@@ -221,7 +230,9 @@ def hookyard(workload: Workload, epochs: int, pause: Pause, folder: str = "", **
     )
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
         assignment = Assignment(experiment.source, place)
-        for _ in Session(assignment, World(device=workload.device.torch), display=Discard(), end_hung=None).reports():
+        for _ in Session(
+            assignment, World(device=workload.device.torch), display=Discard(), end_hung=None
+        ).reports():
             workload.device.wait()
             pause()
 
@@ -231,9 +242,12 @@ def accelerate(workload: Workload, epochs: int, pause: Pause) -> None:
 
     task, model = workload.resident_task, workload.model()
     accelerator = Accelerator(
-        cpu=not workload.device.is_cuda, mixed_precision="no" if workload.precision == "fp32" else workload.precision
+        cpu=not workload.device.is_cuda,
+        mixed_precision="no" if workload.precision == "fp32" else workload.precision,
     )
-    model, optimizer, loader = accelerator.prepare(model, workload.optimizer(model), workload.loader())
+    model, optimizer, loader = accelerator.prepare(
+        model, workload.optimizer(model), workload.loader()
+    )
     for _ in range(epochs):
         for batch in loader:
             with accelerator.autocast():
@@ -255,7 +269,9 @@ def lightning(workload: Workload, epochs: int, pause: Pause) -> None:
             self.model = workload.model()
 
         def training_step(self, batch: Any, index: int) -> Tensor:
-            return workload.resident_task.loss(workload.resident_task.forward(self.model, batch), batch)
+            return workload.resident_task.loss(
+                workload.resident_task.forward(self.model, batch), batch
+            )
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return workload.optimizer(self.model)
@@ -281,8 +297,12 @@ def lightning(workload: Workload, epochs: int, pause: Pause) -> None:
 PEERS = {"Lightning": ("pytorch_lightning", lightning), "Accelerate": ("accelerate", accelerate)}
 
 
-def side_by_side(workload: Workload, rounds: int, contestants: Mapping[str, Contestant]) -> dict[str, list[float]]:
+def side_by_side(
+    workload: Workload, rounds: int, contestants: Mapping[str, Contestant]
+) -> dict[str, list[float]]:
     """Seconds of each epoch of each contestant, in turns, and of the peers that are installed."""
     installed = {name: train for name, (module, train) in PEERS.items() if find_spec(module)}
     trains = {**contestants, **installed}
-    return take_turns({name: partial(train, workload, rounds + 1) for name, train in trains.items()}, rounds)
+    return take_turns(
+        {name: partial(train, workload, rounds + 1) for name, train in trains.items()}, rounds
+    )

@@ -1,5 +1,5 @@
-"""An S3 server that takes its time: moto's, in a process of its own, with 30 ms added to each request, which are
-counted."""
+"""An S3 server that takes its time: moto's, in a process of its own, with 30 ms added to each
+request, which are counted."""
 
 import os
 import time
@@ -20,9 +20,11 @@ ENVIRONMENT = {
 
 
 @contextmanager
-def slow_s3(filled_from: Path | None = None, delay_s: float = DELAY_S) -> Iterator[Callable[[], int]]:
-    """Within it `s3://bucket` is on that server, with the files of a folder in it. Yields what says how many requests
-    there were since it was asked last."""
+def slow_s3(
+    filled_from: Path | None = None, delay_s: float = DELAY_S
+) -> Iterator[Callable[[], int]]:
+    """Within it `s3://bucket` is on that server, with the files of a folder in it. Yields what says
+    how many requests there were since it was asked last."""
     processes = get_context("spawn")
     count, port = processes.Value("q", 0), processes.Value("i", 0)
     server = processes.Process(target=_serve, args=(count, port, filled_from, delay_s), daemon=True)

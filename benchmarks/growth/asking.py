@@ -1,5 +1,7 @@
-"""Agreement of ranks on stopping, at steps of 10 ms: its frequency, and its share of the time. The ring is
-simulated: an answer goes around twice, at 20 us from rank to rank, and the wait for a late rank comes on top."""
+"""Agreement of ranks on stopping, at steps of 10 ms: its frequency, and its share of the time. The
+ring is
+simulated: an answer goes around twice, at 20 us from rank to rank, and the wait for a late rank
+    comes on top."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -14,7 +16,8 @@ HOP_S, STEP_S, STEPS = 20e-6, 0.01, 100_000
 
 
 class Ring:
-    """Ranks among which a question takes as long as it goes around; the last to come waits for nothing else."""
+    """Ranks among which a question takes as long as it goes around; the last to come waits for
+    nothing else."""
 
     def __init__(self, ranks: int) -> None:
         self.world_size, self.now, self.took_s, self.calls = ranks, 0.0, 2 * (ranks - 1) * HOP_S, 0
@@ -30,7 +33,11 @@ class Ring:
 
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (8, 256, 1024, 10_000)
-    costs: dict[str, list[float]] = {"seconds it takes": [], "seconds between": [], "% of the time": []}
+    costs: dict[str, list[float]] = {
+        "seconds it takes": [],
+        "seconds between": [],
+        "% of the time": [],
+    }
     for ranks in sizes:
         ring, clock, state = Ring(ranks), Clock(), State()
         clock.iteration_s = STEP_S

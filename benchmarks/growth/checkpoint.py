@@ -1,5 +1,5 @@
-"""A checkpoint by its size in MiB, in two files of two ranks: what writing it takes each, and what of it is read back,
-in a folder and on S3 (without a delay: its requests are counted)."""
+"""A checkpoint by its size in MiB, in two files of two ranks: what writing it takes each, and what
+of it is read back, in a folder and on S3 (without a delay: its requests are counted)."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,9 @@ def main(sizes: Sequence[int]) -> None:
                 tempfile.TemporaryDirectory() as folder,
                 slow_s3(delay_s=0) if place == "S3" else nullcontext(lambda: 0) as requests,
             ):
-                store = CheckpointStore(Storage("s3://bucket/checkpoints" if place == "S3" else folder))
+                store = CheckpointStore(
+                    Storage("s3://bucket/checkpoints" if place == "S3" else folder)
+                )
                 content = torch.zeros(size // 2 * 2**18)
                 name = store.choose_name("epoch-0001")
                 read.clear()

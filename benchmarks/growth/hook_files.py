@@ -1,4 +1,5 @@
-"""Files of hooks on S3 by the number of reports: fixed files of 8 MiB, and one line more in a file at each report."""
+"""Files of hooks on S3 by the number of reports: fixed files of 8 MiB, and one line more in a file
+at each report."""
 
 from collections.abc import Sequence
 from typing import IO
@@ -34,7 +35,9 @@ def main(sizes: Sequence[int]) -> None:
                 artifacts.send()
             costs["requests"].append(float(requests()))
             costs["bytes sent"].append(float(sum(sent)))
-            costs["bytes there"].append(float(sum(path.stat().st_size for path in artifacts.folder.iterdir())))
+            costs["bytes there"].append(
+                float(sum(path.stat().st_size for path in artifacts.folder.iterdir()))
+            )
             artifacts.close()
     Remote.send = send
     print_growth("files of hooks on S3", "reports", sizes, costs)

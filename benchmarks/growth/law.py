@@ -14,9 +14,14 @@ def law(sizes: Sequence[float], costs: Sequence[float]) -> str:
     return f"n^{np.polyfit(np.log(sizes), np.log(costs), 1)[0]:.1f}"
 
 
-def print_growth(title: str, unit: str, sizes: Sequence[int], costs: Mapping[str, Sequence[float]]) -> None:
-    """Prints a row for each cost, a number for each size, in `unit` of whatever is counted; and its law."""
+def print_growth(
+    title: str, unit: str, sizes: Sequence[int], costs: Mapping[str, Sequence[float]]
+) -> None:
+    """Prints a row for each cost, a number for each size, in `unit` of whatever is counted; and its
+    law."""
     columns = [unit, *(f"{size:,}" for size in sizes), "law"]
     print_table(
-        title, columns, [(name, *(f"{cost:.3g}" for cost in own), law(sizes, own)) for name, own in costs.items()]
+        title,
+        columns,
+        [(name, *(f"{cost:.3g}" for cost in own), law(sizes, own)) for name, own in costs.items()],
     )

@@ -1,4 +1,5 @@
-"""`hookyard ls` of a storage on S3, by the number of runs in it: requests, and seconds of requests of 30 ms."""
+"""`hookyard ls` of a storage on S3, by the number of runs in it: requests, and seconds of requests
+of 30 ms."""
 
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +17,11 @@ from orchestrator.storage.remote import CONNECTIONS
 
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (200, 600, 2000)
-    costs: dict[str, list[float]] = {"requests": [], "s of 30 ms, 32 at once": [], "s here, with moto's own work": []}
+    costs: dict[str, list[float]] = {
+        "requests": [],
+        "s of 30 ms, 32 at once": [],
+        "s here, with moto's own work": [],
+    }
     for runs in sizes:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(runs):
@@ -28,5 +33,7 @@ def main(sizes: Sequence[int]) -> None:
                     ls(None, "s3://bucket/runs", None, None, as_json=True)
                 costs["s here, with moto's own work"].append(perf_counter() - began)
                 costs["requests"].append(float(requests()))
-                costs["s of 30 ms, 32 at once"].append(costs["requests"][-1] * DELAY_S / CONNECTIONS)
+                costs["s of 30 ms, 32 at once"].append(
+                    costs["requests"][-1] * DELAY_S / CONNECTIONS
+                )
     print_growth("ls on S3", "runs", sizes, costs)

@@ -1,9 +1,9 @@
-"""Questions about a run by its number of rows: `stats --by rank`, doctor, report and compare, each in a process of its
-own.
+"""Questions about a run by its number of rows: `stats --by rank`, doctor, report and compare, each
+in a process of its own.
 
-Rows are those of 256 ranks, as `rows` makes them, whose ranks closed their files; they are compacted before. Two of the
-machine's processors work at once: where no fewer seconds of the clock are told than of the processor, others were at
-work on it.
+Rows are those of 256 ranks, as `rows` makes them, whose ranks closed their files; they are
+compacted before. Two of the machine's processors work at once: where no fewer seconds of the clock
+are told than of the processor, others were at work on it.
 """
 
 import os
@@ -40,7 +40,9 @@ CALLS = {
 
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (1_000_000, 3_000_000, 10_000_000)
-    costs: dict[str, list[float]] = {f"{unit}, {name}": [] for name in CALLS for unit in ("seconds", "s of CPU", "GiB")}
+    costs: dict[str, list[float]] = {
+        f"{unit}, {name}": [] for name in CALLS for unit in ("seconds", "s of CPU", "GiB")
+    }
     for size in sizes:
         with tempfile.TemporaryDirectory(dir=os.environ.get("GROWTH_FOLDER")) as place:
             folder = Path(place, "large")
@@ -52,6 +54,8 @@ def main(sizes: Sequence[int]) -> None:
                     text=True,
                     check=True,
                 )
-                for unit, value in zip(("seconds", "s of CPU", "GiB"), map(float, done.stdout.split()), strict=True):
+                for unit, value in zip(
+                    ("seconds", "s of CPU", "GiB"), map(float, done.stdout.split()), strict=True
+                ):
                     costs[f"{unit}, {name}"].append(value)
     print_growth("rows of a run that is asked", "rows", sizes, costs)

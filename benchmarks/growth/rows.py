@@ -1,9 +1,10 @@
-"""Cost of the rows of a run of 256 ranks: on disk during the run, at its end, and when they are read.
+"""Cost of the rows of a run of 256 ranks: on disk during the run, at its end, and when they are
+read.
 
-Two ranks record as ranks do, five rows to a flush, which is what a run at five steps a second does; the others have
-copies of their rows. A run ends in two ways: its ranks closed their files, or all were killed with what they had not
-rewritten. A column is a number of rows, 100,000,000 for the largest; each work is a process of its own, whose processor
-time and peak of memory are its own.
+Two ranks record as ranks do, five rows to a flush, which is what a run at five steps a second does;
+the others have copies of their rows. A run ends in two ways: its ranks closed their files, or all
+were killed with what they had not rewritten. A column is a number of rows, 100,000,000 for the
+largest; each work is a process of its own, whose processor time and peak of memory are its own.
 
     python -m benchmarks.growth rows [rows ...]
 """
@@ -55,18 +56,23 @@ READ = {
 
 
 def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, float]:
-    """Records as a loop on the CPU does; returns the seconds, and the most bytes a row took on disk once there were
-    10,000."""
+    """Records as a loop on the CPU does; returns the seconds, and the most bytes a row took on disk
+    once there were 10,000."""
     folder = RunFolder.rank_folder(0, rank)
     recorder = Recorder(
-        run, folder, {"rank": rank, "node": f"node-{rank // 8}", "attempt": 0}, flush_rows=FLUSH, flush_s=1e9
+        run,
+        folder,
+        {"rank": rank, "node": f"node-{rank // 8}", "attempt": 0},
+        flush_rows=FLUSH,
+        flush_s=1e9,
     )
     spans = np.random.default_rng(rank).gamma(4.0, 0.0025, (5000, 18))
     ended, largest, started = 250_000.0, 0.0, process_time()
     for iteration in range(1, rows + 1):
         if iteration % 20_000 == 1:
             recorder.begin(
-                {"phase": "train", "epoch": iteration // 20_000}, iteration_columns(("loss", "lr"), SPAN_COLUMNS)
+                {"phase": "train", "epoch": iteration // 20_000},
+                iteration_columns(("loss", "lr"), SPAN_COLUMNS),
             )
         last, (*marks, ended) = (
             ended,
@@ -78,13 +84,21 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
         if iteration % 18_000 == 0:
             recorder.append_costs(
                 [
-                    {"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 18_000, "seconds": 1.0}
+                    {
+                        "iteration": iteration,
+                        "hook": f"hook_{n}",
+                        "event": "on_step",
+                        "calls": 18_000,
+                        "seconds": 1.0,
+                    }
                     for n in range(40)
                 ]
             )
             recorder.sync()
         if iteration % 1000 == 0 and iteration >= min(rows, 10_000) // 1000 * 1000:
-            largest = max(largest, sum(file.size_bytes for file in run.tree(folder).values()) / iteration)
+            largest = max(
+                largest, sum(file.size_bytes for file in run.tree(folder).values()) / iteration
+            )
     recorder.sync()
     if close:
         recorder.close()
@@ -92,8 +106,8 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
 
 
 def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
-    """Write a run of 256 ranks with a number of rows; return microseconds per recorded row, and bytes per row on
-    disk."""
+    """Write a run of 256 ranks with a number of rows; return microseconds per recorded row, and
+    bytes per row on disk."""
     storage = Storage(folder)
     started = {
         "name": folder.name,
@@ -107,21 +121,28 @@ def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
     # In processes of their own, which may end without closing.
     command = [sys.executable, "-m", "benchmarks.growth.rows", str(folder)]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(rows // RANKS), str(int(close))], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(rank), str(rows // RANKS), str(int(close))], stdout=subprocess.PIPE
+        )
         for rank in range(REAL)
     ]
     results = [json.loads(rank.communicate()[0]) for rank in ranks]
     for rank in range(REAL, RANKS):
         for file in (folder / RunFolder.rank_folder(0, rank % REAL)).iterdir():
             storage.write(f"{RunFolder.rank_folder(0, rank)}/{file.name}", file.read_bytes())
-    return sum(seconds for seconds, _ in results) / REAL / (rows // RANKS) * 1e6, max(size for _, size in results)
+    return sum(seconds for seconds, _ in results) / REAL / (rows // RANKS) * 1e6, max(
+        size for _, size in results
+    )
 
 
 def measured(folder: Path, call: str) -> tuple[float, float]:
     """Return seconds, and the process's peak in bytes above that of an idle process."""
     outputs = [
         subprocess.run(
-            [sys.executable, "-c", WORK.replace("CALL", work), str(folder)], check=True, capture_output=True, text=True
+            [sys.executable, "-c", WORK.replace("CALL", work), str(folder)],
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout
         for work in (call, "")
     ]
@@ -151,7 +172,12 @@ def main(sizes: Sequence[int]) -> None:
                         f"its end, ranks {how}: peak MiB": peak / 2**20,
                     }
                 )
-            note(**{"recording: us a row": recording, "bytes a row on disk from the 10,000th of a rank on": on_disk})
+            note(
+                **{
+                    "recording: us a row": recording,
+                    "bytes a row on disk from the 10,000th of a rank on": on_disk,
+                }
+            )
             for name, call in READ.items():
                 seconds, peak = measured(folder, call)
                 note(**{f"{name}: s": seconds, f"{name}: peak MiB": peak / 2**20})

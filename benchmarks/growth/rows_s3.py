@@ -1,8 +1,10 @@
-"""Cost of the rows of a run on an object store whose requests take 30 ms each: during the run, and at its end.
+"""Cost of the rows of a run on an object store whose requests take 30 ms each: during the run, and
+at its end.
 
-Two ranks record 18,000 rows an hour, send what is new every half a minute as their threads do, and wait for a
-checkpoint's rows every hour. In the end the run is taken for one of too many rows for one file. A column is a number of
-hours; a rank's requests are its own, and ranks make them side by side.
+Two ranks record 18,000 rows an hour, send what is new every half a minute as their threads do, and
+wait for a checkpoint's rows every hour. In the end the run is taken for one of too many rows for
+one file. A column is a number of hours; a rank's requests are its own, and ranks make them side by
+side.
 
     python -m benchmarks.growth rows-s3 [hours ...]
 """
@@ -45,27 +47,45 @@ class _Costs:
 
 def run_for(hours: int, costs: _Costs) -> None:
     run = Storage(f"s3://bucket/{hours}")
-    run.write("run.json", json.dumps({"name": str(hours), "status": "finished", "started": "2026-01-01T00:00:00Z"}))
+    run.write(
+        "run.json",
+        json.dumps({"name": str(hours), "status": "finished", "started": "2026-01-01T00:00:00Z"}),
+    )
     run.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
     for rank in range(RANKS):
         identity = {"rank": rank, "node": "here", "attempt": 0}
         recorder = Recorder(
-            run, RunFolder.rank_folder(0, rank), identity, flush_rows=5, flush_s=1e9, upload_interval_s=1e9
+            run,
+            RunFolder.rank_folder(0, rank),
+            identity,
+            flush_rows=5,
+            flush_s=1e9,
+            upload_interval_s=1e9,
         )
         files = recorder._files
         assert files is not None
-        recorder.begin({"phase": "train", "epoch": 0}, iteration_columns(("loss", "lr"), SPAN_COLUMNS))
+        recorder.begin(
+            {"phase": "train", "epoch": 0}, iteration_columns(("loss", "lr"), SPAN_COLUMNS)
+        )
         numbers, iteration = np.random.default_rng(rank), 0
         for _ in range(hours):
             for _ in range(SENDS_AN_HOUR):
                 for marks in numbers.random((ROWS_A_SEND, 21)):
                     iteration += 1
-                    recorder.append(None, (iteration, iteration, 32 * iteration, 32, 0.5, 0.1, *marks))
+                    recorder.append(
+                        None, (iteration, iteration, 32 * iteration, 32, 0.5, 0.1, *marks)
+                    )
                 costs.measure("a rank's thread sends", files.sync, RANKS)
                 costs.measure("a rank's thread rewrites", files._rewrite_parts, RANKS)
             recorder.append_costs(
                 [
-                    {"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 1, "seconds": 1.0}
+                    {
+                        "iteration": iteration,
+                        "hook": f"hook_{n}",
+                        "event": "on_step",
+                        "calls": 1,
+                        "seconds": 1.0,
+                    }
                     for n in range(40)
                 ]
             )
@@ -74,7 +94,8 @@ def run_for(hours: int, costs: _Costs) -> None:
     attempts = RunFolder(run).read_attempts()
     costs.measure("the driver compacts", lambda: compaction.compact(run, attempts))
     costs.measure(
-        "three columns of a rank are read", lambda: load(run, attempts, ["iteration", "step_s", "loss"], "rank == 0")
+        "three columns of a rank are read",
+        lambda: load(run, attempts, ["iteration", "step_s", "loss"], "rank == 0"),
     )
 
 

@@ -26,10 +26,14 @@ def main(sizes: Sequence[int]) -> None:
                 store.discard_unfinished(name)
                 entries = store.write_files(name, {"rank-0000.pt": 0})
                 before = requests()
-                for written in store.storage.map(partial(_write_rank_file, store, name), range(1, ranks)):
+                for written in store.storage.map(
+                    partial(_write_rank_file, store, name), range(1, ranks)
+                ):
                     entries |= written
                 others = requests()
-                store.commit(name, entries, Position(step=number), {"world_size": ranks, "metrics": {}})
+                store.commit(
+                    name, entries, Position(step=number), {"world_size": ranks, "metrics": {}}
+                )
                 kept = [*kept, name][-3:]
                 store.retain("run", kept)
                 after = requests()

@@ -1,7 +1,9 @@
-"""Cost of a sweep as its trials grow in number: before the first, during the sweep, at its end, and for `watch`.
+"""Cost of a sweep as its trials grow in number: before the first, during the sweep, at its end, and
+for `watch`.
 
-The trials are made up: each has files as a finished one leaves them, with reports of the sweep's metric and 29 others.
-One trial is missing, which the resume trains. On S3 what counts are requests; their time is with 30 ms added to each.
+The trials are made up: each has files as a finished one leaves them, with reports of the sweep's
+metric and 29 others. One trial is missing, which the resume trains. On S3 what counts are requests;
+their time is with 30 ms added to each.
 """
 
 import gc
@@ -66,12 +68,26 @@ def make_sweep_experiment(trials: int) -> Experiment:
     return make_experiment(written, [Path.cwd()])
 
 
-def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = REPORTS) -> RunFolder:
+def write_sweep(
+    root: Path, experiment: Experiment, trials: int, reports: int = REPORTS
+) -> RunFolder:
     """A sweep whose driver was lost before its last trial."""
     assert experiment.sweep is not None
-    begun = {"metric": "val/loss", "mode": "min", "objectives": [("val/loss", "min")], "trials": trials}
+    begun = {
+        "metric": "val/loss",
+        "mode": "min",
+        "objectives": [("val/loss", "min")],
+        "trials": trials,
+    }
     sweep = RunFolder(root, "many")
-    sweep.begin(to_yaml(experiment), experiment.source, sweep=begun, local=True, pid=2**30, started=TIMES["started"])
+    sweep.begin(
+        to_yaml(experiment),
+        experiment.source,
+        sweep=begun,
+        local=True,
+        pid=2**30,
+        started=TIMES["started"],
+    )
     joined = root / "rows.parquet"
     pq.write_table(add_usage(rows_of_a_trial(200), [Attempt(0)]), joined)
     random, search = np.random.default_rng(0), DrawnTrials(experiment.sweep, 0, {}, SharedPaths())
@@ -83,9 +99,17 @@ def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = 
         values = suggestion["values"]
         _write(
             folder / "run.json",
-            {"name": folder.name, "trial": folder.name, "status": "finished", **TIMES, "values": values},
+            {
+                "name": folder.name,
+                "trial": folder.name,
+                "status": "finished",
+                **TIMES,
+                "values": values,
+            },
         )
-        _write(folder / "stats/attempt=0/attempt.json", asdict(Attempt(0, started=TIMES["started"])))
+        _write(
+            folder / "stats/attempt=0/attempt.json", asdict(Attempt(0, started=TIMES["started"]))
+        )
         (folder / "experiment.yaml").write_text((root / "many/experiment.yaml").read_text())
         (folder / "metrics.jsonl").write_text(
             "".join(json.dumps(_report(random, number, each)) + "\n" for each in range(reports))

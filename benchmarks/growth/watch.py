@@ -1,5 +1,5 @@
-"""`watch` of a run on S3 by the number of ranks, each with 1,000 rows that a recorder wrote: the first look, and one
-more."""
+"""`watch` of a run on S3 by the number of ranks, each with 1,000 rows that a recorder wrote: the
+first look, and one more."""
 
 import tempfile
 from collections.abc import Sequence
@@ -56,7 +56,9 @@ def _write(root: str, ranks: int) -> None:
     run.begin_attempt(world_size=ranks)
     times = np.random.default_rng(0).uniform(0.001, 0.002, (ROWS, len(TIMES))).tolist()
     for rank in range(ranks):
-        recorder = Recorder(run.storage, run.rank_folder(0, rank), {"rank": rank, "node": "node", "attempt": 0})
+        recorder = Recorder(
+            run.storage, run.rank_folder(0, rank), {"rank": rank, "node": "node", "attempt": 0}
+        )
         for iteration, own in enumerate(times, start=1):
             place = {
                 "phase": "train",

@@ -1,4 +1,5 @@
-"""Make the README's pictures from a sweep and a run: `python docs/pictures/make.py [report] [terminal]`.
+"""Make the README's pictures from a sweep and a run:
+`python docs/pictures/make.py [report] [terminal]`.
 
 Needs Chromium for the report. Both pictures are written beside this file.
 """
@@ -60,12 +61,17 @@ def draw_report(folder: Path) -> None:
         "--virtual-time-budget=5000",
     ]
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
-    subprocess.run([chromium, *flags, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+    subprocess.run(
+        [chromium, *flags, f"--screenshot={picture}", page.as_uri()],
+        check=True,
+        capture_output=True,
+    )
     Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
 
 
 def shorten(page: str) -> str:
-    """Keep the first rows of the table of trials, and leave out what to type to use the best one."""
+    """Keep the first rows of the table of trials, and leave out what to type to use the best
+    one."""
     page = re.sub(r'<section id="best".*?</section>', "", page, flags=re.DOTALL)
     head, body, rest = re.split(r"(<tbody>.*?</tbody>)", page, maxsplit=1, flags=re.DOTALL)
     return head + "".join(re.split(r"(?=<tr)", body)[: 1 + ROWS]) + "</tbody>" + rest
@@ -74,10 +80,22 @@ def shorten(page: str) -> str:
 def draw_terminal(folder: Path) -> None:
     """Train on two ranks, and draw what `hookyard watch` shows in the middle of it."""
     path = folder / "digits"
-    command = [*HOOKYARD, "run", EXPERIMENTS / "digits.yaml", "epochs=200", "--engine", "gang", "--storage", folder]
+    command = [
+        *HOOKYARD,
+        "run",
+        EXPERIMENTS / "digits.yaml",
+        "epochs=200",
+        "--engine",
+        "gang",
+        "--storage",
+        folder,
+    ]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not (reports := path / "metrics.jsonl").is_file() or len(reports.read_text().splitlines()) < 70:
+        while (
+            not (reports := path / "metrics.jsonl").is_file()
+            or len(reports.read_text().splitlines()) < 70
+        ):
             time.sleep(0.5)
         frame = run_in_terminal([*HOOKYARD, "watch", path, "--once"], columns=112)
     finally:
@@ -86,7 +104,9 @@ def draw_terminal(folder: Path) -> None:
     text = Text.from_ansi(frame.replace("\r", "").replace(str(path), "runs/digits").strip())
     console = Console(record=True, width=112, file=io.StringIO())
     console.print(text)
-    svg = console.export_svg(title="hookyard watch runs/digits", theme=DIMMED_MONOKAI, unique_id="watch")
+    svg = console.export_svg(
+        title="hookyard watch runs/digits", theme=DIMMED_MONOKAI, unique_id="watch"
+    )
     (HERE / "terminal.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
 
 

@@ -14,7 +14,8 @@ from hooks.self_supervised.byol import BYOLOutput
 
 @dataclass(frozen=True)
 class BYOLLoss:
-    """The sum over ordered pairs of views of 2 - 2 cos(prediction, target), the mean over the batch.
+    """The sum over ordered pairs of views of 2 - 2 cos(prediction, target), the mean over the
+    batch.
 
     Source: "Bootstrap Your Own Latent" (Grill et al., 2020), equation 2, made symmetric.
     """
@@ -25,5 +26,7 @@ class BYOLLoss:
 
     def __call__(self, output: BYOLOutput) -> Tensor:
         pairs = permutations(range(len(output.targets)), 2)
-        cosines = [functional.cosine_similarity(output.predictions[i], output.targets[j]) for i, j in pairs]
+        cosines = [
+            functional.cosine_similarity(output.predictions[i], output.targets[j]) for i, j in pairs
+        ]
         return (2 - 2 * torch.stack(cosines)).sum(dim=0).mean()

@@ -13,11 +13,13 @@ from hooks.self_supervised.dino import DINOOutput
 
 @dataclass(frozen=True)
 class DINOLoss:
-    """The mean over pairs of a global view and another of -sum_k p_teacher(k) log p_student(k), the mean over the
-    batch.
+    """The mean over pairs of a global view and another of -sum_k p_teacher(k) log p_student(k), the
+    mean over the batch.
 
-    p_teacher is the softmax of (output - center) / teacher temperature, p_student of output / temperature.
-    Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), equation 3 and algorithm
+    p_teacher is the softmax of (output - center) / teacher temperature, p_student of output /
+    temperature.
+    Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021),
+        equation 3 and algorithm
     1.
     """
 
@@ -28,7 +30,10 @@ class DINOLoss:
         return {"dino": {}}
 
     def __call__(self, output: DINOOutput) -> Tensor:
-        targets = [((view - output.center) / output.teacher_temperature).softmax(dim=1) for view in output.teacher]
+        targets = [
+            ((view - output.center) / output.teacher_temperature).softmax(dim=1)
+            for view in output.teacher
+        ]
         predictions = [view.float() / self.temperature for view in output.student]
         losses = [
             functional.cross_entropy(prediction, target)

@@ -12,7 +12,8 @@ from hooks.self_supervised.distillation import DistillationOutput
 
 @dataclass(frozen=True)
 class DistillationLoss:
-    """(1 - weight) * cross entropy + weight * T^2 * KL(teacher at T || student at T), the mean over the batch.
+    """(1 - weight) * cross entropy + weight * T^2 * KL(teacher at T || student at T), the mean over
+    the batch.
 
     Outputs are logits (B, C). T^2 keeps the size of the gradients where T changes.
     Source: "Distilling the Knowledge in a Neural Network" (Hinton et al., 2015), section 2.

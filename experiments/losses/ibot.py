@@ -1,4 +1,5 @@
-"""iBOT's loss: views meet the teacher's other views, and masked patches the teacher's same patches."""
+"""iBOT's loss: views meet the teacher's other views, and masked patches the teacher's same
+patches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from hooks.self_supervised.ibot import IBOTOutput
 class IBOTLoss:
     """The weighted sum of two means of -sum_k p_teacher(k) log p_student(k).
 
-    One is over pairs of a global view and another view, as in DINO; the other over the masked patches of each sample,
-    then over the samples and global views. p_teacher is the softmax of (output - center) / teacher temperature,
-    p_student of output / temperature. A sample without a masked patch adds nothing to the second.
-    Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), equations 2 and 3 and algorithm
+    One is over pairs of a global view and another view, as in DINO; the other over the masked
+    patches of each sample, then over the samples and global views. p_teacher is the softmax of
+    (output - center) / teacher temperature, p_student of output / temperature. A sample without a
+    masked patch adds nothing to the second.
+    Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), equations 2
+        and 3 and algorithm
     1.
     """
 
@@ -31,8 +34,12 @@ class IBOTLoss:
         return {"ibot": {}}
 
     def __call__(self, output: IBOTOutput, masks: Sequence[Tensor]) -> Tensor:
-        """`masks` has (B, N) for each global view, true where a patch was hidden from the student."""
-        targets = [((whole - output.center) / output.temperature).softmax(-1) for whole, _ in output.teacher]
+        """`masks` has (B, N) for each global view, true where a patch was hidden from the
+        student."""
+        targets = [
+            ((whole - output.center) / output.temperature).softmax(-1)
+            for whole, _ in output.teacher
+        ]
         views = [
             functional.cross_entropy(whole.float() / self.temperature, target)
             for i, target in enumerate(targets)
@@ -41,10 +48,17 @@ class IBOTLoss:
         ]
         patches = [
             self._masked(student, (teacher - output.patch_center) / output.patch_temperature, mask)
-            for (_, student), (_, teacher), mask in zip(output.student, output.teacher, masks, strict=False)
+            for (_, student), (_, teacher), mask in zip(
+                output.student, output.teacher, masks, strict=False
+            )
         ]
-        return self.view_weight * torch.stack(views).mean() + self.patch_weight * torch.stack(patches).mean()
+        return (
+            self.view_weight * torch.stack(views).mean()
+            + self.patch_weight * torch.stack(patches).mean()
+        )
 
     def _masked(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        losses = -(teacher.softmax(-1) * (student.float() / self.temperature).log_softmax(-1)).sum(-1)
+        losses = -(teacher.softmax(-1) * (student.float() / self.temperature).log_softmax(-1)).sum(
+            -1
+        )
         return ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()

@@ -13,9 +13,11 @@ from hooks.self_supervised.moco import MoCoOutput
 
 @dataclass(frozen=True)
 class MoCoLoss:
-    """InfoNCE: -log(exp(q.k / t) / (exp(q.k / t) + sum over the queue of exp(q.n / t))), the mean over the batch.
+    """InfoNCE: -log(exp(q.k / t) / (exp(q.k / t) + sum over the queue of exp(q.n / t))), the mean
+    over the batch.
 
-    Source: "Momentum Contrast for Unsupervised Visual Representation Learning" (He et al., 2020), equation 1.
+    Source: "Momentum Contrast for Unsupervised Visual Representation Learning" (He et al., 2020),
+        equation 1.
     """
 
     temperature: float = 0.07

@@ -13,10 +13,12 @@ from hooks.parts.self_supervised.prototypes import SwappedViews
 
 @dataclass(frozen=True)
 class SwAVLoss:
-    """The mean over pairs of an assigned view s and another t of -sum_k q_s(k) log p_t(k), the mean over the batch.
+    """The mean over pairs of an assigned view s and another t of -sum_k q_s(k) log p_t(k), the mean
+    over the batch.
 
     q_s are the codes of s, p_t is the softmax of the scores of t / temperature.
-    Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), equation
+    Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et
+        al., 2020), equation
     2.
     """
 

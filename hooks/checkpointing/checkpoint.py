@@ -11,7 +11,13 @@ from annotated_types import Ge, MinLen
 from hooks.errors import SettingError
 from hooks.hook import Hook, Needs, Priority, Ranks, Setup
 from hooks.interval import Interval
-from hooks.metrics.direction import Mode, choose_main_metric, declared_modes, directions, val_metrics
+from hooks.metrics.direction import (
+    Mode,
+    choose_main_metric,
+    declared_modes,
+    directions,
+    val_metrics,
+)
 from hooks.metrics.names import explain_missing, kind_of, list_known, phase_of, phases_of
 from hooks.position import Position
 from hooks.state import State
@@ -36,7 +42,8 @@ class _Best:
 
 @dataclass
 class _InProgress:
-    """A checkpoint being written: its position, whether this hook requested it, and the metrics it is best for."""
+    """A checkpoint being written: its position, whether this hook requested it, and the metrics it
+    is best for."""
 
     position: Position
     is_requested: bool
@@ -49,24 +56,29 @@ class Checkpoint(Hook):
 
         checkpoint: {every: 500 steps, keep: 3, best: val/accuracy}
 
-    All ranks make the same decisions, from counters and reduced metrics. The hook saves after training, before
-    validation, and labels the checkpoint `best` afterwards if its validation is the best so far. It deletes an old
-    checkpoint only after a newer one is stored. Source: MMEngine CheckpointHook, VISSL
-    LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
+    All ranks make the same decisions, from counters and reduced metrics. The hook saves after
+    training, before validation, and labels the checkpoint `best` afterwards if its validation is
+    the best so far. It deletes an old checkpoint only after a newer one is stored. Source: MMEngine
+    CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX
+    CheckPointHook.
     """
 
     every: Interval = Interval(1)
     """Interval between two checkpoints."""
     keep: Annotated[Annotated[int, Ge(1)] | None, Needs("every")] = 3
-    """Number of recent checkpoints of the interval to keep in addition to the best; null keeps all."""
+    """Number of recent checkpoints of the interval to keep in addition to the best; null keeps
+    all."""
     save_last: bool = True
-    """Final checkpoint at the end of training, whatever the interval, also if a hook stops the run early."""
+    """Final checkpoint at the end of training, whatever the interval, also if a hook stops the run
+    early."""
     best: str | list[str] | None = None
-    """Metrics for which to save and keep the best checkpoint, such as `val/accuracy`; `auto` is the first validation
-    metric besides the loss. By default no extra checkpoint is saved. The best of the existing ones is kept, by the main
-    metric or the first validation metric whose direction is known."""
+    """Metrics for which to save and keep the best checkpoint, such as `val/accuracy`; `auto` is the
+    first validation metric besides the loss. By default no extra checkpoint is saved. The best of
+    the existing ones is kept, by the main metric or the first validation metric whose direction is
+    known."""
     mode: Annotated[Mode | list[Mode] | None, Needs("best")] = None
-    """`max` if higher is better, `min` if lower: one value, or one per metric. By default inferred from the names."""
+    """`max` if higher is better, `min` if lower: one value, or one per metric. By default inferred
+    from the names."""
     begin: Annotated[int, Ge(0), Needs("every")] = 0
     """First epoch or step (in the unit of `every`) at which to save."""
     background: bool = False
@@ -74,9 +86,10 @@ class Checkpoint(Hook):
     out_dir: str | None = None
     """Folder for the run's checkpoints, instead of the run's own."""
     publish: Annotated[list[str], MinLen(1)] | None = None
-    """Parts of the last and best checkpoints to export as separate files at the end. `model` (or `state_dict`) is the
-    evaluated weights, `raw_model` the weights in training, `meta` the manifest with the experiment as `config`. Others
-    are `optimizer`, `hooks`, and the name of a hook, for its saved state."""
+    """Parts of the last and best checkpoints to export as separate files at the end. `model` (or
+    `state_dict`) is the evaluated weights, `raw_model` the weights in training, `meta` the manifest
+    with the experiment as `config`. Others are `optimizer`, `hooks`, and the name of a hook, for
+    its saved state."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -97,7 +110,8 @@ class Checkpoint(Hook):
         self._in_progress: _InProgress | None = None
         self._saved: tuple[Position, str] | None = None
         self._should_keep_restored = False
-        """True if the restored checkpoint is one to keep: this hook requested it, or the run starts from it."""
+        """True if the restored checkpoint is one to keep: this hook requested it, or the run starts
+        from it."""
         self._run: str | None = None
         """Name of the run that the fields above describe."""
 
@@ -146,9 +160,13 @@ class Checkpoint(Hook):
             state.checkpoints.publish(name, parts, "published", state.config)
 
     def unsuitable(self, setup: Setup) -> str:
-        if setup.hooks.get("checkpoint") is not self and (self.out_dir is not None or self.background):
+        if setup.hooks.get("checkpoint") is not self and (
+            self.out_dir is not None or self.background
+        ):
             key = "background" if self.out_dir is None else "out_dir"
-            return f"`{key}` applies to all checkpoints of a run; set it in the hook named checkpoint"
+            return (
+                f"`{key}` applies to all checkpoints of a run; set it in the hook named checkpoint"
+            )
         records = (name for name, hook in setup.hooks.items() if hook.keeps_record)
         known = ["model", "raw_model", "optimizer", "hooks", "meta", *records]
         unknown = [key for key in self.publish or () if _resolve_alias(key) not in known]
@@ -157,7 +175,8 @@ class Checkpoint(Hook):
         return ""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of saved checkpoints that stay once this one is stored, and the metrics it is best for.
+        """Return the names of saved checkpoints that stay once this one is stored, and the metrics
+        it is best for.
 
         Its own name is not known yet.
         """
@@ -189,14 +208,21 @@ class Checkpoint(Hook):
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
             self._request(state, "interval")
-        elif self.save_last and state.finished and not (self._find_in_progress(state) or self._saved_at(state)):
+        elif (
+            self.save_last
+            and state.finished
+            and not (self._find_in_progress(state) or self._saved_at(state))
+        ):
             self._request(state, "last")
 
     def _update_best(self, state: State) -> None:
-        """Find metrics with a new best value, and make sure that this position has a checkpoint for them."""
+        """Find metrics with a new best value, and make sure that this position has a checkpoint for
+        them."""
         if self._should_choose_metric and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
-        better = [best for best in self._bests.values() if best.is_improved_by(_get_value(best, state))]
+        better = [
+            best for best in self._bests.values() if best.is_improved_by(_get_value(best, state))
+        ]
         in_progress, saved = self._find_in_progress(state), self._saved_at(state)
         if not better or not (self.best or self._has_checkpoint_of_these_weights(state)):
             return
@@ -213,12 +239,15 @@ class Checkpoint(Hook):
             state.request_checkpoint("best")
 
     def _choose_metric(self, state: State) -> None:
-        """Choose the validation metric to monitor; none if no direction is known and none is set."""
+        """Choose the validation metric to monitor; none if no direction is known and none is
+        set."""
         metric = choose_main_metric(state.metrics, state.config)
         if self.best:  # `auto`, whether its direction is known or not
             metric = next(iter(val_metrics(state.metrics)), None)
             if metric is None:
-                raise SettingError(f"best: auto found no validation metric; {list_known(state.metrics)}")
+                raise SettingError(
+                    f"best: auto found no validation metric; {list_known(state.metrics)}"
+                )
         if metric:
             self._monitor([metric], declared_modes(state.config))
 
@@ -228,19 +257,25 @@ class Checkpoint(Hook):
 
     def _find_in_progress(self, state: State) -> _InProgress | None:
         """Return the checkpoint of this position that is still being written."""
-        return self._in_progress if self._in_progress and self._in_progress.position == state.position else None
+        return (
+            self._in_progress
+            if self._in_progress and self._in_progress.position == state.position
+            else None
+        )
 
     def _saved_at(self, state: State) -> str | None:
         """Return the checkpoint that this attempt made at this position."""
         return self._saved[1] if self._saved and self._saved[0] == state.position else None
 
     def _has_checkpoint_of_these_weights(self, state: State) -> bool:
-        """Return whether no step was made since the newest checkpoint, whose buffers may be of an earlier iteration."""
+        """Return whether no step was made since the newest checkpoint, whose buffers may be of an
+        earlier iteration."""
         newest = self._in_progress.position if self._in_progress else self._saved and self._saved[0]
         return newest is not None and newest.has_same_weights(state.position)
 
     def _mark_best(self, state: State, name: str, metrics: Iterable[str]) -> None:
-        """Label a stored checkpoint as best for some metrics; for the first monitored metric also as `best`."""
+        """Label a stored checkpoint as best for some metrics; for the first monitored metric also
+        as `best`."""
         for metric in metrics:
             self._bests[metric].name = name
             labels = [self._label(metric)]
@@ -250,7 +285,8 @@ class Checkpoint(Hook):
                 state.checkpoints.mark(name, *labels, metric=metric)
 
     def _label(self, metric: str) -> str:
-        """Return the label of a metric's best checkpoint, in which `-` stands for `/` and spaces if that is clear."""
+        """Return the label of a metric's best checkpoint, in which `-` stands for `/` and spaces if
+        that is clear."""
         shortened = {known: re.sub(r"[/ ]+", "-", known) for known in self._bests}
         is_clear = [*shortened.values()].count(shortened[metric]) == 1
         return f"best-{shortened[metric] if is_clear else metric}"
@@ -260,7 +296,9 @@ class Checkpoint(Hook):
             return
         newest = self._names if self.keep is None else self._names[-self.keep :]
         self._names = list(newest)
-        state.checkpoints.retain(self.name, _deduplicate([*newest, *(best.name for best in self._bests.values())]))
+        state.checkpoints.retain(
+            self.name, _deduplicate([*newest, *(best.name for best in self._bests.values())])
+        )
 
     def _reset_if_from_another_run(self, state: State) -> None:
         """Discard names and scores if the restored checkpoint comes from another run."""
@@ -273,7 +311,8 @@ class Checkpoint(Hook):
         }
 
     def _reconcile(self, state: State, restored: str) -> None:
-        """Drop names of deleted checkpoints; add the restored one, which lacks its own name, if it is one to keep."""
+        """Drop names of deleted checkpoints; add the restored one, which lacks its own name, if it
+        is one to keep."""
         stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
         names = [*self._names, restored] if self._should_keep_restored else self._names
         self._names = [name for name in _deduplicate(names) if name in stored]

@@ -37,19 +37,22 @@ class Export(Hook):
 
         export: {every: 5 epochs}
 
-    The model is exported in eval mode and full precision, with the arguments of its call in the task's forward pass of
-    a training batch. The file is read back and its outputs compared with the model's before it gets its name,
-    `<artifacts>/<hook's name>/epoch-0003/model.<format>`. All ranks enter the context of averaged weights; the master
-    writes. Source: ClassyVision TorchscriptHook, composer ExportForInferenceCallback.
+    The model is exported in eval mode and full precision, with the arguments of its call in the
+    task's forward pass of a training batch. The file is read back and its outputs compared with the
+    model's before it gets its name, `<artifacts>/<hook's name>/epoch-0003/model.<format>`. All
+    ranks enter the context of averaged weights; the master writes. Source: ClassyVision
+    TorchscriptHook, composer ExportForInferenceCallback.
     """
 
     format: Format = "pt2"
-    """Format: `pt2` is torch.export; `trace` and `script` are TorchScript, which torch deprecates."""
+    """Format: `pt2` is torch.export; `trace` and `script` are TorchScript, which torch
+    deprecates."""
     every: Interval = Interval(0)
     """Interval between exports; the end of training adds one."""
     weights: str = "evaluated"
-    """Weights to export. `evaluated`: the validated ones, so the averages of `ema` if it evaluates; `raw`: the training
-    weights, written as `raw_model`; or the name of a hook that validates with averages, such as `ema`."""
+    """Weights to export. `evaluated`: the validated ones, so the averages of `ema` if it evaluates;
+    `raw`: the training weights, written as `raw_model`; or the name of a hook that validates with
+        averages, such as `ema`."""
     dynamic_batch: Annotated[bool, Needs("format: pt2")] = True
     """Dynamic batch size, the first dimension of the arguments; TorchScript always has it."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
@@ -97,7 +100,10 @@ class Export(Hook):
         partial.mkdir(parents=True)
         try:
             with evaluating(state):
-                call, path = _call(state), partial / ("raw_model.pt" if self.weights == "raw" else "model.pt")
+                call, path = (
+                    _call(state),
+                    partial / ("raw_model.pt" if self.weights == "raw" else "model.pt"),
+                )
                 if self.format == "pt2":
                     reload = _write_pt2(call, path.with_suffix(".pt2"), self.dynamic_batch)
                 else:
@@ -111,12 +117,19 @@ class Export(Hook):
 
     def _compare(self, expected: Any, exported: Any, name: Path) -> None:
         ours, theirs = tensors(expected), tensors(exported)
-        shapes = [tuple(tensor.shape) for tensor in ours], [tuple(tensor.shape) for tensor in theirs]
+        shapes = (
+            [tuple(tensor.shape) for tensor in ours],
+            [tuple(tensor.shape) for tensor in theirs],
+        )
         if shapes[0] != shapes[1]:
-            raise ValueError(f"export of {name}: the model's outputs have shapes {shapes[0]}, the file's {shapes[1]}")
+            raise ValueError(
+                f"export of {name}: the model's outputs have shapes {shapes[0]}, the file's {shapes[1]}"
+            )
         for index, (our, their) in enumerate(zip(ours, theirs, strict=True)):
             their = their.to(our)
-            if not torch.allclose(their, our, rtol=self.tolerance, atol=self.tolerance, equal_nan=True):
+            if not torch.allclose(
+                their, our, rtol=self.tolerance, atol=self.tolerance, equal_nan=True
+            ):
                 difference = (their.double() - our.double()).abs().max().item()
                 raise ValueError(
                     f"export of {name}: output {index} differs from the model's by up to {difference:.3g}, more than"
@@ -136,9 +149,11 @@ class _Call:
         return program(*self.arguments, **self.named)
 
     def on_cpu(self) -> "_Call":
-        """Return the call of a copy on the CPU, because a trace fixes the device of its constants."""
+        """Return the call of a copy on the CPU, because a trace fixes the device of its
+        constants."""
         arguments, named = tree_map(
-            lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named)
+            lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf,
+            (self.arguments, self.named),
         )
         return _Call(keep_activations(copy.deepcopy(self.module)).cpu(), arguments, named)
 
@@ -147,7 +162,8 @@ class _Call:
 
 
 def _call(state: State) -> _Call:
-    """Run the forward pass and capture the model's arguments; double a batch of one, whose size torch would fix."""
+    """Run the forward pass and capture the model's arguments; double a batch of one, whose size
+    torch would fix."""
     calls: list[_Call] = []
 
     def catch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -165,7 +181,8 @@ def _call(state: State) -> _Call:
     if len(call.tensors()[0]) != 1:
         return call
     arguments, named = tree_map(
-        lambda leaf: torch.cat([leaf, leaf]) if _is_batched(leaf, 1) else leaf, (call.arguments, call.named)
+        lambda leaf: torch.cat([leaf, leaf]) if _is_batched(leaf, 1) else leaf,
+        (call.arguments, call.named),
     )
     return _Call(call.module, arguments, named)
 
@@ -175,12 +192,15 @@ def _is_batched(leaf: Any, samples: int) -> bool:
 
 
 def _context(state: State, weights: str) -> AbstractContextManager[Any]:
-    """Return the context that swaps the weights into the model; raises ValueError if no hook provides them."""
+    """Return the context that swaps the weights into the model; raises ValueError if no hook
+    provides them."""
     if weights == "raw":
         return nullcontext()
     if weights == "evaluated":
         return state.find_evaluated_weights()(state)
-    averages = {averaged.provider: averaged for averaged in state.evaluations.values() if averaged.provider}
+    averages = {
+        averaged.provider: averaged for averaged in state.evaluations.values() if averaged.provider
+    }
     if weights not in averages:
         allowed = ", ".join(["evaluated", "raw", *averages])
         add = "" if averages else "; for averages, add the hook ema with evaluate: ema or both"
@@ -189,8 +209,8 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
 
 
 def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """Write for the CPU, so that any machine can load it; return a function that reads the file and runs it on the
-    model's device, as devices round differently."""
+    """Write for the CPU, so that any machine can load it; return a function that reads the file and
+    runs it on the model's device, as devices round differently."""
     from torch.export.passes import move_to_device_pass
 
     shapes = torch.export.ShapesCollection()
@@ -211,9 +231,17 @@ def _write_torchscript(call: _Call, path: Path, format: Format) -> Callable[[], 
         if format == "script":
             program = torch.jit.script(call.module)
         else:
-            named = dict(inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments)
-            example = {"example_kwarg_inputs": named} if call.named else {"example_inputs": call.arguments}
-            program = torch.jit.trace(call.module, **example, strict=False)  # so that outputs may be dicts and lists
+            named = dict(
+                inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments
+            )
+            example = (
+                {"example_kwarg_inputs": named}
+                if call.named
+                else {"example_inputs": call.arguments}
+            )
+            program = torch.jit.trace(
+                call.module, **example, strict=False
+            )  # so that outputs may be dicts and lists
         torch.jit.save(program, path)
         loaded = torch.jit.load(path)
     return lambda: call.run(loaded)

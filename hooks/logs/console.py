@@ -13,7 +13,17 @@ from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
 
 _RATE = re.compile(r"lr(_\d+)?")
-_SHOWN = ("loss", "lr", "lr_1", "lr_2", "lr_3", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
+_SHOWN = (
+    "loss",
+    "lr",
+    "lr_1",
+    "lr_2",
+    "lr_3",
+    "step_s",
+    "data_wait_s",
+    "rss_bytes",
+    "cuda_peak_allocated_bytes",
+)
 """Columns that a line may show by default."""
 _MOST_RATES = 4
 """Maximum number of learning rates to list; more are printed as a range."""
@@ -25,10 +35,11 @@ class Console(WindowLogger):
 
         console: {every: 100 iterations, window: 50}
 
-    A line has the phase, the epoch (from 0) and its iteration, the learning rates, loss and time per iteration as means
-    over `window` (`data` is the wait for the batch, if `perf_stats` is on), the memory and, from the second line on,
-    the remaining time. Runs on the master; lines go to `state.display`, or to the logger `hookyard`. Source: MMEngine
-    LoggerHook and LogProcessor, VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
+    A line has the phase, the epoch (from 0) and its iteration, the learning rates, loss and time
+    per iteration as means over `window` (`data` is the wait for the batch, if `perf_stats` is on),
+    the memory and, from the second line on, the remaining time. Runs on the master; lines go to
+    `state.display`, or to the logger `hookyard`. Source: MMEngine LoggerHook and LogProcessor,
+    VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
     """
 
     window: Window = 10
@@ -37,7 +48,11 @@ class Console(WindowLogger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        columns = {*_SHOWN, *self.columns, *(statistic.column for statistic in self.statistics.values())}
+        columns = {
+            *_SHOWN,
+            *self.columns,
+            *(statistic.column for statistic in self.statistics.values()),
+        }
         self._windows = Windows(self.window, self.statistics, columns)
         self._eta_start: tuple[float, int] | None = None
         """Time and iteration of this attempt's first line of training, which ends the warm-up."""
@@ -59,23 +74,36 @@ class Console(WindowLogger):
             self._show(state, state.phase_length if is_whole else state.phase_iteration, {})
         self._windows.update()
         metrics = [
-            f"{name.removeprefix(f'{state.phase}/')} {value:.4g}" for name, value in phase_metrics(state).items()
+            f"{name.removeprefix(f'{state.phase}/')} {value:.4g}"
+            for name, value in phase_metrics(state).items()
         ]
         seconds = perf_counter() - self._phase_start
-        state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
+        state.show(
+            "  ".join(
+                [f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]
+            )
+        )
 
     def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:
         """Print a line, with the columns of the current row so far."""
         values = self._windows.summarize(row)
-        self._memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory))
+        self._memory = values.get(
+            "cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory)
+        )
         parts = [
             f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"
         ]
         if state.phase == "train":
             parts += self._format_training(state, values)
-        parts += [f"{name} {values[name]:.4g}" for name in ("loss", *self.columns, *self.statistics) if name in values]
+        parts += [
+            f"{name} {values[name]:.4g}"
+            for name in ("loss", *self.columns, *self.statistics)
+            if name in values
+        ]
         if "step_s" in values:
-            waiting = f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
+            waiting = (
+                f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
+            )
             parts.append(f"{1000 * values['step_s']:.1f} ms{waiting}")
         remaining_s = self._estimate_remaining_s(state) if state.phase == "train" else None
         if remaining_s is not None:
@@ -85,7 +113,8 @@ class Console(WindowLogger):
         state.show("  ".join(parts))
 
     def _estimate_remaining_s(self, state: State) -> float | None:
-        """Return the time to the end of training, at the mean speed so far, with validations and checkpoints."""
+        """Return the time to the end of training, at the mean speed so far, with validations and
+        checkpoints."""
         now = perf_counter()
         if self._eta_start is None:
             self._eta_start = now, state.iteration
@@ -106,7 +135,8 @@ class Console(WindowLogger):
 
 
 def _remaining_iterations(state: State) -> int | None:
-    """Return the remaining training iterations; None if the run has no end, or the length of an epoch is unknown.
+    """Return the remaining training iterations; None if the run has no end, or the length of an
+    epoch is unknown.
 
     In a custom loop, an epoch is assumed to be as long as those before.
     """

@@ -23,10 +23,11 @@ class JsonLines(Cleanup, WindowLogger):
 
         json_lines: {every: 10 iterations}
 
-    A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all ranks), `lr`, the
-    means of `loss`, times and gradient norms since the last line, and the newest value of each other numeric column. At
-    the end of a phase a line has the `metrics`. NaN and infinity are null. A resumed run continues after the last line
-    before its checkpoint. Runs on the master. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
+    A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all
+    ranks), `lr`, the means of `loss`, times and gradient norms since the last line, and the newest
+    value of each other numeric column. At the end of a phase a line has the `metrics`. NaN and
+    infinity are null. A resumed run continues after the last line before its checkpoint. Runs on
+    the master. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """
 
     every: LookBack = Interval(10, "iterations")
@@ -50,7 +51,10 @@ class JsonLines(Cleanup, WindowLogger):
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.has_changed():
             self._write_line(state, {})
-        self._write(state, {"metrics": {name: _finite(value) for name, value in phase_metrics(state).items()}})
+        self._write(
+            state,
+            {"metrics": {name: _finite(value) for name, value in phase_metrics(state).items()}},
+        )
 
     def _write_line(self, state: State, row: Mapping[str, Any]) -> None:
         self._write(state, {**learning_rates(state), **self._windows.summarize(row)})
@@ -59,9 +63,19 @@ class JsonLines(Cleanup, WindowLogger):
         if self._file is None:
             return
         epoch = state.epoch - state.epoch_completed
-        where = {"epoch": epoch, "iteration": state.iteration, "step": state.step, "samples": state.world_samples}
+        where = {
+            "epoch": epoch,
+            "iteration": state.iteration,
+            "step": state.step,
+            "samples": state.world_samples,
+        }
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"phase": state.phase, "time": now, **where, **{name: _finite(value) for name, value in values.items()}}
+        line = {
+            "phase": state.phase,
+            "time": now,
+            **where,
+            **{name: _finite(value) for name, value in values.items()},
+        }
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
         self._lines += 1
@@ -77,7 +91,8 @@ def _finite(value: Any) -> Any:
 
 
 def _open_after(path: Path, lines: int) -> tuple[IO[bytes], int]:
-    """Open a file to append after its first `lines` lines; return it and the number of lines found."""
+    """Open a file to append after its first `lines` lines; return it and the number of lines
+    found."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+b")
     file.seek(0)

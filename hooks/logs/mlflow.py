@@ -27,7 +27,8 @@ _ESCAPED = re.compile(
 )
 """Characters of a name that are written as their codes."""
 _PARAMS, _METRICS, _LONGEST, _LONGEST_KEY = 100, 1000, 6000, 250
-"""Limits of MLflow: parameters and metrics in one request, and characters of a parameter and of a name."""
+"""Limits of MLflow: parameters and metrics in one request, and characters of a parameter and of a
+name."""
 
 T = TypeVar("T")
 
@@ -38,10 +39,11 @@ class MLflow(Tracker):
 
         mlflow: {tracking_uri: "http://localhost:5000", experiment: digits}
 
-    Needs the extra `mlflow`. A thread sends everything, so no step waits for the server; a failure is logged and never
-    ends the run. The curves are those of the tensorboard hook, over optimizer steps. A character that MLflow refuses in
-    a name is written as its code, so `val/acc@1` is `val/acc_x40_1`. A resumed run continues its MLflow run; repeated
-    steps have two values there. Runs on the master. Source: MMEngine MLflowVisBackend.
+    Needs the extra `mlflow`. A thread sends everything, so no step waits for the server; a failure
+    is logged and never ends the run. The curves are those of the tensorboard hook, over optimizer
+    steps. A character that MLflow refuses in a name is written as its code, so `val/acc@1` is
+    `val/acc_x40_1`. A resumed run continues its MLflow run; repeated steps have two values there.
+    Runs on the master. Source: MMEngine MLflowVisBackend.
     """
 
     tracking_uri: str | None = None
@@ -57,9 +59,15 @@ class MLflow(Tracker):
 
     def on_start(self, state: State) -> None:
         if find_spec("mlflow") is None:
-            raise ImportError("the mlflow hook needs MLflow, which is not installed: pip install 'hookyard[mlflow]'")
+            raise ImportError(
+                "the mlflow hook needs MLflow, which is not installed: pip install 'hookyard[mlflow]'"
+            )
         folder = state.artifacts / FOLDER
-        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder}/mlflow.db"
+        self._uri = (
+            self.tracking_uri
+            or os.environ.get("MLFLOW_TRACKING_URI")
+            or f"sqlite:///{folder}/mlflow.db"
+        )
         if self._uri.startswith(f"sqlite:///{folder}"):
             folder.mkdir(parents=True, exist_ok=True)
         self._names = self.experiment or str(state.config.get("name") or state.name), state.name
@@ -90,7 +98,9 @@ class MLflow(Tracker):
         try:
             client.update_run(self.run_id, status="RUNNING")
         except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # its own database is on another machine
+            if (
+                error.error_code == "RESOURCE_DOES_NOT_EXIST"
+            ):  # its own database is on another machine
                 return None
             raise
         return self.run_id
@@ -98,8 +108,12 @@ class MLflow(Tracker):
     def _create(self, client: MlflowClient) -> str:
         experiment_name, run_name = self._names
         experiment = client.get_experiment_by_name(experiment_name)
-        experiment_id = experiment.experiment_id if experiment else client.create_experiment(experiment_name)
-        run_id: str = client.create_run(experiment_id, tags=dict(self.tags), run_name=run_name).info.run_id
+        experiment_id = (
+            experiment.experiment_id if experiment else client.create_experiment(experiment_name)
+        )
+        run_id: str = client.create_run(
+            experiment_id, tags=dict(self.tags), run_name=run_name
+        ).info.run_id
         return run_id
 
     def _log_params(self, client: MlflowClient, run_id: str) -> None:

@@ -26,10 +26,11 @@ class OutputCSV(Hook):
 
         output_csv: {id_key: id, target_key: label, scores: true}
 
-    `<artifacts>/<hook's name>/val/step-00000100.csv` has `id`, `predicted`, `target` and, with `scores`, the outputs as
-    `score_0`, `score_1`, ... Averaged weights that are also validated have their own folder, such as `val/ema`.
-    Outputs are scores of shape (B, C); targets are classes (B,), or one-hot or soft (B, C). Each rank keeps its samples
-    in memory until the phase ends; the master then writes all in dataset order. Source: ClassyVision OutputCSVHook.
+    `<artifacts>/<hook's name>/val/step-00000100.csv` has `id`, `predicted`, `target` and, with
+    `scores`, the outputs as `score_0`, `score_1`, ... Averaged weights that are also validated have
+    their own folder, such as `val/ema`. Outputs are scores of shape (B, C); targets are classes
+    (B,), or one-hot or soft (B, C). Each rank keeps its samples in memory until the phase ends; the
+    master then writes all in dataset order. Source: ClassyVision OutputCSVHook.
     """
 
     id_key: int | str | None = None
@@ -51,7 +52,11 @@ class OutputCSV(Hook):
         """Columns of each batch by the label of the evaluated weights; empty between phases."""
 
     def on_phase_start(self, state: State) -> None:
-        self._batches = {label: [] for label in state.evaluations} if kind_of(state.phase) in self.phases else {}
+        self._batches = (
+            {label: [] for label in state.evaluations}
+            if kind_of(state.phase) in self.phases
+            else {}
+        )
 
     def on_loss(self, state: State) -> None:
         if self._batches:
@@ -78,13 +83,17 @@ class OutputCSV(Hook):
         output = state.output
         if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(f"the output must have shape (samples, classes) with at least two classes, got {shape}")
+            raise ValueError(
+                f"the output must have shape (samples, classes) with at least two classes, got {shape}"
+            )
         columns: dict[str, Any] = {}
         if self.id_key is not None:
             columns["id"] = _entry(state.batch, self.id_key, "id_key")
         columns["predicted"] = output.argmax(1)
         if self.target_key is not None:
-            columns["target"] = _classes(_entry(state.batch, self.target_key, "target_key"), len(output))
+            columns["target"] = _classes(
+                _entry(state.batch, self.target_key, "target_key"), len(output)
+            )
         if self.scores:
             columns["scores"] = output.detach().cpu()
         return columns
@@ -94,7 +103,9 @@ def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
     """Return a rank's samples by their indices in the dataset."""
     import pandas as pd
 
-    columns = {name: _join([batch[name] for batch in batches]) for name in (batches[0] if batches else ())}
+    columns = {
+        name: _join([batch[name] for batch in batches]) for name in (batches[0] if batches else ())
+    }
     scores = columns.pop("scores", None)
     table = pd.DataFrame(columns)
     if scores is not None:
@@ -108,7 +119,9 @@ def _indices(state: State, count: int) -> Sequence[int]:
 
     For a stream, these are positions in it, as if ranks took turns.
     """
-    sampler: Any = getattr(getattr(state.loaders.get(state.phase), "batch_sampler", None), "sampler", None)
+    sampler: Any = getattr(
+        getattr(state.loaders.get(state.phase), "batch_sampler", None), "sampler", None
+    )
     # A sampler without `set_epoch` may return a different order each time.
     indices = list(islice(sampler, count + 1)) if hasattr(sampler, "set_epoch") else []
     end = state.rank + state.world_size * count
@@ -119,7 +132,11 @@ def _entry(batch: Any, key: int | str, parameter: str) -> Any:
     try:
         return batch[key]
     except (KeyError, IndexError, TypeError) as error:
-        entries = f"the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else f"{len(batch)} entries"
+        entries = (
+            f"the keys {', '.join(map(repr, batch))}"
+            if isinstance(batch, Mapping)
+            else f"{len(batch)} entries"
+        )
         raise SettingError(f"{parameter}: a batch has {entries}, not {key!r}") from error
 
 
@@ -131,7 +148,9 @@ def _classes(target: Any, samples: int) -> Tensor:
     if classes.ndim == 2 and len(classes) == samples:
         return classes.argmax(1)
     if classes.shape != (samples,):
-        raise ValueError(f"target() must return shape ({samples},) or ({samples}, classes), got {tuple(classes.shape)}")
+        raise ValueError(
+            f"target() must return shape ({samples},) or ({samples}, classes), got {tuple(classes.shape)}"
+        )
     return classes
 
 
@@ -139,4 +158,6 @@ def _join(values: list[Any]) -> Any:
     if not isinstance(values[0], Tensor):
         return [value for batch in values for value in batch]
     joined = torch.cat(values).cpu()
-    return (joined.float() if joined.dtype == torch.bfloat16 else joined).numpy()  # NumPy has no bf16
+    return (
+        joined.float() if joined.dtype == torch.bfloat16 else joined
+    ).numpy()  # NumPy has no bf16

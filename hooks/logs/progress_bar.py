@@ -12,8 +12,8 @@ from hooks.state import State
 class ProgressBar(Hook):
     """Progress bars on the terminal for train, val and test.
 
-    Runs on the master; no effect without `state.display`. Reads no tensors, so it never synchronizes. Source:
-    ClassyVision ProgressBarHook.
+    Runs on the master; no effect without `state.display`. Reads no tensors, so it never
+    synchronizes. Source: ClassyVision ProgressBarHook.
     """
 
     every: Iterations = Interval(10, "iterations")
@@ -49,7 +49,10 @@ class ProgressBar(Hook):
         if state.display is None or not state.phase_length:
             return
         state.display.progress(
-            state.phase, completed, state.phase_length, f"epoch {state.epoch - state.epoch_completed}"
+            state.phase,
+            completed,
+            state.phase_length,
+            f"epoch {state.epoch - state.epoch_completed}",
         )
         self._open = completed < state.phase_length
 

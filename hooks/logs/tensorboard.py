@@ -42,22 +42,29 @@ class TensorBoard(Cleanup, CurveLogger):
 
         tensorboard: {every: 100 iterations, histograms: 500 steps, graph: true}
 
-    A point of training holds the means of `train/loss`, gradient norms and times (`perf/`) since the last point, and
-    the newest value of each other numeric column: `train/lr`, sizes under `memory/`. Metrics keep their names, except
-    that a phase's mean `train/loss` is `train/phase_loss`. Losses also appear as `Loss/train` and `Loss/val`, which
-    TensorBoard opens first, and metrics as `hp/<metric>`, for the table of hyperparameters. Mappings of tensors in
-    `state.info` are drawn as `activations/<layer>/mean`. A resumed run deletes what was drawn after its checkpoint, at
-    the checkpoint's step too. Runs on the master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
+    A point of training holds the means of `train/loss`, gradient norms and times (`perf/`) since
+    the last point, and the newest value of each other numeric column: `train/lr`, sizes under
+    `memory/`. Metrics keep their names, except that a phase's mean `train/loss` is
+    `train/phase_loss`. Losses also appear as `Loss/train` and `Loss/val`, which TensorBoard opens
+    first, and metrics as `hp/<metric>`, for the table of hyperparameters. Mappings of tensors in
+    `state.info` are drawn as `activations/<layer>/mean`. A resumed run deletes what was drawn after
+    its checkpoint, at the checkpoint's step too. Runs on the master. Source: MMEngine
+    TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
-    every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(50, "iterations")
+    every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(
+        50, "iterations"
+    )
     """Iterations between points; the end of a phase adds one."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
-    """Horizontal axis: optimizer steps, iterations, epochs (one point for each), or samples of all ranks."""
+    """Horizontal axis: optimizer steps, iterations, epochs (one point for each), or samples of all
+    ranks."""
     histograms: StepsOrNever = Interval(0, "steps")
-    """Optimizer steps between histograms of updated parameters and of the optimizer's gradients; 0 means never."""
+    """Optimizer steps between histograms of updated parameters and of the optimizer's gradients; 0
+    means never."""
     graph: bool = False
-    """Graph of the model, traced with a training batch at the start; a failure is only a warning."""
+    """Graph of the model, traced with a training batch at the start; a failure is only a
+    warning."""
     flush: Duration = 120.0
     """Maximum seconds until a point is written; the end of a phase also writes all points."""
 
@@ -74,7 +81,9 @@ class TensorBoard(Cleanup, CurveLogger):
     def unsuitable(self, setup: Setup) -> str:
         if not (self.histograms.count or self.graph):
             return ""
-        return setup.explain(fsdp="histograms and graph need the whole model on the master", custom_loop=NEEDS_MODEL)
+        return setup.explain(
+            fsdp="histograms and graph need the whole model on the master", custom_loop=NEEDS_MODEL
+        )
 
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -101,7 +110,11 @@ class TensorBoard(Cleanup, CurveLogger):
     def on_gradients(self, state: State) -> None:
         optimized = set(map(id, state.gradients()))
         named = ((name, parameter.grad) for name, parameter in state.module.named_parameters())
-        gradients = {name: gradient for name, gradient in named if gradient is not None and id(gradient) in optimized}
+        gradients = {
+            name: gradient
+            for name, gradient in named
+            if gradient is not None and id(gradient) in optimized
+        }
         self._add_histograms("gradients", gradients, state)
 
     @at_interval("histograms")
@@ -116,7 +129,8 @@ class TensorBoard(Cleanup, CurveLogger):
 
     def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
         table = {
-            _HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()
+            _HYPER + ("train/loss" if name == "train/phase_loss" else name): value
+            for name, value in metrics.items()
         }
         self._metrics |= table
         values = {**points, **metrics, **table}
@@ -125,8 +139,15 @@ class TensorBoard(Cleanup, CurveLogger):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         phases = dict.fromkeys([*PHASES, *state.loaders])
-        losses = {f"{_FIRST}/{phase}": values[tag] for phase in phases if (tag := f"{phase}/loss") in values}
-        curves = [Summary.Value(tag=tag, simple_value=value) for tag, value in {**losses, **values}.items()]
+        losses = {
+            f"{_FIRST}/{phase}": values[tag]
+            for phase in phases
+            if (tag := f"{phase}/loss") in values
+        }
+        curves = [
+            Summary.Value(tag=tag, simple_value=value)
+            for tag, value in {**losses, **values}.items()
+        ]
         self._write(Summary(value=curves), self._axis_value(state))
         if metrics:
             self._writer.flush()
@@ -135,7 +156,8 @@ class TensorBoard(Cleanup, CurveLogger):
         from torch.utils.tensorboard.summary import hparams
 
         if self._writer is not None:
-            # SummaryWriter.add_hparams would open a second file, and TensorBoard stops reading the first one then.
+            # SummaryWriter.add_hparams would open a second file, and TensorBoard stops reading the
+            # first one then.
             experiment, _, end = hparams(flatten(state.config), self._metrics)
             self._write(experiment)
             self._write(end)
@@ -150,9 +172,18 @@ class TensorBoard(Cleanup, CurveLogger):
             return
         from torch.utils.tensorboard.summary import histogram
 
-        coming = {"step": 1, "iteration": 1, "samples": state.batch_size * state.world_size, "epoch": 0}
+        coming = {
+            "step": 1,
+            "iteration": 1,
+            "samples": state.batch_size * state.world_size,
+            "epoch": 0,
+        }
         for name, tensor in tensors.items():
-            values = (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()).float().cpu()
+            values = (
+                (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach())
+                .float()
+                .cpu()
+            )
             finite = values[values.isfinite()]
             if finite.numel():
                 drawn = histogram(f"{group}/{name}", finite, self._writer.default_bins)
@@ -163,11 +194,13 @@ class TensorBoard(Cleanup, CurveLogger):
             add_graph(writer, state)
         except Exception as error:  # tracing may fail in any way, and training works all the same
             logger.warning(
-                "TensorBoard has no graph of the model: torch cannot trace it: %s", str(error).strip().split("\n")[0]
+                "TensorBoard has no graph of the model: torch cannot trace it: %s",
+                str(error).strip().split("\n")[0],
             )
 
     def _restore_newest(self, x: int | None) -> None:
-        """Draw again what a checkpoint's run had drawn at `x` by then, because all points from `x` on are deleted."""
+        """Draw again what a checkpoint's run had drawn at `x` by then, because all points from `x`
+        on are deleted."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         newest_x, drawn = self._newest
@@ -213,8 +246,13 @@ class Forward(nn.Module):
 
 
 def add_graph(writer: SummaryWriter, state: State) -> None:
-    """Trace the forward pass of a training batch in eval mode and draw it; raises what the model raises."""
+    """Trace the forward pass of a training batch in eval mode and draw it; raises what the model
+    raises."""
     # torch warns of each value that becomes a constant, and prints errors before it raises them.
-    with evaluating(state), warnings.catch_warnings(action="ignore"), redirect_stdout(io.StringIO()):
+    with (
+        evaluating(state),
+        warnings.catch_warnings(action="ignore"),
+        redirect_stdout(io.StringIO()),
+    ):
         traced = Forward(state, first_batch(state))
         writer.add_graph(traced, traced.tensors(), use_strict_trace=False)

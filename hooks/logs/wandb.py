@@ -22,9 +22,10 @@ class WandB(Tracker):
 
         wandb: {project: digits, tags: [baseline]}
 
-    Needs the extra `wandb`. A thread sends everything, so no step waits for the server; a failure is logged and never
-    ends the run. The curves are those of the tensorboard hook, over the column `step` (optimizer steps). A resumed run
-    continues its W&B run; repeated steps have two values there. Runs on the master. Source: MMEngine WandbVisBackend.
+    Needs the extra `wandb`. A thread sends everything, so no step waits for the server; a failure
+    is logged and never ends the run. The curves are those of the tensorboard hook, over the column
+    `step` (optimizer steps). A resumed run continues its W&B run; repeated steps have two values
+    there. Runs on the master. Source: MMEngine WandbVisBackend.
     """
 
     project: str | None = None
@@ -36,7 +37,8 @@ class WandB(Tracker):
     tags: tuple[str, ...] = ()
     """Tags of the W&B run."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """`offline` writes files under `wandb/` for `wandb sync`; by default WANDB_MODE, else online."""
+    """`offline` writes files under `wandb/` for `wandb sync`; by default WANDB_MODE, else
+    online."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

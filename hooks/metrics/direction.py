@@ -1,7 +1,7 @@
 """The direction of a metric: whether higher or lower values are better.
 
-An experiment sets it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that
-monitors a metric. Otherwise it follows from the metric's name.
+An experiment sets it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook,
+in any hook that monitors a metric. Otherwise it follows from the metric's name.
 """
 
 import re
@@ -38,8 +38,8 @@ _MEASURED = ("/samples_per_s", "/iteration_s", "_bytes")
 def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
     """Return `max` or `min`, whichever of a metric is better, or None if unknown.
 
-    The last part of its name counts before the full name, which may include the name of a dataset. `declared` holds the
-    modes that the experiment sets, from `declared_modes`.
+    The last part of its name counts before the full name, which may include the name of a dataset.
+    `declared` holds the modes that the experiment sets, from `declared_modes`.
     """
     return (
         _mode((declared or {}).get(metric))
@@ -56,7 +56,9 @@ def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> M
         phase, slash, name = metric.rpartition("/")
         near = get_close_matches(name, sorted(_MORE | _LESS), 1, cutoff=0.8)
         hint = f" (did you mean '{phase}{slash}{near[0]}'?)" if near else ""
-        raise ValueError(f"cannot tell whether a higher or a lower '{metric}' is better{hint}; {SET_MODE}")
+        raise ValueError(
+            f"cannot tell whether a higher or a lower '{metric}' is better{hint}; {SET_MODE}"
+        )
     return mode
 
 
@@ -69,7 +71,9 @@ def explain_unknown_direction(metrics: Sequence[str]) -> str:
 
 
 def directions(
-    metrics: Sequence[str], mode: Mode | Sequence[Mode] | None, declared: Mapping[str, str] | None = None
+    metrics: Sequence[str],
+    mode: Mode | Sequence[Mode] | None,
+    declared: Mapping[str, str] | None = None,
 ) -> dict[str, Mode]:
     """Return the mode of each metric, from `mode` for all or each, else from its name.
 
@@ -77,13 +81,18 @@ def directions(
     """
     modes = _modes(mode, len(metrics))
     if len(modes) != len(metrics):
-        raise ValueError(f"must be one mode, or one for each of {', '.join(metrics)}, got {len(modes)}")
-    return {name: mode or known_direction(name, declared) for name, mode in zip(metrics, modes, strict=True)}
+        raise ValueError(
+            f"must be one mode, or one for each of {', '.join(metrics)}, got {len(modes)}"
+        )
+    return {
+        name: mode or known_direction(name, declared)
+        for name, mode in zip(metrics, modes, strict=True)
+    }
 
 
 def declared_modes(config: Mapping[str, Any], auto: str = AUTO) -> dict[str, Mode]:
-    """Return the mode of each metric for which an experiment sets one; the sweep comes before hooks. `auto` is the
-    metric that `best: auto` has chosen."""
+    """Return the mode of each metric for which an experiment sets one; the sweep comes before
+    hooks. `auto` is the metric that `best: auto` has chosen."""
     return dict(ChainMap(*(monitored.modes for monitored in find_monitored_metrics(config, auto))))
 
 
@@ -92,28 +101,50 @@ def find_best_metric(
 ) -> tuple[str, Mode] | None:
     """Return a run's main metric and its mode; None if that is unknown.
 
-    `kept_by` is the metric of its best checkpoint. Without one, it is the first of `best` of the checkpoint hook, or
-    the metric that this hook would choose.
+    `kept_by` is the metric of its best checkpoint. Without one, it is the first of `best` of the
+    checkpoint hook, or the metric that this hook would choose.
     """
-    named = next((monitored.metrics[0] for monitored in find_monitored_metrics(config) if monitored.key == "best"), "")
+    named = next(
+        (
+            monitored.metrics[0]
+            for monitored in find_monitored_metrics(config)
+            if monitored.key == "best"
+        ),
+        "",
+    )
     chosen = next(iter(val_metrics(reported)), "") if named == AUTO else named
     metric = kept_by or chosen or choose_main_metric(reported, config)
-    mode = direction(metric, declared_modes(config, metric if named == AUTO else AUTO)) if metric else None
+    mode = (
+        direction(metric, declared_modes(config, metric if named == AUTO else AUTO))
+        if metric
+        else None
+    )
     return (metric, mode) if metric and mode else None
 
 
 def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
-    """Return the main metric where no checkpoint is kept by one: the first monitored validation metric, else the first
-    reported one with a known direction, losses last; None if no direction is known.
+    """Return the main metric where no checkpoint is kept by one: the first monitored validation
+    metric, else the first reported one with a known direction, losses last; None if no direction is
+    known.
     """
     declared = declared_modes(config)
-    monitored_names = [metric for monitored in find_monitored_metrics(config) for metric in monitored.metrics]
+    monitored_names = [
+        metric for monitored in find_monitored_metrics(config) for metric in monitored.metrics
+    ]
     candidates = dict.fromkeys([*monitored_names, *val_metrics(reported)])
-    return next((name for name in candidates if name in val_metrics(reported) and direction(name, declared)), None)
+    return next(
+        (
+            name
+            for name in candidates
+            if name in val_metrics(reported) and direction(name, declared)
+        ),
+        None,
+    )
 
 
 def val_metrics(reported: Iterable[str]) -> list[str]:
-    """Return the metrics of val, losses last, but before the speed and memory that default hooks measure."""
+    """Return the metrics of val, losses last, but before the speed and memory that default hooks
+    measure."""
     names = (name for name in reported if name.startswith("val/"))
     return sorted(names, key=lambda name: (name.endswith(_MEASURED), name.endswith("/loss")))
 
@@ -130,22 +161,33 @@ class MonitoredMetrics(NamedTuple):
     """Modes that it sets."""
 
 
-def find_monitored_metrics(config: Mapping[str, Any], auto: str = AUTO) -> Iterator[MonitoredMetrics]:
+def find_monitored_metrics(
+    config: Mapping[str, Any], auto: str = AUTO
+) -> Iterator[MonitoredMetrics]:
     """Yield the metrics that each section of an experiment monitors, the sweep first.
 
-    `config` is plain data that may still be invalid. `auto` is the metric that `best: auto` has chosen.
+    `config` is plain data that may still be invalid. `auto` is the metric that `best: auto` has
+    chosen.
     """
     hooks = config.get("hooks")
-    entries = {f"hooks.{name}": entry for name, entry in hooks.items()} if isinstance(hooks, Mapping) else {}
+    entries = (
+        {f"hooks.{name}": entry for name, entry in hooks.items()}
+        if isinstance(hooks, Mapping)
+        else {}
+    )
     for path, entry in {"sweep": config.get("sweep"), **entries}.items():
         if not isinstance(entry, dict):
             continue
         key = "metric" if path == "sweep" else "best" if entry.get("best") else "monitor"
         named = entry.get(key)
-        metrics: list[Any] = named if isinstance(named, list) else [auto if named == AUTO else named]
+        metrics: list[Any] = (
+            named if isinstance(named, list) else [auto if named == AUTO else named]
+        )
         if metrics and all(isinstance(metric, str) for metric in metrics):
             modes = zip(metrics, _modes(entry.get("mode"), len(metrics)), strict=False)
-            yield MonitoredMetrics(path, key, entry, metrics, {metric: mode for metric, mode in modes if mode})
+            yield MonitoredMetrics(
+                path, key, entry, metrics, {metric: mode for metric, mode in modes if mode}
+            )
 
 
 def _modes(mode: Any, count: int) -> list[Mode | None]:
@@ -161,7 +203,9 @@ def _mode(value: Any) -> Mode | None:
 def _direction_by_unit(metric: str) -> Mode | None:
     # In stats/step_s/p95 the unit comes before the statistic.
     names = (metric, metric.rpartition("/")[0])
-    return next((mode for name in names for end, mode in _UNITS.items() if name.endswith(end)), None)
+    return next(
+        (mode for name in names for end, mode in _UNITS.items() if name.endswith(end)), None
+    )
 
 
 def _direction_by_words(metric: str) -> Mode | None:
@@ -174,6 +218,7 @@ def _direction_by_words(metric: str) -> Mode | None:
 
 
 def _words(part: str) -> set[str]:
-    """Return a part of a name, and its pieces at digits and capitals: also `top` of `top1`, and `acc` of `mAcc`."""
+    """Return a part of a name, and its pieces at digits and capitals: also `top` of `top1`, and
+    `acc` of `mAcc`."""
     pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
     return {word.lower() for word in (part, part.rstrip("0123456789"), *pieces)}

@@ -14,7 +14,9 @@ def kind_of(phase: str) -> str:
 
 def phases_of(kind: str, phases: Iterable[str]) -> list[str]:
     """Return the phases of a kind, the one without a name first."""
-    return sorted((phase for phase in phases if kind_of(phase) == kind), key=lambda phase: phase != kind)
+    return sorted(
+        (phase for phase in phases if kind_of(phase) == kind), key=lambda phase: phase != kind
+    )
 
 
 def sort_phases(phases: Iterable[str]) -> list[str]:
@@ -24,12 +26,16 @@ def sort_phases(phases: Iterable[str]) -> list[str]:
 
 
 def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
-    """Return the phase that computes a metric: the longest whose name it begins with, or an empty string."""
-    return max((phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default="")
+    """Return the phase that computes a metric: the longest whose name it begins with, or an empty
+    string."""
+    return max(
+        (phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default=""
+    )
 
 
 def list_known(names: Iterable[str], *missing: str) -> str:
-    """Return `available: val/loss, val/acc (did you mean 'val/acc'?)`, with the name nearest to each missing one."""
+    """Return `available: val/loss, val/acc (did you mean 'val/acc'?)`, with the name nearest to
+    each missing one."""
     names = list(names)
     near = [f"'{name}'" for metric in missing if (name := nearest(metric, names))]
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
@@ -42,7 +48,8 @@ def explain_missing(metric: str, reported: Iterable[str]) -> str:
 
 
 def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the name most like a metric's, ignoring case, preferably of the same phase, which is val by default."""
+    """Return the name most like a metric's, ignoring case, preferably of the same phase, which is
+    val by default."""
     names = list(names)
     if "/" not in metric and (of_val := nearest(f"val/{metric}", names, cutoff)):
         return of_val

@@ -14,9 +14,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def keep_no_activations(part: nn.Module) -> None:
-    """Make a part recompute its activations in the backward pass, by torch's non-reentrant checkpoint.
+    """Make a part recompute its activations in the backward pass, by torch's non-reentrant
+    checkpoint.
 
-    Object, names and numbers stay the same: random draws repeat, and buffers such as BatchNorm's change once.
+    Object, names and numbers stay the same: random draws repeat, and buffers such as BatchNorm's
+    change once.
     """
     cls: Any = type(part)
     part.__class__ = _make_checkpointed_class(cls)
@@ -40,7 +42,9 @@ def _make_checkpointed_class(cls: Any) -> Any:
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(_contexts, self))
 
     return type(cls)(
-        cls.__name__, (cls,), {"forward": forward, "keeps_activations_as": cls, "__module__": cls.__module__}
+        cls.__name__,
+        (cls,),
+        {"forward": forward, "keeps_activations_as": cls, "__module__": cls.__module__},
     )
 
 
@@ -65,7 +69,10 @@ class _RestoredState(AbstractContextManager[None]):
             [(owner, name, getattr(owner, name)) for owner, name, _ in self._buffers],
             (random.getstate(), np.random.get_state()),
         )
-        _restore([(owner, name, before.clone()) for owner, name, before in self._buffers], self._rng_states)
+        _restore(
+            [(owner, name, before.clone()) for owner, name, before in self._buffers],
+            self._rng_states,
+        )
 
     def __exit__(self, *error: object) -> None:
         _restore(*self._current)

@@ -1,4 +1,5 @@
-"""Moving averages of a module's parameters, and the checkpoints that a hook keeps as snapshots of them."""
+"""Moving averages of a module's parameters, and the checkpoints that a hook keeps as snapshots of
+them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,9 @@ class AveragedParameters:
     """
 
     def __init__(self, module: nn.Module, device: str | None) -> None:
-        self.parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
+        self.parameters = {
+            n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()
+        }
         weights = [shards.local(parameter) for parameter in self.parameters.values()]
         self.values = [copy_in_full_precision(weight, device) for weight in weights]
         self._pairs: Pairs = list(zip(self.values, weights, strict=True))
@@ -31,7 +34,8 @@ class AveragedParameters:
 
     @torch.no_grad()
     def update(self, weight: float, state: State) -> None:
-        """Move the averages towards the weights by a fraction; in a turn, only those of the turn's parameters."""
+        """Move the averages towards the weights by a fraction; in a turn, only those of the turn's
+        parameters."""
         if state.turn not in self._by_turn:
             self._by_turn[state.turn] = _split(self._pairs_in_turn(state))
         averages, weights, others = self._by_turn[state.turn]
@@ -45,7 +49,10 @@ class AveragedParameters:
 
     def by_name(self) -> dict[str, Tensor]:
         """Return the averages by parameter name, sharded as the parameters are."""
-        return {name: shards.join_shards(average, self.parameters[name]) for name, average in self.items()}
+        return {
+            name: shards.join_shards(average, self.parameters[name])
+            for name, average in self.items()
+        }
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
         """Load averages by name; raises ValueError if they do not fit."""
@@ -57,7 +64,9 @@ class AveragedParameters:
         if not state.turn:
             return self._pairs
         assert state.optimizer is not None
-        trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
+        trained = {
+            id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]
+        }
         return [pair for pair in self._pairs if id(pair[1]) in trained]
 
 
@@ -71,9 +80,14 @@ def _split(pairs: Pairs) -> tuple[list[Tensor], list[Tensor], Pairs]:
 
 
 def move_to_averages(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Return each average with its value on the average's device; waits once for all copies from a GPU."""
-    moved = [(average, value.to(average.device, non_blocking=value.is_cuda)) for average, value in pairs]
-    copied_from = {value.device for average, value in pairs if value.is_cuda and average.device != value.device}
+    """Return each average with its value on the average's device; waits once for all copies from a
+    GPU."""
+    moved = [
+        (average, value.to(average.device, non_blocking=value.is_cuda)) for average, value in pairs
+    ]
+    copied_from = {
+        value.device for average, value in pairs if value.is_cuda and average.device != value.device
+    }
     for device in copied_from:
         torch.cuda.current_stream(device).synchronize()
     return moved
@@ -85,17 +99,21 @@ def copy_in_full_precision(tensor: Tensor, device: str | None) -> Tensor:
     return tensor.detach().to(device=device or tensor.device, dtype=wide, copy=True)
 
 
-def restore_average(name: str, average: Tensor, reference: Tensor, values: Mapping[str, Tensor]) -> None:
+def restore_average(
+    name: str, average: Tensor, reference: Tensor, values: Mapping[str, Tensor]
+) -> None:
     """Load an average by name; raises ValueError if its shape differs."""
     if name not in values or values[name].shape != reference.shape:
         problem = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
-        raise ValueError(f"the checkpoint's average of '{name}' {problem}; the model needs {tuple(reference.shape)}")
+        raise ValueError(
+            f"the checkpoint's average of '{name}' {problem}; the model needs {tuple(reference.shape)}"
+        )
     average.copy_(shards.local(shards.like(values[name], reference)))
 
 
 class Snapshots:
-    """At most `max_count` checkpoints at an interval. If there were more, every second is dropped and the interval
-    doubles. All ranks make the same decisions, from counters."""
+    """At most `max_count` checkpoints at an interval. If there were more, every second is dropped
+    and the interval doubles. All ranks make the same decisions, from counters."""
 
     def __init__(self, interval: Interval, max_count: int) -> None:
         self.interval, self.max_count = interval, max_count
@@ -109,13 +127,16 @@ class Snapshots:
     def request_if_due(self, state: State, owner: str) -> None:
         if not self.interval.due(state):
             return
-        number = (state.epoch if self.interval.unit == "epochs" else state.step) // self.interval.count
+        number = (
+            state.epoch if self.interval.unit == "epochs" else state.step
+        ) // self.interval.count
         if number % self._stride(number) == 0:
             self._requested = number
             state.request_checkpoint(f"snapshot of {owner}")
 
     def begin_save(self) -> None:
-        """Assign the request to the current checkpoint; a background write may end after the next request."""
+        """Assign the request to the current checkpoint; a background write may end after the next
+        request."""
         self._saving, self._requested = self._requested, None
 
     def finish_save(self, state: State, owner: str, name: str) -> None:
@@ -132,15 +153,22 @@ class Snapshots:
         self._numbers, self._requested = state["numbers"], state["requested"]
 
     def restore(self, state: State, owner: str, name: str) -> None:
-        """Continue from the checkpoint `name`: drop later snapshots, and the names of deleted ones."""
+        """Continue from the checkpoint `name`: drop later snapshots, and the names of deleted
+        ones."""
         known = {**self._numbers, **({} if self._requested is None else {name: self._requested})}
         stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
         self._requested = None
-        self._retain(state, owner, {snapshot: number for snapshot, number in known.items() if snapshot in stored})
+        self._retain(
+            state,
+            owner,
+            {snapshot: number for snapshot, number in known.items() if snapshot in stored},
+        )
 
     def _retain(self, state: State, owner: str, numbers: Mapping[str, int]) -> None:
         stride = self._stride(max(numbers.values(), default=0))
-        self._numbers = {snapshot: number for snapshot, number in numbers.items() if number % stride == 0}
+        self._numbers = {
+            snapshot: number for snapshot, number in numbers.items() if number % stride == 0
+        }
         if state.checkpoints is not None:
             state.checkpoints.retain(owner, [*self._numbers])
 

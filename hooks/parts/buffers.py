@@ -13,7 +13,8 @@ def describe_buffers(module: nn.Module) -> dict[str, tuple[Any, ...]]:
 
 
 def copy_expanded_buffers(module: nn.Module) -> None:
-    """Replace buffers whose elements share memory, as after `expand`, by copies that can be written in place.
+    """Replace buffers whose elements share memory, as after `expand`, by copies that can be written
+    in place.
 
     Moving a module to a GPU does the same.
     """
@@ -26,28 +27,39 @@ def copy_expanded_buffers(module: nn.Module) -> None:
 def _has_shared_elements(buffer: Tensor) -> bool:
     if buffer.layout is not torch.strided:
         return False
-    return any(stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True))
+    return any(
+        stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)
+    )
 
 
 @torch.no_grad()
 def restore_buffers(
-    module: nn.Module, saved: Mapping[str, Tensor], remade: Collection[str], persistent: Collection[str]
+    module: nn.Module,
+    saved: Mapping[str, Tensor],
+    remade: Collection[str],
+    persistent: Collection[str],
 ) -> None:
-    """Restore buffers by name, and register those that were `remade`: made, or changed in shape, by a forward pass.
+    """Restore buffers by name, and register those that were `remade`: made, or changed in shape, by
+    a forward pass.
 
-    `persistent` names the buffers that a state dict holds. The module keeps its own buffer where the shape differs for
-    another reason, such as a changed argument, and ignores names that it does not have.
+    `persistent` names the buffers that a state dict holds. The module keeps its own buffer where
+    the shape differs for another reason, such as a changed argument, and ignores names that it does
+    not have.
     """
     parts = dict(module.named_modules())
     buffers = dict(module.named_buffers())
-    own = next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+    own = next(
+        (tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu")
+    )
     for name, value in saved.items():
         path, _, attribute = name.rpartition(".")
         if name in remade and path in parts:
             device = buffers[name].device if name in buffers else own
             try:
                 parts[path].register_buffer(
-                    attribute, value.to(device, copy=True).contiguous(), persistent=name in persistent
+                    attribute,
+                    value.to(device, copy=True).contiguous(),
+                    persistent=name in persistent,
                 )
             except KeyError:  # the attribute is no buffer any more
                 continue

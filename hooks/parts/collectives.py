@@ -1,4 +1,5 @@
-"""Collectives over many tensors, one call for each dtype and device, and over the rows of all ranks."""
+"""Collectives over many tensors, one call for each dtype and device, and over the rows of all
+ranks."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,9 @@ def average(tensors: Iterable[Tensor]) -> None:
     """Replace floating-point tensors by their mean across all ranks, in place. Collective."""
 
     def mean(flat: Tensor) -> None:
-        dist.all_reduce(flat.div_(dist.get_world_size()))  # divides first, so that fp16 cannot overflow
+        dist.all_reduce(
+            flat.div_(dist.get_world_size())
+        )  # divides first, so that fp16 cannot overflow
 
     _run_coalesced(tensors, mean)
 
@@ -36,7 +39,8 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 
 
 def select_equal(tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the tensors that all ranks have under the same name, with equal shapes and dtypes. Collective.
+    """Return the tensors that all ranks have under the same name, with equal shapes and dtypes.
+    Collective.
 
     They are in the same order on all ranks, so that these can exchange them.
     """
@@ -45,7 +49,11 @@ def select_equal(tensors: Mapping[str, Tensor]) -> list[Tensor]:
     own = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
-    return [tensors[name] for name in sorted(own) if all(other.get(name) == own[name] for other in ranks)]
+    return [
+        tensors[name]
+        for name in sorted(own)
+        if all(other.get(name) == own[name] for other in ranks)
+    ]
 
 
 def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], object]) -> None:
@@ -59,16 +67,21 @@ def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], obj
         if flat.device.type == "cpu" and dist.get_backend() == "nccl":
             flat = flat.cuda()  # NCCL cannot send host memory
         collective(flat)
-        for tensor, piece in zip(group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True):
+        for tensor, piece in zip(
+            group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True
+        ):
             tensor.copy_(piece.view_as(tensor))
 
 
 def batch_sizes(state: State) -> list[int]:
     """Return each rank's number of samples in this training batch.
 
-    All batches but an epoch's last are full, so ranks exchange their sizes only there, and always for a stream.
+    All batches but an epoch's last are full, so ranks exchange their sizes only there, and always
+    for a stream.
     """
-    if state.world_size == 1 or (state.full_batches and state.phase_iteration + 1 < state.phase_length):
+    if state.world_size == 1 or (
+        state.full_batches and state.phase_iteration + 1 < state.phase_length
+    ):
         return [state.batch_size] * state.world_size
     sizes = torch.zeros(state.world_size, dtype=torch.int64, device=state.device)
     sizes[state.rank] = state.batch_size
@@ -79,9 +92,11 @@ def batch_sizes(state: State) -> list[int]:
 
 @torch.no_grad()
 def gather(rows: Tensor, sizes: list[int]) -> Tensor:
-    """Join the rows of all ranks in rank order, without gradients: (sizes[rank], ...) becomes (sum(sizes), ...).
+    """Join the rows of all ranks in rank order, without gradients: (sizes[rank], ...) becomes
+    (sum(sizes), ...).
 
-    Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has a different number of rows.
+    Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has a different
+    number of rows.
     """
     own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
     if len(rows) != own:
@@ -90,7 +105,9 @@ def gather(rows: Tensor, sizes: list[int]) -> Tensor:
         )
     if len(sizes) == 1:
         return rows.detach()
-    padded = functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, max(sizes) - len(rows))).contiguous()
+    padded = functional.pad(
+        rows, (0, 0) * (rows.dim() - 1) + (0, max(sizes) - len(rows))
+    ).contiguous()
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])

@@ -12,13 +12,16 @@ _NAMES = (
     "transforms",
     "collate_fn",
 )
-"""Attributes of torch's loaders and datasets and of torchvision's transforms that hold another part."""
+"""Attributes of torch's loaders and datasets and of torchvision's transforms that hold another
+part."""
 _CONTAINERS = ("datasets", "transforms")
-"""Attributes that are containers of parts, of torch's ConcatDataset and StackDataset and torchvision's Compose."""
+"""Attributes that are containers of parts, of torch's ConcatDataset and StackDataset and
+torchvision's Compose."""
 
 
 def find_parts(*wholes: Any) -> list[Any]:
-    """Return loaders or datasets and the parts in them: samplers, wrapped datasets, transforms and collators."""
+    """Return loaders or datasets and the parts in them: samplers, wrapped datasets, transforms and
+    collators."""
     parts: dict[int, Any] = {}
     waiting = list(wholes)
     while waiting:
@@ -44,10 +47,14 @@ def find_parts_with_epoch(*wholes: Any) -> list[Any]:
 
 
 def describe_attributes(parts: list[Any]) -> list[Any]:
-    """Return what tells whether an attribute of a part has been replaced: simple values, and the identity of others."""
+    """Return what tells whether an attribute of a part has been replaced: simple values, and the
+    identity of others."""
     return [(id(part), _describe_values(getattr(part, "__dict__", {}))) for part in parts]
 
 
 def _describe_values(attributes: Any) -> dict[str, Any]:
     simple = (int, float, str, type(None))
-    return {name: value if isinstance(value, simple) else id(value) for name, value in attributes.items()}
+    return {
+        name: value if isinstance(value, simple) else id(value)
+        for name, value in attributes.items()
+    }

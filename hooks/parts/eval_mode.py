@@ -31,10 +31,11 @@ def evaluating(state: State) -> Iterator[None]:
 
 @contextmanager
 def borrowing(state: State) -> Iterator[None]:
-    """Run `state.module` without gradients, and uncompiled: compiled code calls no module hooks, and torch neither
-    traces nor counts it.
+    """Run `state.module` without gradients, and uncompiled: compiled code calls no module hooks,
+    and torch neither traces nor counts it.
 
-    On exit, even after an error, restore the modes of its modules, its buffers and the random states.
+    On exit, even after an error, restore the modes of its modules, its buffers and the random
+    states.
     """
     copy_expanded_buffers(state.module)
     modules = list(state.module.modules())

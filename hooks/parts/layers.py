@@ -29,14 +29,17 @@ PENDING = 100
 class LayerMonitor(Cleanup):
     """Base of hooks that watch leaf modules in the forward passes of some training iterations.
 
-    Each rank watches its own model, without communication. A hook implements `watch`, which puts module hooks on a
-    layer for a measured iteration, which runs uncompiled, and `read`, which takes the results.
+    Each rank watches its own model, without communication. A hook implements `watch`, which puts
+    module hooks on a layer for a measured iteration, which runs uncompiled, and `read`, which takes
+    the results.
 
-    Results are in Parquet files under `<artifacts>/<folder>/rank=R/`. `pandas.read_parquet("<artifacts>/<folder>")`
-    reads those of all ranks: a row for each measurement and layer, with its position, `layer`, and a column for each
-    statistic. Values stay on their device until a phase ends or a checkpoint is saved, and are read in one transfer. A
-    resumed run drops the rows after its checkpoint, even those of ranks that no longer exist. The newest measurement is
-    also `state.info[folder]`: `<layer>/<statistic>` to a tensor of one element.
+    Results are in Parquet files under `<artifacts>/<folder>/rank=R/`.
+    `pandas.read_parquet("<artifacts>/<folder>")` reads those of all ranks: a row for each
+    measurement and layer, with its position, `layer`, and a column for each statistic. Values stay
+    on their device until a phase ends or a checkpoint is saved, and are read in one transfer. A
+    resumed run drops the rows after its checkpoint, even those of ranks that no longer exist. The
+    newest measurement is also `state.info[folder]`: `<layer>/<statistic>` to a tensor of one
+    element.
     """
 
     every: StepsOrNever = Interval(100, "steps")
@@ -66,9 +69,16 @@ class LayerMonitor(Cleanup):
         import pyarrow.parquet  # noqa: F401  # here rather than during training
 
         self._files = state.artifacts / self.folder / f"rank={state.rank}"
-        ranks = {int(folder.name.removeprefix("rank=")): folder for folder in self._files.parent.glob("rank=*")}
-        obsolete = [folder for rank, folder in ranks.items() if rank >= state.world_size and state.is_master]
-        for file in (file for folder in (self._files, *obsolete) for file in folder.glob("*.parquet")):
+        ranks = {
+            int(folder.name.removeprefix("rank=")): folder
+            for folder in self._files.parent.glob("rank=*")
+        }
+        obsolete = [
+            folder for rank, folder in ranks.items() if rank >= state.world_size and state.is_master
+        ]
+        for file in (
+            file for folder in (self._files, *obsolete) for file in folder.glob("*.parquet")
+        ):
             if int(file.stem) > state.iteration:
                 file.unlink()
 
@@ -84,7 +94,8 @@ class LayerMonitor(Cleanup):
         self.read(state)
 
     def keep(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor]) -> None:
-        """Add a measurement in the current iteration: tensors of shape (layers,) and one dtype, by statistic."""
+        """Add a measurement in the current iteration: tensors of shape (layers,) and one dtype, by
+        statistic."""
         values = torch.stack(list(statistics.values())).detach()
         position = {"epoch": state.epoch, "iteration": state.iteration + 1}
         self._pending.append((position, layers, list(statistics), values))
@@ -117,9 +128,15 @@ class LayerMonitor(Cleanup):
         numbers = torch.split(flat, [values.numel() for *_, values in pending])
         tables = []
         for (position, layers, statistics, _), values in zip(pending, numbers, strict=True):
-            columns: dict[str, Any] = {name: [number] * len(layers) for name, number in position.items()}
+            columns: dict[str, Any] = {
+                name: [number] * len(layers) for name, number in position.items()
+            }
             rows = zip(statistics, values.view(len(statistics), -1), strict=True)
-            tables.append(pa.table({**columns, "layer": list(layers), **{name: row.numpy() for name, row in rows}}))
+            tables.append(
+                pa.table(
+                    {**columns, "layer": list(layers), **{name: row.numpy() for name, row in rows}}
+                )
+            )
         self._files.mkdir(parents=True, exist_ok=True)
         last = pending[-1][0]["iteration"]
         unfinished = self._files / f".{last}"
@@ -128,7 +145,8 @@ class LayerMonitor(Cleanup):
 
 
 def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules without children by name; a model without parts has the name of its type."""
+    """Yield the modules without children by name; a model without parts has the name of its
+    type."""
     for name, module in model.named_modules():
         if not any(module.children()):
             yield name or type(module).__name__, module

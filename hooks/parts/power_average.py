@@ -1,8 +1,9 @@
 """Power-function averages, and their combination to averages of other widths.
 
-The average of std s at step t gives the weights of step i the share (i^(g+1) - (i-1)^(g+1)) / t^(g+1). Its profile over
-[0, t] is (g+1) x^g / t^(g+1), with the standard deviation s relative to t. Source: "Analyzing and Improving the
-Training Dynamics of Diffusion Models" (Karras et al., 2024), equations 2 to 4 and appendix C.
+The average of std s at step t gives the weights of step i the share (i^(g+1) - (i-1)^(g+1)) /
+t^(g+1). Its profile over [0, t] is (g+1) x^g / t^(g+1), with the standard deviation s relative to
+t. Source: "Analyzing and Improving the Training Dynamics of Diffusion Models" (Karras et al.,
+2024), equations 2 to 4 and appendix C.
 """
 
 import math
@@ -26,14 +27,17 @@ def exponent(std: float) -> float:
 
 
 def update_coefficient(before: int, step: int, exponent: float) -> float:
-    """Return the share of the new weights in the update at `step`, after one at `before` (0 for the first)."""
+    """Return the share of the new weights in the update at `step`, after one at `before` (0 for the
+    first)."""
     return float(1 - (before / step) ** (exponent + 1))
 
 
 def combination(stored: Sequence[Profile], wanted: Profile) -> tuple[list[float], float]:
-    """Return the factors of the stored averages whose sum comes nearest to the wanted profile, and its distance.
+    """Return the factors of the stored averages whose sum comes nearest to the wanted profile, and
+    its distance.
 
-    Nearest by least squares over all steps; the distance is relative to the norm of the wanted profile.
+    Nearest by least squares over all steps; the distance is relative to the norm of the wanted
+    profile.
     """
     steps, exponents = np.array([[step, exponent(std)] for step, std in [*stored, wanted]]).T
     products = _products(steps, exponents)

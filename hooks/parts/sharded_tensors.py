@@ -25,33 +25,42 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def like(value: Tensor, reference: Tensor) -> Tensor:
-    """Shard a full tensor like the reference, without communication; return a sharded tensor unchanged."""
+    """Shard a full tensor like the reference, without communication; return a sharded tensor
+    unchanged."""
     if not is_sharded(reference) or is_sharded(value):
         return value
     from torch.distributed.tensor import DTensor, Replicate
 
     placed: Any = reference
-    replicated = DTensor.from_local(value.to(reference.device), placed.device_mesh, [Replicate()], run_check=False)
+    replicated = DTensor.from_local(
+        value.to(reference.device), placed.device_mesh, [Replicate()], run_check=False
+    )
     return replicated.redistribute(placements=placed.placements)
 
 
 def join_shards(part: Tensor, reference: Tensor) -> Tensor:
-    """Join the ranks' shards to a DTensor like the reference; return `part` itself if the reference is not sharded."""
+    """Join the ranks' shards to a DTensor like the reference; return `part` itself if the reference
+    is not sharded."""
     if not is_sharded(reference):
         return part
     from torch.distributed.tensor import DTensor
 
     placed: Any = reference
     return DTensor.from_local(
-        part, placed.device_mesh, placed.placements, run_check=False, shape=reference.shape, stride=reference.stride()
+        part,
+        placed.device_mesh,
+        placed.placements,
+        run_check=False,
+        shape=reference.shape,
+        stride=reference.stride(),
     )
 
 
 def norm(parts: Sequence[Tensor], norm_type: float, device: torch.device) -> Tensor:
     """Return the p-norm of sharded tensors, from this rank's parts of them; collective.
 
-    As in torch's `clip_grad_norm_`, the norm of each tensor comes first, and then the norm of these norms. Torch sends
-    a message for each tensor, and this function one for all.
+    As in torch's `clip_grad_norm_`, the norm of each tensor comes first, and then the norm of these
+    norms. Torch sends a message for each tensor, and this function one for all.
     """
     if not parts:
         return torch.tensor(0.0, device=device)

@@ -20,14 +20,15 @@ class BYOLOutput:
 
 @dataclass
 class BYOL(MomentumTeacher):
-    """Targets of BYOL for the loss: embeddings of each view by a momentum copy of encoder and projector.
+    """Targets of BYOL for the loss: embeddings of each view by a momentum copy of encoder and
+    projector.
 
         byol: {encoder: encoder, momentum: 0.996}
 
-    The task's forward pass returns a list with the predictor's output (B, D) for each view; the hook replaces it by
-    `BYOLOutput`. `encoder` names the part to copy, without the predictor. The copy follows after each optimizer step,
-    and its momentum rises to 1 by a cosine; recorded as `teacher_momentum`. Source: "Bootstrap Your Own Latent" (Grill
-    et al., 2020).
+    The task's forward pass returns a list with the predictor's output (B, D) for each view; the
+    hook replaces it by `BYOLOutput`. `encoder` names the part to copy, without the predictor. The
+    copy follows after each optimizer step, and its momentum rises to 1 by a cosine; recorded as
+    `teacher_momentum`. Source: "Bootstrap Your Own Latent" (Grill et al., 2020).
     """
 
     def on_forward(self, state: State) -> None:

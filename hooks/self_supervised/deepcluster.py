@@ -37,18 +37,24 @@ class DeepCluster(Hook):
 
         deepcluster: {clusters: [300, 300, 300], assigned_views: [0, 1]}
 
-    The task's forward pass returns a list of embeddings, (B, D) for each view, and a batch is `(views, indices)` with
-    the samples' indices in the training data. The hook replaces the output by `ClusteredViews`. It keeps the newest
-    embedding of each sample for each assigned view, and clusters them when an epoch begins, by spherical k-means across
-    all ranks; head h clusters assigned view h modulo their number. One pass over the training data fills the memory,
-    and again after a restart with another number of ranks. In val and test, samples are assigned to the nearest
-    centroid. Each iteration gathers the batch's embeddings. Source: "Unsupervised Learning of Visual Features by
-    Contrasting Cluster Assignments" (Caron et al., 2020), VISSL InitMemoryHook and ClusterMemoryHook.
+    The task's forward pass returns a list of embeddings, (B, D) for each view, and a batch is
+    `(views, indices)` with the samples' indices in the training data. The hook replaces the output
+    by `ClusteredViews`. It keeps the newest embedding of each sample for each assigned view, and
+    clusters them when an epoch begins, by spherical k-means across all ranks; head h clusters
+    assigned view h modulo their number. One pass over the training data fills the memory, and again
+    after a restart with another number of ranks. In val and test, samples are assigned to the
+    nearest centroid. Each iteration gathers the batch's embeddings. Source: "Unsupervised Learning
+    of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
+    InitMemoryHook and ClusterMemoryHook.
     """
 
-    clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(default_factory=lambda: [3000, 3000, 3000])
+    clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(
+        default_factory=lambda: [3000, 3000, 3000]
+    )
     """Number of clusters of each head."""
-    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
+    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(
+        default_factory=lambda: [0, 1]
+    )
     """Indices of the views whose embeddings are stored: the large crops."""
     iterations: Annotated[int, Ge(1)] = 10
     """Number of k-means iterations per clustering."""
@@ -60,7 +66,8 @@ class DeepCluster(Hook):
     """Only in a phase's last iteration, because batch sizes may differ."""
 
     def __post_init__(self) -> None:
-        # Both have an additional slot for samples that other ranks keep, because selecting them would synchronize.
+        # Both have an additional slot for samples that other ranks keep, because selecting them
+        # would synchronize.
         self._memory = torch.zeros(0, 1, 0)
         self._remembered = torch.zeros(1, dtype=torch.bool)
         self._ranks = 0
@@ -73,7 +80,10 @@ class DeepCluster(Hook):
 
     def on_phase_start(self, state: State) -> None:
         """Cluster once per epoch, also if an epoch has several phases or resumes."""
-        self._memory, self._remembered = self._memory.to(state.device), self._remembered.to(state.device)
+        self._memory, self._remembered = (
+            self._memory.to(state.device),
+            self._remembered.to(state.device),
+        )
         self._centroids = [centroids.to(state.device) for centroids in self._centroids]
         self._assignments = self._assignments.to(state.device)
         if state.phase != "train":
@@ -98,7 +108,11 @@ class DeepCluster(Hook):
         state.output = ClusteredViews(embeddings, self._centroids, assignments)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return {"memory": self._memory[:, :-1], "remembered": self._remembered[:-1], "ranks": self._ranks}
+        return {
+            "memory": self._memory[:, :-1],
+            "remembered": self._remembered[:-1],
+            "ranks": self._ranks,
+        }
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         self._memory, self._remembered = (
@@ -114,15 +128,21 @@ class DeepCluster(Hook):
         size = _count_samples(state)
         count = len(range(state.rank, size, state.world_size))
         self._remembered = torch.zeros(count + 1, dtype=torch.bool, device=state.device)
-        self._memory = torch.zeros(len(self.assigned_views), len(self._remembered), 0, device=state.device)
+        self._memory = torch.zeros(
+            len(self.assigned_views), len(self._remembered), 0, device=state.device
+        )
         with evaluating(state):
             for views, indices in state.fresh_batches("train"):
                 if int(indices.max()) >= size or int(indices.min()) < 0:
                     raise ValueError(
                         f"a batch has the index {int(indices.max())}, but the training data has {size} samples"
                     )
-                output = state.forward(state.module, ([views[view] for view in self.assigned_views], indices))
-                self._remember(torch.stack(_normalize_views(output, len(self.assigned_views))), indices, state)
+                output = state.forward(
+                    state.module, ([views[view] for view in self.assigned_views], indices)
+                )
+                self._remember(
+                    torch.stack(_normalize_views(output, len(self.assigned_views))), indices, state
+                )
         self._ranks = state.world_size
 
     def _remember(self, embeddings: Tensor, indices: Tensor, state: State) -> None:
@@ -153,19 +173,25 @@ class DeepCluster(Hook):
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 
     def _draw_starts(self, known: Tensor, state: State) -> list[Tensor]:
-        """Return the indices of each head's first centroids: equal on all ranks, different in each epoch."""
+        """Return the indices of each head's first centroids: equal on all ranks, different in each
+        epoch."""
         if max(self.clusters) > len(known):
             raise SettingError(
                 f"clusters: {max(self.clusters)} clusters are too many for the memory's {len(known)} samples"
             )
-        generator = torch.Generator().manual_seed(int(state.config.get("seed", 0)) * 1_000_003 + state.epoch)
+        generator = torch.Generator().manual_seed(
+            int(state.config.get("seed", 0)) * 1_000_003 + state.epoch
+        )
         return [
-            known[torch.randperm(len(known), generator=generator)[:count].to(known.device)] for count in self.clusters
+            known[torch.randperm(len(known), generator=generator)[:count].to(known.device)]
+            for count in self.clusters
         ]
 
     def _look_up(self, starts: list[Tensor], state: State) -> list[Tensor]:
         """Return the embeddings of samples of any rank, of the view of each head."""
-        embeddings = [self._memory.new_zeros(len(indices), self._memory.shape[2]) for indices in starts]
+        embeddings = [
+            self._memory.new_zeros(len(indices), self._memory.shape[2]) for indices in starts
+        ]
         for head, indices in enumerate(starts):
             own = indices % state.world_size == state.rank
             embeddings[head][own] = self._memory[self._view(head), indices[own] // state.world_size]
@@ -177,7 +203,9 @@ class DeepCluster(Hook):
             raise RuntimeError(
                 "there are no clusters yet: DeepCluster makes them when training begins; train before validating"
             )
-        return torch.stack([assign(embeddings[self._view(head)], c) for head, c in enumerate(self._centroids)])
+        return torch.stack(
+            [assign(embeddings[self._view(head)], c) for head, c in enumerate(self._centroids)]
+        )
 
     def _view(self, head: int) -> int:
         return head % len(self.assigned_views)
@@ -186,7 +214,9 @@ class DeepCluster(Hook):
 def _count_samples(state: State) -> int:
     dataset = state.loaders["train"].dataset
     if not hasattr(dataset, "__len__"):
-        raise TypeError("DeepCluster needs map-style train data: the samples of a stream have no index")
+        raise TypeError(
+            "DeepCluster needs map-style train data: the samples of a stream have no index"
+        )
     return len(dataset)
 
 
@@ -209,22 +239,27 @@ _CHUNK = 16384
 
 @torch.no_grad()
 def cluster(samples: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Return unit-length centroids (K, D) after k-means, and the nearest centroid of each local sample, (N,) int64.
+    """Return unit-length centroids (K, D) after k-means, and the nearest centroid of each local
+    sample, (N,) int64.
 
-    `samples` (N, D) are this rank's, of unit length and any number. The centroid of an empty cluster stays, as in
-    VISSL. Sums are added across ranks, so all ranks get the same bits. Source: "Concept Decompositions for Large Sparse
-    Text Data Using Clustering" (Dhillon and Modha, 2001).
+    `samples` (N, D) are this rank's, of unit length and any number. The centroid of an empty
+    cluster stays, as in VISSL. Sums are added across ranks, so all ranks get the same bits. Source:
+    "Concept Decompositions for Large Sparse Text Data Using Clustering" (Dhillon and Modha, 2001).
     """
     for _ in range(iterations):
         nearest = assign(samples, centroids)
         sums = torch.zeros_like(centroids).index_add_(0, nearest, samples)
         counts = torch.bincount(nearest, minlength=len(centroids))
         collectives.total([sums, counts])
-        centroids = torch.where(counts.unsqueeze(1) > 0, functional.normalize(sums, dim=1), centroids)
+        centroids = torch.where(
+            counts.unsqueeze(1) > 0, functional.normalize(sums, dim=1), centroids
+        )
     return centroids, assign(samples, centroids)
 
 
 @torch.no_grad()
 def assign(samples: Tensor, centroids: Tensor) -> Tensor:
     """Return the nearest centroid of each sample, (N,) int64."""
-    return torch.cat([(chunk @ centroids.t()).argmax(dim=1) for chunk in torch.split(samples, _CHUNK)])
+    return torch.cat(
+        [(chunk @ centroids.t()).argmax(dim=1) for chunk in torch.split(samples, _CHUNK)]
+    )

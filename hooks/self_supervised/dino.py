@@ -5,7 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hooks.parts.self_supervised.teacher import CenteredTeacher, check_outputs, place_center, update_center, warm_up
+from hooks.parts.self_supervised.teacher import (
+    CenteredTeacher,
+    check_outputs,
+    place_center,
+    update_center,
+    warm_up,
+)
 from hooks.state import State
 
 
@@ -29,20 +35,25 @@ class DINO(CenteredTeacher):
 
         dino: {global_views: 2, temperature: 0.07, warmup_epochs: 30}
 
-    The task's forward pass returns a list with the student's output (B, K) for each view, global views first; the hook
-    replaces it by `DINOOutput`. The teacher sees the global views, and follows after each optimizer step with a
-    momentum that rises to 1 by a cosine. The temperature rises by epoch during the warm-up. Records `teacher_momentum`
-    and `teacher_temperature`. In val and test, center and teacher do not change. Source: "Emerging Properties in
-    Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
+    The task's forward pass returns a list with the student's output (B, K) for each view, global
+    views first; the hook replaces it by `DINOOutput`. The teacher sees the global views, and
+    follows after each optimizer step with a momentum that rises to 1 by a cosine. The temperature
+    rises by epoch during the warm-up. Records `teacher_momentum` and `teacher_temperature`. In val
+    and test, center and teacher do not change. Source: "Emerging Properties in Self-Supervised
+    Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
     """
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
         check_outputs(student, views, "DINO")
         teacher = [self._teacher(view) for view in views[: self.global_views]]
-        temperature = warm_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
+        temperature = warm_up(
+            state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature
+        )
         center = place_center(self._center, teacher[0])
         state.output = DINOOutput(student, teacher, center, temperature)
         if state.phase == "train":
-            self._center = update_center(center, torch.cat(teacher), self.center_momentum, state.world_size)
+            self._center = update_center(
+                center, torch.cat(teacher), self.center_momentum, state.world_size
+            )
             state.record(teacher_temperature=temperature)

@@ -30,27 +30,33 @@ class Distillation(Hook):
 
         distillation: {teacher: "study.models:large", checkpoint: runs/large/model.pt}
 
-    `teacher` builds the teacher; without it, it is a copy of the model. `checkpoint` has its weights. It runs in eval
-    mode through the task's forward pass, in all phases; the hook replaces the output by `DistillationOutput`.
-    Checkpoints do not contain the teacher. Source: "Distilling the Knowledge in a Neural Network" (Hinton et al.,
-    2015), VISSL DistillationHook.
+    `teacher` builds the teacher; without it, it is a copy of the model. `checkpoint` has its
+    weights. It runs in eval mode through the task's forward pass, in all phases; the hook replaces
+    the output by `DistillationOutput`. Checkpoints do not contain the teacher. Source: "Distilling
+    the Knowledge in a Neural Network" (Hinton et al., 2015), VISSL DistillationHook.
     """
 
     teacher: str | None = None
-    """`module:callable` that builds the teacher: a subclass of nn.Module, or a function annotated to return one."""
+    """`module:callable` that builds the teacher: a subclass of nn.Module, or a function annotated
+    to return one."""
     checkpoint: str | None = None
-    """File with the teacher's weights: a state dict such as a checkpoint's model.pt, alone or under `model`."""
+    """File with the teacher's weights: a state dict such as a checkpoint's model.pt, alone or under
+    `model`."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def __post_init__(self) -> None:
         if self.teacher is None and self.checkpoint is None:
-            raise ValueError("needs a teacher: set `teacher` to module:callable, `checkpoint` to a file, or both")
+            raise ValueError(
+                "needs a teacher: set `teacher` to module:callable, `checkpoint` to a file, or both"
+            )
         self._builder = callable_at(self.teacher, "teacher", nn.Module) if self.teacher else None
         self._module: nn.Module = nn.Identity()
 
     def unsuitable(self, setup: Setup) -> str:
-        reason = "without a callable that builds it, the teacher is a copy of the model; set teacher"
+        reason = (
+            "without a callable that builds it, the teacher is a copy of the model; set teacher"
+        )
         return setup.explain_need_of_output(fsdp=reason if self.teacher is None else "")
 
     def on_start(self, state: State) -> None:
@@ -67,8 +73,12 @@ class Distillation(Hook):
 
 def _load(module: nn.Module, path: str) -> None:
     loaded: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    weights: Mapping[str, Tensor] = loaded["model"] if isinstance(loaded.get("model"), Mapping) else loaded
+    weights: Mapping[str, Tensor] = (
+        loaded["model"] if isinstance(loaded.get("model"), Mapping) else loaded
+    )
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:
-        raise SettingError(f"checkpoint: the weights in '{path}' do not fit the teacher: {error}") from error
+        raise SettingError(
+            f"checkpoint: the weights in '{path}' do not fit the teacher: {error}"
+        ) from error

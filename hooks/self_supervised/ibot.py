@@ -8,7 +8,12 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Needs
-from hooks.parts.self_supervised.teacher import CenteredTeacher, place_center, update_center, warm_up
+from hooks.parts.self_supervised.teacher import (
+    CenteredTeacher,
+    place_center,
+    update_center,
+    warm_up,
+)
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
@@ -20,11 +25,13 @@ class IBOTOutput:
     """Input of iBOT's loss, besides the masks."""
 
     student: list[Tokens]
-    """Student's outputs for all views, with gradients; the global views, which it sees masked, first."""
+    """Student's outputs for all views, with gradients; the global views, which it sees masked,
+    first."""
     teacher: list[Tokens]
     """Teacher's outputs for the unmasked global views."""
     center: Tensor
-    """Running mean of the teacher's outputs for whole views across all ranks, (1, K), without this batch."""
+    """Running mean of the teacher's outputs for whole views across all ranks, (1, K), without this
+    batch."""
     patch_center: Tensor
     """Running mean of the teacher's outputs for patches, (1, P)."""
     temperature: float
@@ -39,12 +46,13 @@ class IBOT(CenteredTeacher):
 
         ibot: {global_views: 2, temperature: 0.04, patch_temperature: 0.07}
 
-    The encoder returns a pair for a view: an output for the whole view (B, K), and one for each patch (B, N, P). The
-    task's forward pass masks patches of the global views itself, and returns a list of the student's pairs, global
-    views first; the hook replaces it by `IBOTOutput`. The teacher sees the global views without masks. Momentum and
-    temperatures follow the schedules of `dino`. Records `teacher_momentum`, `teacher_temperature` and
-    `teacher_patch_temperature`. Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022),
-    VISSL IBOTHook.
+    The encoder returns a pair for a view: an output for the whole view (B, K), and one for each
+    patch (B, N, P). The task's forward pass masks patches of the global views itself, and returns a
+    list of the student's pairs, global views first; the hook replaces it by `IBOTOutput`. The
+    teacher sees the global views without masks. Momentum and temperatures follow the schedules of
+    `dino`. Records `teacher_momentum`, `teacher_temperature` and `teacher_patch_temperature`.
+    Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), VISSL
+        IBOTHook.
     """
 
     patch_center_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
@@ -64,20 +72,33 @@ class IBOT(CenteredTeacher):
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
-        if len(student) != len(views) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in student):
+        if len(student) != len(views) or not all(
+            isinstance(pair, tuple) and len(pair) == 2 for pair in student
+        ):
             raise ValueError(
                 f"forward() must return a pair (view, patches) for each of {len(views)} views, got {len(student)}"
             )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         whole = torch.cat([output for output, _ in teacher])
         patches = torch.cat([output for _, output in teacher]).flatten(0, 1)
-        temperature = warm_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
+        temperature = warm_up(
+            state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature
+        )
         patch_temperature = warm_up(
             state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature
         )
-        center, patch_center = place_center(self._center, whole), place_center(self._patch_center, patches)
-        state.output = IBOTOutput(student, teacher, center, patch_center, temperature, patch_temperature)
+        center, patch_center = (
+            place_center(self._center, whole),
+            place_center(self._patch_center, patches),
+        )
+        state.output = IBOTOutput(
+            student, teacher, center, patch_center, temperature, patch_temperature
+        )
         if state.phase == "train":
             self._center = update_center(center, whole, self.center_momentum, state.world_size)
-            self._patch_center = update_center(patch_center, patches, self.patch_center_momentum, state.world_size)
-            state.record(teacher_temperature=temperature, teacher_patch_temperature=patch_temperature)
+            self._patch_center = update_center(
+                patch_center, patches, self.patch_center_momentum, state.world_size
+            )
+            state.record(
+                teacher_temperature=temperature, teacher_patch_temperature=patch_temperature
+            )

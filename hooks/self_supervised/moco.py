@@ -33,11 +33,12 @@ class MoCo(MomentumTeacher):
 
         moco: {momentum: 0.999, queue_length: 65536}
 
-    The task's forward pass returns the embeddings of the first view (B, D), or a list that begins with them; the hook
-    replaces it by `MoCoOutput`. The momentum encoder follows after each optimizer step. If it has BatchNorm layers that
-    are not synchronized, images are shuffled across ranks before it. The keys of all ranks enter the queue after the
-    backward pass, so all ranks hold the same queue. In val and test the queue does not change. Source: "Momentum
-    Contrast for Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
+    The task's forward pass returns the embeddings of the first view (B, D), or a list that begins
+    with them; the hook replaces it by `MoCoOutput`. The momentum encoder follows after each
+    optimizer step. If it has BatchNorm layers that are not synchronized, images are shuffled across
+    ranks before it. The keys of all ranks enter the queue after the backward pass, so all ranks
+    hold the same queue. In val and test the queue does not change. Source: "Momentum Contrast for
+    Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
     """
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.999
@@ -77,9 +78,13 @@ class MoCo(MomentumTeacher):
         """Return this rank's keys, and store the keys of all ranks for the queue."""
         sizes = batch_sizes(state)
         if self._shuffles:
-            order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(state.iteration))
+            order = torch.randperm(
+                sum(sizes), generator=torch.Generator().manual_seed(state.iteration)
+            )
             local_indices = torch.split(order, sizes)[state.rank]
-            shuffled = gather(_normalize(self._teacher(gather(view, sizes)[local_indices.to(view.device)])), sizes)
+            shuffled = gather(
+                _normalize(self._teacher(gather(view, sizes)[local_indices.to(view.device)])), sizes
+            )
             self._keys = torch.empty_like(shuffled)
             self._keys[order.to(view.device)] = shuffled
         else:
@@ -88,7 +93,9 @@ class MoCo(MomentumTeacher):
 
     def _prepare_queue(self, like: Tensor) -> Tensor:
         if self._queue is None:
-            directions = torch.randn(self.queue_length, like.shape[1], generator=torch.Generator().manual_seed(0))
+            directions = torch.randn(
+                self.queue_length, like.shape[1], generator=torch.Generator().manual_seed(0)
+            )
             self._queue = _normalize(directions)
         if self._queue.device != like.device:
             self._queue = self._queue.to(like.device)

@@ -16,8 +16,9 @@ from hooks.state import State
 class SwAVMomentum(SwappedPrediction):
     """Codes of SwAV by a momentum encoder, and prototypes of length 1 in both.
 
-    Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each step its parameters
-    move toward the model's, and its buffers become the model's. VISSL does so at the start of the next iteration.
+    Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each
+    step its parameters move toward the model's, and its buffers become the model's. VISSL does so
+    at the start of the next iteration.
     Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
     """
 
@@ -42,7 +43,9 @@ class SwAVMomentum(SwappedPrediction):
         views, indices = state.batch
         _, scores = prototypes.split_output(state.output, len(views))
         with torch.no_grad():
-            output = state.forward(self._teacher.module, ([views[view] for view in self.assigned_views], indices))
+            output = state.forward(
+                self._teacher.module, ([views[view] for view in self.assigned_views], indices)
+            )
         embeddings, assigned = prototypes.split_output(output, len(self.assigned_views))
         state.output = self.swap(scores, assigned, embeddings, self._teacher_layer, state)
 

@@ -13,15 +13,17 @@ from hooks.state import State
 
 @dataclass
 class ActivationStats(LayerMonitor):
-    """Mean and spread max |x - mean| of the outputs of the model's leaf modules, in some training iterations.
+    """Mean and spread max |x - mean| of the outputs of the model's leaf modules, in some training
+    iterations.
 
         activation_stats: {every: 100 steps, ignored: [ReLU, GELU]}
 
-    Each rank measures its own batch. Values by layer go to Parquet files under `activations/` (`pandas.read_parquet`:
-    rank, epoch, iteration, layer, mean, spread) and to `state.info["activations"]`. The row has `activation_mean_max`
-    (of |mean|), `activation_spread_max` and `activation_spread_min` over the layers. A second output or call of a layer
-    is `<layer>#1`, and so on. A measured iteration runs a compiled model uncompiled. Source: VISSL
-    ActivationStatisticsMonitor, Composer ActivationMonitor.
+    Each rank measures its own batch. Values by layer go to Parquet files under `activations/`
+    (`pandas.read_parquet`: rank, epoch, iteration, layer, mean, spread) and to
+    `state.info["activations"]`. The row has `activation_mean_max` (of |mean|),
+    `activation_spread_max` and `activation_spread_min` over the layers. A second output or call of
+    a layer is `<layer>#1`, and so on. A measured iteration runs a compiled model uncompiled.
+    Source: VISSL ActivationStatisticsMonitor, Composer ActivationMonitor.
     """
 
     ignored: tuple[str, ...] = ("ReLU",)
@@ -51,11 +53,14 @@ class ActivationStats(LayerMonitor):
         if not self._moments:
             return
         low, mean, high = (
-            torch.stack([value.to(state.device) for value in values]) for values in zip(*self._moments, strict=True)
+            torch.stack([value.to(state.device) for value in values])
+            for values in zip(*self._moments, strict=True)
         )
         spread = torch.maximum(high - mean, mean - low)
         state.record(
-            activation_mean_max=mean.abs().max(), activation_spread_max=spread.max(), activation_spread_min=spread.min()
+            activation_mean_max=mean.abs().max(),
+            activation_spread_max=spread.max(),
+            activation_spread_min=spread.min(),
         )
         self.keep(state, self._layers, {"mean": mean, "spread": spread})
         self._names.clear()

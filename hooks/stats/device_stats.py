@@ -26,11 +26,13 @@ _GPU_READINGS = {
 class DeviceStats(Hook):
     """Load of CPU, memory and GPU: utilization, power, temperature and clock.
 
-    Each rank reads its own process and GPU, in all phases; nothing waits for the GPU. Records `cpu_percent` (of this
-    process; 100 is one core), `system_cpu_percent`, `rss_bytes` and `system_memory_percent`; on CUDA, by NVML,
-    `gpu_utilization_percent` and `gpu_memory_utilization_percent` (the share of time in which kernels ran, and memory
-    was accessed), `gpu_power_w`, `gpu_temperature_c` and `gpu_sm_clock_mhz`, as far as the GPU supports them. Source:
-    Lightning DeviceStatsMonitor, composer SystemMetricsMonitor, VISSL LogGpuStatsHook.
+    Each rank reads its own process and GPU, in all phases; nothing waits for the GPU. Records
+    `cpu_percent` (of this process; 100 is one core), `system_cpu_percent`, `rss_bytes` and
+    `system_memory_percent`; on CUDA, by NVML, `gpu_utilization_percent` and
+    `gpu_memory_utilization_percent` (the share of time in which kernels ran, and memory was
+    accessed), `gpu_power_w`, `gpu_temperature_c` and `gpu_sm_clock_mhz`, as far as the GPU supports
+    them. Source: Lightning DeviceStatsMonitor, composer SystemMetricsMonitor, VISSL
+    LogGpuStatsHook.
     """
 
     every: Iterations = Interval(50, "iterations")
@@ -49,13 +51,20 @@ class DeviceStats(Hook):
     @at_interval("every")
     def on_step(self, state: State) -> None:
         with self._process.oneshot():
-            state.record(cpu_percent=self._process.cpu_percent(), rss_bytes=self._process.memory_info().rss)
-        state.record(system_cpu_percent=psutil.cpu_percent(), system_memory_percent=psutil.virtual_memory().percent)
+            state.record(
+                cpu_percent=self._process.cpu_percent(), rss_bytes=self._process.memory_info().rss
+            )
+        state.record(
+            system_cpu_percent=psutil.cpu_percent(),
+            system_memory_percent=psutil.virtual_memory().percent,
+        )
         for column, (function, divisor) in list(self._gpu_readings.items()):
             try:
                 state.record(**{column: getattr(torch.cuda, function)(state.device) / divisor})
             except ModuleNotFoundError:
-                logger.warning("device_stats records nothing of the GPU: pip install 'hookyard[gpu]'")
+                logger.warning(
+                    "device_stats records nothing of the GPU: pip install 'hookyard[gpu]'"
+                )
                 self._gpu_readings.clear()
                 return
             except Exception as error:  # NVML's own errors, and those of a driver

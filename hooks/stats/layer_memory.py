@@ -12,12 +12,13 @@ from hooks.state import State
 
 @dataclass
 class LayerMemory(LayerMonitor):
-    """Memory that the forward pass of each leaf module takes and keeps, in some training iterations.
+    """Memory that the forward pass of each leaf module takes and keeps, in some training
+    iterations.
 
-    Parquet files under `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer) have `output_bytes`, the
-    size of the dense outputs, and on CUDA `allocated_bytes`, the growth of allocated memory during the call: outputs
-    and what the backward pass needs. Each call of a module has a row. A measured iteration runs a compiled model
-    uncompiled.
+    Parquet files under `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer) have
+    `output_bytes`, the size of the dense outputs, and on CUDA `allocated_bytes`, the growth of
+    allocated memory during the call: outputs and what the backward pass needs. Each call of a
+    module has a row. A measured iteration runs a compiled model uncompiled.
     Source: VISSL ProfilingHook (TRACK_BY_LAYER_MEMORY).
     """
 
@@ -37,7 +38,10 @@ class LayerMemory(LayerMonitor):
 
         def after(layer: nn.Module, arguments: Any, output: Any) -> None:
             self._layers.append(name)
-            self._add("output_bytes", sum(tensor.nbytes for tensor in tensors(output) if not tensor.is_sparse))
+            self._add(
+                "output_bytes",
+                sum(tensor.nbytes for tensor in tensors(output) if not tensor.is_sparse),
+            )
             if device.type == "cuda":
                 self._add("allocated_bytes", torch.cuda.memory_allocated(device) - allocated)
 
@@ -49,7 +53,11 @@ class LayerMemory(LayerMonitor):
         layers, self._layers = self._layers, []
         sizes, self._sizes = self._sizes, {}
         if layers:
-            self.keep(state, layers, {name: torch.tensor(values, dtype=torch.int64) for name, values in sizes.items()})
+            self.keep(
+                state,
+                layers,
+                {name: torch.tensor(values, dtype=torch.int64) for name, values in sizes.items()},
+            )
 
     def _add(self, statistic: str, value: int) -> None:
         self._sizes.setdefault(statistic, []).append(value)

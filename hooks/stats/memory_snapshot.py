@@ -27,11 +27,12 @@ class MemorySnapshot(Cleanup):
 
         memory_snapshot: {steps: [10, 1000]}
 
-    Each rank writes files under `memory/`, such as `rank=0-step=12.txt`; at a failure the name ends with the error's.
-    They list the process's resident memory, the live tensors by type, shape and device, and torch's summary of GPU
-    memory. Python does not see tensors that only autograd keeps. On CUDA the hook also records the history of
-    allocations and writes `.pickle`, torch's snapshot for https://docs.pytorch.org/memory_viz. Source: Composer
-    MemorySnapshot, VISSL DumpMemoryOnException.
+    Each rank writes files under `memory/`, such as `rank=0-step=12.txt`; at a failure the name ends
+    with the error's. They list the process's resident memory, the live tensors by type, shape and
+    device, and torch's summary of GPU memory. Python does not see tensors that only autograd keeps.
+    On CUDA the hook also records the history of allocations and writes `.pickle`, torch's snapshot
+    for https://docs.pytorch.org/memory_viz. Source: Composer MemorySnapshot, VISSL
+    DumpMemoryOnException.
     """
 
     steps: tuple[Annotated[int, Ge(1)], ...] = ()
@@ -64,7 +65,9 @@ class MemorySnapshot(Cleanup):
         folder = state.artifacts / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         name = f"rank={state.rank}-step={state.step}{reason}"
-        with warnings.catch_warnings(action="ignore"):  # reading proxies and tensors without memory warns
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # reading proxies and tensors without memory warns
             (folder / f"{name}.txt").write_text("\n".join(_lines(state.device)) + "\n")
         if self._records_history:
             dump_memory_snapshot(folder / f"{name}.pickle")
@@ -101,6 +104,8 @@ def _live_tensors() -> Iterator[Tensor]:
     for value in gc.get_objects():
         if not issubclass(type(value), Tensor):  # isinstance runs code of proxies
             continue
-        with suppress(RuntimeError, NotImplementedError):  # the compiler's fake tensors, and sparse ones
+        with suppress(
+            RuntimeError, NotImplementedError
+        ):  # the compiler's fake tensors, and sparse ones
             if value.untyped_storage().data_ptr() != 0:
                 yield value

@@ -25,13 +25,14 @@ _PEAKS = {
 class MemoryStats(Hook):
     """Memory of the process and its GPU, with the peaks of iteration, phase and run.
 
-    Each rank measures itself, without synchronizing. Records `rss_bytes`, and on CUDA `cuda_allocated_bytes`,
-    `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and `cuda_peak_reserved_bytes` (since the last reading) and
-    `cuda_alloc_retries` (since the run began). A report has `memory/rss_bytes`, the run's peaks as `memory/...` and
-    those of each phase as `<phase>/...`. Peaks of RSS are the largest readings. Peaks and retries cover all attempts.
+    Each rank measures itself, without synchronizing. Records `rss_bytes`, and on CUDA
+    `cuda_allocated_bytes`, `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and
+    `cuda_peak_reserved_bytes` (since the last reading) and `cuda_alloc_retries` (since the run
+    began). A report has `memory/rss_bytes`, the run's peaks as `memory/...` and those of each phase
+    as `<phase>/...`. Peaks of RSS are the largest readings. Peaks and retries cover all attempts.
 
-    Nothing else may reset CUDA's peak counters. Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision
-    TensorboardPlotHook.
+    Nothing else may reset CUDA's peak counters. Source: MMEngine LogProcessor, VISSL
+    SSLTensorboardHook, ClassyVision TensorboardPlotHook.
     """
 
     every: Iterations = Interval(10, "iterations")
@@ -51,7 +52,8 @@ class MemoryStats(Hook):
         if state.device.type == "cuda":
             self._device = state.device
             self._retries_before = (
-                torch.cuda.memory_stats_as_nested_dict(state.device).get("num_alloc_retries", 0) - self._retries
+                torch.cuda.memory_stats_as_nested_dict(state.device).get("num_alloc_retries", 0)
+                - self._retries
             )
             torch.cuda.reset_peak_memory_stats(state.device)
 
@@ -76,7 +78,12 @@ class MemoryStats(Hook):
         """Read, and update the peaks of a phase too."""
         columns = self._read()
         _keep_largest(
-            self._phases, {f"{phase}/{name}": columns[column] for column, name in _PEAKS.items() if column in columns}
+            self._phases,
+            {
+                f"{phase}/{name}": columns[column]
+                for column, name in _PEAKS.items()
+                if column in columns
+            },
         )
         return columns
 
@@ -84,7 +91,10 @@ class MemoryStats(Hook):
         columns = {"rss_bytes": resident_bytes()}
         if self._device is not None:
             columns.update(self._read_cuda(self._device))
-        _keep_largest(self._run, {name: columns[column] for column, name in _PEAKS.items() if column in columns})
+        _keep_largest(
+            self._run,
+            {name: columns[column] for column, name in _PEAKS.items() if column in columns},
+        )
         return columns
 
     def _read_cuda(self, device: torch.device) -> dict[str, int]:

@@ -23,16 +23,18 @@ FILE = "model_complexity.csv"
 
 @dataclass
 class ModelComplexity(Hook):
-    """Number of parameters, and FLOPs, MACs and activations of a forward pass, counted once at the start.
+    """Number of parameters, and FLOPs, MACs and activations of a forward pass, counted once at the
+    start.
 
         model_complexity: {max_depth: 2}
 
-    Runs on the master with a training batch in eval mode, without effect on training. MACs are the multiply-adds of
-    matrix products, convolutions and attention; FLOPs are twice as many; activations are the output elements of linear
-    layers and convolutions. The hook sets `parameters`, `trainable_parameters`, `flops_per_sample`, `macs_per_sample`
-    and `activations_per_sample` in `state.info`, shows them, and writes a row for each module to
-    `model_complexity.csv`. A model that cannot be counted gives a note. Source: ClassyVision and VISSL
-    ModelComplexityHook, Lightning ModelSummary, torch.utils.flop_counter.
+    Runs on the master with a training batch in eval mode, without effect on training. MACs are the
+    multiply-adds of matrix products, convolutions and attention; FLOPs are twice as many;
+    activations are the output elements of linear layers and convolutions. The hook sets
+    `parameters`, `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and
+    `activations_per_sample` in `state.info`, shows them, and writes a row for each module to
+    `model_complexity.csv`. A model that cannot be counted gives a note. Source: ClassyVision and
+    VISSL ModelComplexityHook, Lightning ModelSummary, torch.utils.flop_counter.
     """
 
     max_depth: Annotated[int, Ge(0)] = 2
@@ -47,7 +49,9 @@ class ModelComplexity(Hook):
         try:
             self._count(state)
         except Exception as error:  # counting may fail in any way; training does not need it
-            state.show(f"model_complexity: cannot count the FLOPs of the model: {type(error).__name__}: {error}")
+            state.show(
+                f"model_complexity: cannot count the FLOPs of the model: {type(error).__name__}: {error}"
+            )
 
     def _count(self, state: State) -> None:
         module = state.module
@@ -55,15 +59,30 @@ class ModelComplexity(Hook):
         batch = first_batch(state)
         samples = state.samples_in(batch)
         counter = FlopCounterMode(display=False, custom_mapping=_MISSING)
-        with evaluating(state), _without_fused_layers(module), counter, _counting(module, counter) as costs:
+        with (
+            evaluating(state),
+            _without_fused_layers(module),
+            counter,
+            _counting(module, counter) as costs,
+        ):
             state.forward(module, batch)
-        costs[""].flops = counter.get_total_flops()  # also of a task that calls only submodules of the model
+        costs[
+            ""
+        ].flops = (
+            counter.get_total_flops()
+        )  # also of a task that calls only submodules of the model
         state.info.update(costs[""].per_sample(samples))
         self._write(state, costs, samples)
         state.show(_summary(state.info))
 
     def _write(self, state: State, costs: "Mapping[str, _Cost]", samples: int) -> None:
-        columns = ("module", "type", "parameters", "trainable_parameters", *costs[""].per_sample(samples))
+        columns = (
+            "module",
+            "type",
+            "parameters",
+            "trainable_parameters",
+            *costs[""].per_sample(samples),
+        )
         state.artifacts.mkdir(parents=True, exist_ok=True)
         with (state.artifacts / FILE).open("w", newline="") as file:
             table = csv.writer(file)
@@ -116,11 +135,13 @@ def _counting(module: nn.Module, counter: FlopCounterMode) -> Iterator[dict[str,
 
 @contextmanager
 def _without_fused_layers(module: nn.Module) -> Iterator[None]:
-    """Turn off torch's fused transformer layers, and the fused LSTMs of cuDNN and oneDNN, which hide their work from
-    counters and module hooks."""
+    """Turn off torch's fused transformer layers, and the fused LSTMs of cuDNN and oneDNN, which
+    hide their work from counters and module hooks."""
     fastpath = torch.backends.mha.get_fastpath_enabled()
     is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
-    libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn) if is_recurrent else ()
+    libraries: tuple[Any, ...] = (
+        (torch.backends.cudnn, torch.backends.mkldnn) if is_recurrent else ()
+    )
     # Not by their `flags`, which set other options too.
     before = [library.enabled for library in libraries]
     torch.backends.mha.set_fastpath_enabled(False)

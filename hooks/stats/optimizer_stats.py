@@ -15,14 +15,16 @@ from hooks.state import State
 
 @dataclass
 class OptimizerStats(Hook):
-    """Norms of parameters, gradients and updates over all trained parameters, of some optimizer steps.
+    """Norms of parameters, gradients and updates over all trained parameters, of some optimizer
+    steps.
 
         optimizer_stats: {every: 100 steps}
 
-    Records `param_norm` (after the step), `step_grad_norm` (of the gradients that the optimizer gets), `update_norm`
-    (of the change, with weight decay and learning rate) and `update_ratio` (update to parameters). If optimizers take
-    turns, columns have their names. Only a measured step costs: a copy of the parameters and a few fused operations.
-    Runs on the master, because all ranks are equal. Source: Composer OptimizerMonitor.
+    Records `param_norm` (after the step), `step_grad_norm` (of the gradients that the optimizer
+    gets), `update_norm` (of the change, with weight decay and learning rate) and `update_ratio`
+    (update to parameters). If optimizers take turns, columns have their names. Only a measured step
+    costs: a copy of the parameters and a few fused operations. Runs on the master, because all
+        ranks are equal. Source: Composer OptimizerMonitor.
     """
 
     every: StepsOrNever = Interval(100, "steps")
@@ -51,7 +53,9 @@ class OptimizerStats(Hook):
         foreach_sub_(self._old_parameters, parameters)
         param_norm, update_norm = get_total_norm(parameters), get_total_norm(self._old_parameters)
         self._old_parameters = []
-        state.record(param_norm=param_norm, update_norm=update_norm, update_ratio=update_norm / param_norm)
+        state.record(
+            param_norm=param_norm, update_norm=update_norm, update_ratio=update_norm / param_norm
+        )
 
     def on_phase_end(self, state: State) -> None:
         self._old_parameters = []  # of a skipped step

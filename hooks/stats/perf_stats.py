@@ -13,10 +13,11 @@ from hooks.state import RECENT, State
 class PerfStats(Hook):
     """Time spans of each iteration, and samples per second of each phase.
 
-    Turns on the loop's clock, which puts its spans (`data_wait_s`, `forward_s`, `step_s` and others) into each row. A
-    report has `<phase>/samples_per_s` and `<phase>/iteration_s`, from the wall time of the phase and the samples in its
-    batches, so they hold with accumulation and changing batch sizes. After a resume they cover the rest of the phase.
-    Each rank measures itself. Source: VISSL LogPerfTimeMetricsHook, MMEngine IterTimerHook.
+    Turns on the loop's clock, which puts its spans (`data_wait_s`, `forward_s`, `step_s` and
+    others) into each row. A report has `<phase>/samples_per_s` and `<phase>/iteration_s`, from the
+    wall time of the phase and the samples in its batches, so they hold with accumulation and
+    changing batch sizes. After a resume they cover the rest of the phase. Each rank measures
+    itself. Source: VISSL LogPerfTimeMetricsHook, MMEngine IterTimerHook.
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
@@ -50,7 +51,9 @@ class PerfStats(Hook):
         self._count(state)
         before = self._totals.get(state.phase, {})
         phase = {"seconds": seconds, "samples": self._samples, "iterations": self._iterations}
-        self._totals[state.phase] = {name: before.get(name, 0) + value for name, value in phase.items()}
+        self._totals[state.phase] = {
+            name: before.get(name, 0) + value for name, value in phase.items()
+        }
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         for phase, total in self._totals.items():
@@ -65,4 +68,6 @@ class PerfStats(Hook):
         rows = state.recent.total - self._counted_rows
         self._counted_rows += rows
         self._iterations += rows
-        self._samples += sum(state.recent.columns(rows, names=("batch_size",)).get("batch_size", ()))
+        self._samples += sum(
+            state.recent.columns(rows, names=("batch_size",)).get("batch_size", ())
+        )

@@ -18,16 +18,18 @@ ROWS = 100
 
 @dataclass
 class Profiler(Cleanup):
-    """Traces of a few training iterations by torch's profiler: the work of CPU and GPU, and its duration.
+    """Traces of a few training iterations by torch's profiler: the work of CPU and GPU, and its
+    duration.
 
         profiler: {skip_first: 10, wait: 5, warmup: 1, active: 3, repeat: 2}
 
-    Counts the run's training iterations: after `skip_first`, each window is `wait`, then `warmup` with the profiler but
-    without a trace, then `active` with one. A resumed run continues this schedule. Each traced rank writes files under
-    `traces/`: `rank=0-step=13-iteration=13.pt.trace.json.gz` for Perfetto, chrome://tracing or TensorBoard, and a table
-    of operations, `....txt`. The spans of an iteration are `data`, `forward`, `loss`, `backward` and `optimizer`. A run
-    that ends or fails in a window keeps its trace. Source: MMEngine ProfilerHook, VISSL ProfilingHook, iMIX
-    AutogradProfilerHook.
+    Counts the run's training iterations: after `skip_first`, each window is `wait`, then `warmup`
+    with the profiler but without a trace, then `active` with one. A resumed run continues this
+    schedule. Each traced rank writes files under `traces/`:
+    `rank=0-step=13-iteration=13.pt.trace.json.gz` for Perfetto, chrome://tracing or TensorBoard,
+    and a table of operations, `....txt`. The spans of an iteration are `data`, `forward`, `loss`,
+    `backward` and `optimizer`. A run that ends or fails in a window keeps its trace. Source:
+    MMEngine ProfilerHook, VISSL ProfilingHook, iMIX AutogradProfilerHook.
     """
 
     skip_first: Annotated[int, Ge(0)] = 10
@@ -65,7 +67,11 @@ class Profiler(Cleanup):
 
     def unsuitable(self, setup: Setup) -> str:
         for name, hook in setup.hooks.items():
-            if isinstance(hook, Profiler) and hook is not self and {*hook.profiled_ranks} & {*self.profiled_ranks}:
+            if (
+                isinstance(hook, Profiler)
+                and hook is not self
+                and {*hook.profiled_ranks} & {*self.profiled_ranks}
+            ):
                 return (
                     f"torch has one profiler in a process, and '{name}' traces the same ranks; trace others"
                     " (profiled_ranks), or more windows (repeat)"
@@ -78,7 +84,11 @@ class Profiler(Cleanup):
             self._action = schedule(skip_first=self.skip_first, repeat=self.repeat, **periods)
 
     def on_iteration_start(self, state: State) -> None:
-        if state.phase == "train" and self._profile is None and self._action(state.iteration) != ProfilerAction.NONE:
+        if (
+            state.phase == "train"
+            and self._profile is None
+            and self._action(state.iteration) != ProfilerAction.NONE
+        ):
             self._start(state)
         self._mark("data")
 
@@ -109,7 +119,9 @@ class Profiler(Cleanup):
                 state.request_stop(f"the hook '{self.name}' has written its traces")
 
     def _start(self, state: State) -> None:
-        activities = self.activities or (("cpu", "cuda") if state.device.type == "cuda" else ("cpu",))
+        activities = self.activities or (
+            ("cpu", "cuda") if state.device.type == "cuda" else ("cpu",)
+        )
         first = state.iteration
         self._profile = profile(
             activities=[getattr(ProfilerActivity, activity.upper()) for activity in activities],

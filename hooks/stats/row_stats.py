@@ -54,13 +54,14 @@ def column_and_statistic(written: str) -> tuple[str, str]:
 
 @dataclass
 class RowStats(Hook):
-    """Statistics of columns as metrics of each report, across all ranks and the training iterations since the last
-    report.
+    """Statistics of columns as metrics of each report, across all ranks and the training iterations
+    since the last report.
 
         row_stats: {report: [step_s/p95, cuda_peak_allocated_bytes/max]}
 
-    `step_s/p95` gives the metric `stats/step_s/p95`. Statistics are `min`, `median`, `mean`, `p95`, `max` and `sum`. A
-    sweep with such a metric turns the hook on. Ignores empty and NaN values. Ranks exchange the values at each report.
+    `step_s/p95` gives the metric `stats/step_s/p95`. Statistics are `min`, `median`, `mean`, `p95`,
+    `max` and `sum`. A sweep with such a metric turns the hook on. Ignores empty and NaN values.
+    Ranks exchange the values at each report.
     """
 
     report: list[str] = field(default_factory=list)
@@ -74,7 +75,9 @@ class RowStats(Hook):
 
     def __post_init__(self) -> None:
         self._columns = {name: column_and_statistic(name) for name in self.report}
-        self._values: dict[str, array[float]] = {column: array("d") for column, _ in self._columns.values()}
+        self._values: dict[str, array[float]] = {
+            column: array("d") for column, _ in self._columns.values()
+        }
         self._last_iteration = 0
         self._unreported: set[str] | None = None
         """Statistics in no report of this process so far; None before the first one."""
@@ -112,7 +115,11 @@ class RowStats(Hook):
         for name in sorted(self._unreported or ()):
             near = get_close_matches(self._columns[name][0], columns, n=1)
             hint = f" (did you mean '{near[0]}'?)" if near else ""
-            logger.warning("%s is in no report: no training row has a number in that column%s", PREFIX + name, hint)
+            logger.warning(
+                "%s is in no report: no training row has a number in that column%s",
+                PREFIX + name,
+                hint,
+            )
 
     def _look_back(self, state: State) -> None:
         """Read the training rows since the last call."""

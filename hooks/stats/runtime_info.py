@@ -17,10 +17,11 @@ from hooks.state import State
 class RuntimeInfo(Hook):
     """Facts about a run and its position in `state.info`, and in the run's `run.json` at its end.
 
-    `experiment`, `seed`, `versions`, `world_size`, `max_epochs` and `max_steps`; `data`: for each phase the `samples`
-    of the dataset, this rank's `batches`, and the `classes` that the dataset names; `phase` (null between phases),
-    `epoch`, `iteration`, `step` and `samples` completed; `learning_rates` of all parameter groups; `metrics`: the
-    newest values. Updated when a phase begins or ends, and at a failure. Source: MMEngine RuntimeInfoHook.
+    `experiment`, `seed`, `versions`, `world_size`, `max_epochs` and `max_steps`; `data`: for each
+    phase the `samples` of the dataset, this rank's `batches`, and the `classes` that the dataset
+    names; `phase` (null between phases), `epoch`, `iteration`, `step` and `samples` completed;
+    `learning_rates` of all parameter groups; `metrics`: the newest values. Updated when a phase
+    begins or ends, and at a failure. Source: MMEngine RuntimeInfoHook.
     """
 
     observes: ClassVar[bool] = True
@@ -63,7 +64,9 @@ def _update(state: State, phase: str | None) -> None:
         step=state.step,
         samples=state.samples,
         learning_rates=[
-            float(group["lr"]) for optimizer in state.optimizers.values() for group in optimizer.param_groups
+            float(group["lr"])
+            for optimizer in state.optimizers.values()
+            for group in optimizer.param_groups
         ],
     )
 

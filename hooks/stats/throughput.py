@@ -30,27 +30,31 @@ PEAKS: dict[tuple[str, ...], dict[str, float]] = {
     ("H200",): {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12},
     ("B200",): {"bf16": 2250e12, "fp16": 2250e12, "tf32": 1100e12, "fp32": 75e12},
 }
-"""Dense FLOPs per second with fp32 accumulation, by words in the device's name. Unknown values are missing.
+"""Dense FLOPs per second with fp32 accumulation, by words in the device's name. Unknown values are
+missing.
 
-Source: NVIDIA's data sheets, for the 3090 and 4090 the GA102 and Ada whitepapers, appendix A; halved where the document
+Source: NVIDIA's data sheets, for the 3090 and 4090 the GA102 and Ada whitepapers, appendix A;
+    halved where the document
 counts sparsity (L4, H100, H200, B200).
 """
 
 PASSES_OF_TRAINING = 3
-"""Cost of a training step in forward passes: backward computes gradients of inputs and of weights."""
+"""Cost of a training step in forward passes: backward computes gradients of inputs and of
+weights."""
 
 
 @dataclass
 class Throughput(Hook):
-    """Speed of training over the last iterations, in samples and FLOPs per second, and the model FLOPs utilization
-    (MFU).
+    """Speed of training over the last iterations, in samples and FLOPs per second, and the model
+    FLOPs utilization (MFU).
 
         throughput: {every: 50 iterations, window: 100}
 
-    Records this rank's `samples_per_s`, and `world_samples_per_s`, which assumes that ranks keep in step. On a rank
-    that knows `flops_per_sample` (from `model_complexity`, on the master) also `flops_per_s`, three times that of the
-    forward pass, and `mfu`, its share of the peak. A report has them as `throughput/...`. Time includes hooks and
-    checkpoints, but not validation. Source: composer SpeedMonitor; MFU: "PaLM" (Chowdhery et al., 2022), appendix B.
+    Records this rank's `samples_per_s`, and `world_samples_per_s`, which assumes that ranks keep in
+    step. On a rank that knows `flops_per_sample` (from `model_complexity`, on the master) also
+    `flops_per_s`, three times that of the forward pass, and `mfu`, its share of the peak. A report
+    has them as `throughput/...`. Time includes hooks and checkpoints, but not validation. Source:
+    composer SpeedMonitor; MFU: "PaLM" (Chowdhery et al., 2022), appendix B.
     """
 
     every: Iterations = Interval(50, "iterations")
@@ -58,7 +62,8 @@ class Throughput(Hook):
     window: Annotated[int, Ge(1), Le(RECENT)] = 100
     """Number of training iterations in a measurement."""
     peak_flops: Annotated[float, Gt(0)] | None = None
-    """Peak FLOPs per second of the device; by default NVIDIA's figure for the GPU and the precision, if known."""
+    """Peak FLOPs per second of the device; by default NVIDIA's figure for the GPU and the
+    precision, if known."""
 
     state_fields: ClassVar[tuple[str, ...]] = ("_last",)
 
@@ -80,7 +85,13 @@ class Throughput(Hook):
             self._last = self._measure(state)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        metrics.update({f"throughput/{name}": value for name, value in self._last.items() if name != "samples_per_s"})
+        metrics.update(
+            {
+                f"throughput/{name}": value
+                for name, value in self._last.items()
+                if name != "samples_per_s"
+            }
+        )
         self._last = {}
 
     def _measure(self, state: State) -> dict[str, float]:
@@ -88,28 +99,37 @@ class Throughput(Hook):
         columns = state.recent.columns(self.window, phase="train", names=("step_s", "batch_size"))
         timed = [
             (time, size)
-            for time, size in zip(read(columns.get("step_s", ())), columns.get("batch_size", ()), strict=True)
+            for time, size in zip(
+                read(columns.get("step_s", ())), columns.get("batch_size", ()), strict=True
+            )
             if time is not None
         ]
         seconds = sum(time for time, _ in timed)
         if seconds <= 0:
             return {}
         samples_per_s = sum(size for _, size in timed) / seconds
-        measured = {"samples_per_s": samples_per_s, "world_samples_per_s": samples_per_s * state.world_size}
+        measured = {
+            "samples_per_s": samples_per_s,
+            "world_samples_per_s": samples_per_s * state.world_size,
+        }
         if "flops_per_sample" in state.info:
-            measured["flops_per_s"] = PASSES_OF_TRAINING * state.info["flops_per_sample"] * samples_per_s
+            measured["flops_per_s"] = (
+                PASSES_OF_TRAINING * state.info["flops_per_sample"] * samples_per_s
+            )
             if self._peak is not None:
                 measured["mfu"] = measured["flops_per_s"] / self._peak
         return measured
 
 
 def _precision(state: State) -> str:
-    """Return the precision of most of the work: of convolutions if there are any, else of matrix products, as torch
-    uses TF32 by default only for the former."""
+    """Return the precision of most of the work: of convolutions if there are any, else of matrix
+    products, as torch uses TF32 by default only for the former."""
     precision = str(state.config.get("precision", "fp32"))
     if precision != "fp32":
         return precision
-    convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in state.module.modules())
+    convolves = any(
+        isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in state.module.modules()
+    )
     cudnn: Any = torch.backends.cudnn
     backend = cudnn.conv if convolves else torch.backends.cuda.matmul
     return "tf32" if backend.fp32_precision == "tf32" else "fp32"
@@ -123,4 +143,6 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     words = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
     if "MIG" in words:
         return None
-    return next((peaks.get(precision) for name, peaks in PEAKS.items() if words.issuperset(name)), None)
+    return next(
+        (peaks.get(precision) for name, peaks in PEAKS.items() if words.issuperset(name)), None
+    )

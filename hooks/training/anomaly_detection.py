@@ -14,14 +14,15 @@ from hooks.state import State
 class AnomalyDetection(Cleanup):
     """Torch's anomaly detection: a backward pass that makes a NaN fails and names the operation.
 
-    The error is torch's RuntimeError, such as "Function 'LogBackward0' returned nan values in its 0th output". A
-    warning before it shows the lines of the forward pass that called the operation. Slow, for debugging: every backward
-    pass waits for the device. The hook restores the setting it found, also after a failure. Source: iMIX
-    AutogradAnomalyDetectHook.
+    The error is torch's RuntimeError, such as "Function 'LogBackward0' returned nan values in its
+    0th output". A warning before it shows the lines of the forward pass that called the operation.
+    Slow, for debugging: every backward pass waits for the device. The hook restores the setting it
+    found, also after a failure. Source: iMIX AutogradAnomalyDetectHook.
     """
 
     check_nan: bool = True
-    """Failure at the first NaN; if false, only an explanation when a backward pass fails for another reason."""
+    """Failure at the first NaN; if false, only an explanation when a backward pass fails for
+    another reason."""
 
     priority: ClassVar[Priority] = Priority.HIGHEST
 
@@ -29,7 +30,9 @@ class AnomalyDetection(Cleanup):
         self._setting = ExitStack()
 
     def on_start(self, state: State) -> None:
-        self._setting.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=self.check_nan))
+        self._setting.enter_context(
+            torch.autograd.set_detect_anomaly(True, check_nan=self.check_nan)
+        )
 
     def close(self) -> None:
         self._setting.close()

@@ -22,8 +22,9 @@ class EarlyStopping(Hook):
 
         early_stopping: {monitor: val/accuracy, patience: 5, min_delta: 0.001}
 
-    A value improves if it exceeds the best by more than `min_delta`; a constant or NaN never does. All ranks make
-    the same decision, from reduced metrics, without communication. Source: MMEngine EarlyStoppingHook.
+    A value improves if it exceeds the best by more than `min_delta`; a constant or NaN never does.
+    All ranks make the same decision, from reduced metrics, without communication. Source: MMEngine
+    EarlyStoppingHook.
     """
 
     monitor: str
@@ -65,7 +66,9 @@ class EarlyStopping(Hook):
 
     def _find_reason(self, value: float) -> str | None:
         """Return why the run should end after this value, or None."""
-        if math.isfinite(value) and (self._best is None or self._gain(value, self._best) > self.min_delta):
+        if math.isfinite(value) and (
+            self._best is None or self._gain(value, self._best) > self.min_delta
+        ):
             self._best, self._wait = value, 0
         else:
             self._wait += 1

@@ -31,47 +31,59 @@ Slot = tuple[nn.Module, str]
 
 @dataclass
 class EMA(Hook):
-    """Moving average of the weights, used for validation: average = decay * average + (1 - decay) * weight.
+    """Moving average of the weights, used for validation: average = decay * average + (1 - decay) *
+    weight.
 
         ema: {decay: 0.999, evaluate: both}
 
-    The first update is a copy; with `begin: 0 steps`, the average starts from the initial weights, as in VISSL,
-    ClassyVision and iMIX. Averages of bf16 and fp16 weights are fp32; integers are not averaged. Training
-    continues with the raw weights, which a checkpoint stores as `model`; it stores the averages under the hook's name.
-    Without averages in the checkpoint, a resumed run initializes them from the restored weights. With several
-    optimizers, each optimizer's parameters are averaged when that optimizer steps.
+    The first update is a copy; with `begin: 0 steps`, the average starts from the initial weights,
+    as in VISSL, ClassyVision and iMIX. Averages of bf16 and fp16 weights are fp32; integers are not
+    averaged. Training continues with the raw weights, which a checkpoint stores as `model`; it
+    stores the averages under the hook's name. Without averages in the checkpoint, a resumed run
+    initializes them from the restored weights. With several optimizers, each optimizer's parameters
+    are averaged when that optimizer steps.
 
-    With `average: power` the hook keeps one average per `std`, and validates with the first. It keeps checkpoints as
-    snapshots, from which `hookyard average` computes an average with any other std. Source: MMEngine EMAHook, VISSL
-    EmaHook, torch.optim.swa_utils.AveragedModel, Karras et al. (2024).
+    With `average: power` the hook keeps one average per `std`, and validates with the first. It
+    keeps checkpoints as snapshots, from which `hookyard average` computes an average with any other
+    std. Source: MMEngine EMAHook, VISSL EmaHook, torch.optim.swa_utils.AveragedModel, Karras et al.
+    (2024).
     """
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
-    """Weight of the old average at each update. Leave it at the default (or 0) if `average` has no decay."""
+    """Weight of the old average at each update. Leave it at the default (or 0) if `average` has no
+    decay."""
     average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
-    """`annealing` raises the decay from 0; `stochastic` is the plain mean of the weights (SWA); `power` multiplies the
-    average by (1 - 1/t)^(g+1) at step t, so that its width is a fraction of the training so far."""
+    """`annealing` raises the decay from 0; `stochastic` is the plain mean of the weights (SWA);
+    `power` multiplies the average by (1 - 1/t)^(g+1) at step t, so that its width is a fraction of
+    the training so far."""
     std: Annotated[Std | Annotated[list[Std], MinLen(1)] | None, Needs("average: power")] = None
-    """Width of each `power` average: the standard deviation of the weights' age, as a fraction of the training so far.
-    Two values, such as [0.05, 0.10], are enough to compute averages of other widths."""
+    """Width of each `power` average: the standard deviation of the weights' age, as a fraction of
+    the training so far. Two values, such as [0.05, 0.10], are enough to compute averages of other
+    widths."""
     snapshots: Annotated[Interval, Needs("average: power")] = Interval(1)
     """Interval of the checkpoints that `power` keeps as snapshots; 0 means none."""
     keep_snapshots: Annotated[int, Ge(2), Needs("average: power"), Needs("snapshots")] = 32
-    """Maximum number of snapshots; beyond it, every second one is deleted and the interval doubles."""
+    """Maximum number of snapshots; beyond it, every second one is deleted and the interval
+    doubles."""
     gamma: Annotated[float, Gt(0), Needs("average: annealing")] = 100
-    """Time constant of `annealing`: n steps after the first update, the decay is min(decay, n / (gamma + n))."""
+    """Time constant of `annealing`: n steps after the first update, the decay is min(decay, n /
+    (gamma + n))."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
-    """Epochs before the first update, or number of the optimizer step whose weights it copies; `0 steps` copies the
-    initial weights. Until then validation uses the raw weights."""
-    buffers: Annotated[Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")] = "copy"
-    """Buffers for validation: the model's (`copy`), or averages of the floating-point ones (`ema`)."""
+    """Epochs before the first update, or number of the optimizer step whose weights it copies;
+    `0 steps` copies the initial weights. Until then validation uses the raw weights."""
+    buffers: Annotated[
+        Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")
+    ] = "copy"
+    """Buffers for validation: the model's (`copy`), or averages of the floating-point ones
+    (`ema`)."""
     evaluate: Literal["ema", "raw", "both"] = "ema"
-    """Weights for val and test; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
+    """Weights for val and test; `both` gives val/accuracy for the raw weights and
+    val/ema/accuracy."""
     device: str | None = None
-    """Device of the averages, such as cpu; by default the device of the weights. Keeping averages of GPU
-    weights on the CPU synchronizes once per update."""
+    """Device of the averages, such as cpu; by default the device of the weights. Keeping averages
+    of GPU weights on the CPU synchronizes once per update."""
 
     observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True
@@ -81,14 +93,17 @@ class EMA(Hook):
 
     def __post_init__(self) -> None:
         if self.average in ("stochastic", "power") and self.decay not in (0, EMA.decay):
-            raise ValueError(f"decay={self.decay} has no effect with average: {self.average}; remove it")
+            raise ValueError(
+                f"decay={self.decay} has no effect with average: {self.average}; remove it"
+            )
         self._stds = self._check_stds()
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
         if self.device is not None:
             torch.device(self.device)  # raises for a name that torch does not know
         self._updates: Counter[str] = Counter()
-        """Number of updates by optimizer name; '' stands for a single optimizer, or for the buffers with several."""
+        """Number of updates by optimizer name; '' stands for a single optimizer, or for the buffers
+        with several."""
         self._last_steps: dict[str, int] = {}
         """Step of the last update, by the same names."""
         self._is_applied = False
@@ -134,7 +149,9 @@ class EMA(Hook):
             return
         label = self._label if self.evaluate == "both" else ""
         if state.evaluations.get(label, Weights()).provider:
-            raise SettingError("evaluate: another hook already sets the weights for validation; set both or raw")
+            raise SettingError(
+                "evaluate: another hook already sets the weights for validation; set both or raw"
+            )
         state.evaluations[label] = Weights(self.applied, self._label)
 
     def on_update(self, state: State) -> None:
@@ -173,7 +190,10 @@ class EMA(Hook):
         self._snapshots.begin_save()
         with self.applied(state):
             # Clone shards: restoring the raw weights overwrites their memory.
-            model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}
+            model = {
+                n: t.clone() if shards.is_sharded(t) else t
+                for n, t in state.module.state_dict().items()
+            }
         checkpoint[self._label] = {
             "model": model,
             "exact": self._full_precision_averages(model),
@@ -184,23 +204,35 @@ class EMA(Hook):
         """Return the averages whose dtype differs from the weights' dtype."""
         first = self._averages[0].by_name() if self._averages else {}
         averages = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
-        return {name: average for name, average in averages.items() if average.dtype != model[name].dtype}
+        return {
+            name: average
+            for name, average in averages.items()
+            if average.dtype != model[name].dtype
+        }
 
     def _make_power_entry(self, module: nn.Module) -> dict[str, Any]:
-        """Return the averages of all stds but the first, and for each state-dict key the name of its average.
+        """Return the averages of all stds but the first, and for each state-dict key the name of
+        its average.
 
         Key and name differ for tied parameters.
         """
         parameters = self._averages[0].parameters if self._averages else {}
         names = {id(parameter): name for name, parameter in parameters.items()}
         all_named = module.named_parameters(remove_duplicate=False)
-        averaged = {name: names[id(parameter)] for name, parameter in all_named if id(parameter) in names}
+        averaged = {
+            name: names[id(parameter)] for name, parameter in all_named if id(parameter) in names
+        }
         others = zip(self._stds[1:], self._averages[1:], strict=False)
-        return {"averaged": averaged, "further": {str(std): average.by_name() for std, average in others}}
+        return {
+            "averaged": averaged,
+            "further": {str(std): average.by_name() for std, average in others},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["stds"] != self._stds:
-            saved, own = (", ".join(map(str, stds)) or "none" for stds in (state["stds"], self._stds))
+            saved, own = (
+                ", ".join(map(str, stds)) or "none" for stds in (state["stds"], self._stds)
+            )
             raise SettingError(
                 f"std: must be {saved}, as in the checkpoint, got {own}; `hookyard average` computes other values from"
                 " its snapshots"
@@ -208,7 +240,11 @@ class EMA(Hook):
         super().load_state_dict(state)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return {"buffers": {name: average for name, (_, average) in self._buffers.items()}} if self._buffers else {}
+        return (
+            {"buffers": {name: average for name, (_, average) in self._buffers.items()}}
+            if self._buffers
+            else {}
+        )
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         self._rank_buffers = state["buffers"]
@@ -220,7 +256,8 @@ class EMA(Hook):
         return self.name or "ema"
 
     def weight(self, updates: int) -> float:
-        """Return the coefficient of the new values after `updates` earlier updates; a subclass may override it."""
+        """Return the coefficient of the new values after `updates` earlier updates; a subclass may
+        override it."""
         if self.average == "stochastic":
             return 1 / (updates + 1)
         if self.average == "annealing":
@@ -232,7 +269,10 @@ class EMA(Hook):
         updates, last_step = self._updates[name], self._last_steps.get(name, 0)
         self._count_update(name, step)
         if self._exponents:
-            return [power_average.update_coefficient(last_step, step, exponent) for exponent in self._exponents]
+            return [
+                power_average.update_coefficient(last_step, step, exponent)
+                for exponent in self._exponents
+            ]
         return [self.weight(updates) if updates else 1.0]
 
     def _count_update(self, name: str, step: int) -> None:
@@ -250,7 +290,9 @@ class EMA(Hook):
 
     def _init_averages(self, module: nn.Module) -> None:
         """Initialize the averages from the weights."""
-        self._averages = [AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))]
+        self._averages = [
+            AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))
+        ]
         if self.buffers == "ema":
             self._buffers = {
                 name: (slot, copy_in_full_precision(getattr(*slot), self.device))
@@ -265,9 +307,11 @@ class EMA(Hook):
 
     @contextmanager
     def applied(self, state: State) -> Iterator[None]:
-        """Put the averages into `state.module`, and restore the raw weights on exit, even after an error.
+        """Put the averages into `state.module`, and restore the raw weights on exit, even after an
+        error.
 
-        Swaps tensors, and copies shards. Has no effect before the first update. Raises RuntimeError when nested.
+        Swaps tensors, and copies shards. Has no effect before the first update. Raises RuntimeError
+        when nested.
         """
         if self._is_applied:
             raise RuntimeError("applied() cannot be nested: the model already uses the averages")
@@ -278,7 +322,9 @@ class EMA(Hook):
         first = self._averages[0]
         parameters = list(first.parameters.values())
         # Clone shards, whose memory will be overwritten.
-        raw_weights = [shards.local(p).clone() if shards.is_sharded(p) else p.data for p in parameters]
+        raw_weights = [
+            shards.local(p).clone() if shards.is_sharded(p) else p.data for p in parameters
+        ]
         raw_buffers = [(slot, getattr(*slot)) for slot, _ in self._buffers.values()]
         try:
             for parameter, average in zip(parameters, first.values, strict=True):

@@ -12,12 +12,14 @@ from hooks.state import State
 
 @dataclass
 class EmptyCache(Hook):
-    """Release of the GPU memory that CUDA's allocator caches, around phases or every few iterations.
+    """Release of the GPU memory that CUDA's allocator caches, around phases or every few
+    iterations.
 
         empty_cache: {after_iter: true, every: 100 iterations}
 
-    This makes room for other processes and reduces fragmentation; the next allocations are slower. Acts in train, val
-    and test; no effect without CUDA. Source: MMEngine EmptyCacheHook, VISSL's CLEAR_CUDA_CACHE.
+    This makes room for other processes and reduces fragmentation; the next allocations are slower.
+    Acts in train, val and test; no effect without CUDA. Source: MMEngine EmptyCacheHook, VISSL's
+    CLEAR_CUDA_CACHE.
     """
 
     before_epoch: bool = False
@@ -34,7 +36,11 @@ class EmptyCache(Hook):
 
     def handles(self, event: str) -> bool:
         """Return whether the hook acts at an event, so that the others cost nothing."""
-        is_active = {"on_phase_start": self.before_epoch, "on_step": self.after_iter, "on_phase_end": self.after_epoch}
+        is_active = {
+            "on_phase_start": self.before_epoch,
+            "on_step": self.after_iter,
+            "on_phase_end": self.after_epoch,
+        }
         return is_active.get(event, False)
 
     def on_phase_start(self, state: State) -> None:

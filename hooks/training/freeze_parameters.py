@@ -14,20 +14,23 @@ from hooks.state import State
 
 @dataclass
 class FreezeParameters(Hook):
-    """Frozen parameters: those with matching names are not trained, for some epochs or steps or for the whole run.
+    """Frozen parameters: those with matching names are not trained, for some epochs or steps or for
+    the whole run.
 
         freeze_parameters: {patterns: backbone.*, until: 5 epochs}
 
-    Before each optimizer step the hook removes their gradients. So they do not count in norms, and the optimizer skips
-    them, including momentum and weight decay. Autograd still computes these gradients. Buffers, such as running
-    statistics, still change. For different values of `until`, use several hooks of this type with different names.
+    Before each optimizer step the hook removes their gradients. So they do not count in norms, and
+    the optimizer skips them, including momentum and weight decay. Autograd still computes these
+    gradients. Buffers, such as running statistics, still change. For different values of `until`,
+    use several hooks of this type with different names.
     Source: VISSL FreezeParametersHook.
     """
 
     patterns: Patterns
     """One or more patterns of full parameter names, as in `model.named_parameters()`."""
     until: Interval | None = None
-    """Epochs or optimizer steps after which the parameters are trained; null freezes them for the whole run."""
+    """Epochs or optimizer steps after which the parameters are trained; null freezes them for the
+    whole run."""
     match: Match = "glob"
     """Pattern language: `glob` for * and ?, `regex` for regular expressions."""
 

@@ -16,16 +16,19 @@ from hooks.state import State
 
 @dataclass
 class LossSpike(Hook):
-    """Protection from loss spikes: skips an optimizer step whose loss is not finite or far above the recent ones.
+    """Protection from loss spikes: skips an optimizer step whose loss is not finite or far above
+    the recent ones.
 
         loss_spike: {threshold: 6, window: 128}
 
-    The loss of a step is the mean over its micro-batches and ranks, weighted if the task has `weight`. It is a spike if
-    it lies more than `threshold` standard deviations above the mean of the last `window` losses without spikes. All
-    ranks skip the step together, at the cost of an all-reduce of two numbers and a synchronization in each step. A
-    `nan_guard` in the same run needs `action: skip`. Records `loss_spike` = 1.
+    The loss of a step is the mean over its micro-batches and ranks, weighted if the task has
+    `weight`. It is a spike if it lies more than `threshold` standard deviations above the mean of
+    the last `window` losses without spikes. All ranks skip the step together, at the cost of an
+    all-reduce of two numbers and a synchronization in each step. A `nan_guard` in the same run
+    needs `action: skip`. Records `loss_spike` = 1.
 
-    `hookyard samples` lists the step's samples. Source: OLMo-core SkipStepOptimizer, Lightning SpikeDetection.
+    `hookyard samples` lists the step's samples. Source: OLMo-core SkipStepOptimizer, Lightning
+    SpikeDetection.
     """
 
     threshold: Annotated[float, Gt(0)] = 6.0
@@ -96,11 +99,14 @@ class LossSpike(Hook):
             f" {deviation:.3g}"
         )
         if self._spikes_in_a_row > self.patience:
-            raise TrainingFailed(f"{reason}: spike {self._spikes_in_a_row} in a row, and patience is {self.patience}")
+            raise TrainingFailed(
+                f"{reason}: spike {self._spikes_in_a_row} in a row, and patience is {self.patience}"
+            )
         state.skip_update(reason)
 
     def _compute_statistics(self) -> tuple[float, float]:
-        """Return mean and unbiased standard deviation of the recent losses; NaN for fewer than two."""
+        """Return mean and unbiased standard deviation of the recent losses; NaN for fewer than
+        two."""
         losses = self._losses[-self.window :]
         if len(losses) < 2:
             return math.nan, math.nan

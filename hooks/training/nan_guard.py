@@ -21,17 +21,20 @@ class NanGuard(Hook):
 
         nan_guard: {action: skip, patience: 10}
 
-    The gradient norm is the same on all ranks, so ranks agree without communication; each rank has its own loss. If a
-    check fails, the hook records `nonfinite` = 1 and writes the last micro-batch, its output, the values and the rank's
-    weights to `nonfinite/iteration-<iteration>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the scaler
-    skips the step), so only the loss counts. Each check synchronizes. Source: VISSL CheckNanLossHook and
-    CheckNanModelOutputHook.
+    The gradient norm is the same on all ranks, so ranks agree without communication; each rank has
+    its own loss. If a check fails, the hook records `nonfinite` = 1 and writes the last
+    micro-batch, its output, the values and the rank's weights to
+    `nonfinite/iteration-<iteration>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the
+    scaler skips the step), so only the loss counts. Each check synchronizes. Source: VISSL
+    CheckNanLossHook and CheckNanModelOutputHook.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
-    """Response, without an update: `raise` fails the run, `skip` skips the step, `stop` ends the run normally."""
+    """Response, without an update: `raise` fails the run, `skip` skips the step, `stop` ends the
+    run normally."""
     patience: Annotated[int, Ge(0), Needs("action: skip")] = 10
-    """Maximum number of consecutive failed checks that `skip` tolerates; the next one fails the run."""
+    """Maximum number of consecutive failed checks that `skip` tolerates; the next one fails the
+    run."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between checks; a check covers all steps since the last one."""
     dumps: Annotated[int, Ge(0)] = 1
@@ -72,10 +75,16 @@ class NanGuard(Hook):
 
     def _act(self, state: State, loss: float, norm: float) -> None:
         reason = f"step {state.step + 1} has loss={loss} and gradient norm={norm}" + (
-            "" if not math.isfinite(loss) or state.world_size == 1 else " (the loss of another rank may be the cause)"
+            ""
+            if not math.isfinite(loss) or state.world_size == 1
+            else " (the loss of another rank may be the cause)"
         )
-        if self.action == "raise" or (self.action == "skip" and self._hits_in_a_row > self.patience):
-            raise TrainingFailed(f"{reason}. Lower the learning rate; `hookyard replay` repeats the iteration")
+        if self.action == "raise" or (
+            self.action == "skip" and self._hits_in_a_row > self.patience
+        ):
+            raise TrainingFailed(
+                f"{reason}. Lower the learning rate; `hookyard replay` repeats the iteration"
+            )
         if not math.isfinite(norm):  # the norm is the same on all ranks, as skipping must be
             state.skip_update(reason)
         if self.action == "stop":
@@ -95,7 +104,9 @@ class NanGuard(Hook):
             "gradient_norm": norm,
             "batch": state.batch,
             "output": state.output,
-            "model": {name: shards.local(tensor) for name, tensor in state.module.state_dict().items()},
+            "model": {
+                name: shards.local(tensor) for name, tensor in state.module.state_dict().items()
+            },
         }
         name = state.column(f"iteration-{state.iteration + 1}")
         torch.save(contents, folder / f"{name}-rank-{state.rank}.pt")

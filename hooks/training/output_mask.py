@@ -20,10 +20,11 @@ class OutputMask(Hook):
 
         output_mask: {target: 1}
 
-    For a model with more classes than the evaluation data. Logits have shape (B, C) or (B, C, ...), alone or in a list
-    or tuple. Labels are class numbers of any shape; numbers outside 0 to C - 1 are ignored. Loss and metrics see the
-    masked logits, so a loss with label smoothing becomes infinite. All ranks gather the labels in one pass over the
-    data when a phase first begins. Source: VISSL ModelOutputMaskHook.
+    For a model with more classes than the evaluation data. Logits have shape (B, C) or (B, C, ...),
+    alone or in a list or tuple. Labels are class numbers of any shape; numbers outside 0 to C - 1
+    are ignored. Loss and metrics see the masked logits, so a loss with label smoothing becomes
+    infinite. All ranks gather the labels in one pass over the data when a phase first begins.
+    Source: VISSL ModelOutputMaskHook.
     """
 
     target: int | str = 1
@@ -62,7 +63,9 @@ class OutputMask(Hook):
         labels = batch[self.target]
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
             kind = _describe(labels)
-            raise SettingError(f"target: the labels, batch[{self.target!r}], must be class numbers, got {kind}")
+            raise SettingError(
+                f"target: the labels, batch[{self.target!r}], must be class numbers, got {kind}"
+            )
         return labels[labels >= 0].long()
 
 
@@ -70,11 +73,17 @@ def _mask(output: Any, occurs: Tensor) -> Any:
     if type(output) in (list, tuple):
         return type(output)(_mask(part, occurs) for part in output)
     if not isinstance(output, Tensor) or output.ndim < 2 or not output.is_floating_point():
-        raise TypeError(f"the output must be logits of shape (B, C, ...), or a list of such, got {_describe(output)}")
+        raise TypeError(
+            f"the output must be logits of shape (B, C, ...), or a list of such, got {_describe(output)}"
+        )
     classes = output.shape[1]
     absent = ~functional.pad(occurs, (0, classes - len(occurs)))  # negative padding truncates
     return output.masked_fill(absent.view(classes, *[1] * (output.ndim - 2)), float("-inf"))
 
 
 def _describe(value: Any) -> str:
-    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    return (
+        f"{value.dtype} of shape {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else type(value).__name__
+    )

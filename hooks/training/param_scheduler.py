@@ -19,13 +19,15 @@ class ParamScheduler(Hook):
 
         param_scheduler: {every: 1 step}
 
-    The loop records the learning rates of each iteration and saves the scheduler. Source: MMEngine ParamSchedulerHook.
+    The loop records the learning rates of each iteration and saves the scheduler. Source: MMEngine
+    ParamSchedulerHook.
     """
 
     every: Annotated[Interval, Needs("monitor: null")] = Interval(1)
     """Epochs or optimizer steps between scheduler steps."""
     monitor: str | None = None
-    """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that computes it."""
+    """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that
+    computes it."""
 
     priority: ClassVar[Priority] = Priority.LOW
     """Hooks before it see the rates that the step used, and hooks after it the next ones."""
@@ -44,7 +46,9 @@ class ParamScheduler(Hook):
                 raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
             better = direction(self.monitor, declared_modes(state.config))
             if better not in (None, scheduler.mode):
-                raise ValueError(f"{kind}: mode must be {better} for {self.monitor}, got {scheduler.mode}")
+                raise ValueError(
+                    f"{kind}: mode must be {better} for {self.monitor}, got {scheduler.mode}"
+                )
 
     def on_step(self, state: State) -> None:
         if state.phase == "train":

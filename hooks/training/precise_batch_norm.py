@@ -19,15 +19,18 @@ from hooks.state import State
 
 @dataclass
 class PreciseBatchNorm(Hook):
-    """BatchNorm statistics recomputed at the end of each training phase, over many samples with the same weights.
+    """BatchNorm statistics recomputed at the end of each training phase, over many samples with the
+    same weights.
 
         precise_batch_norm: {num_samples: 10000}
 
-    Running averages include activations of earlier weights. The hook draws shuffled training samples without affecting
-    the training order; each value has the same weight, whatever its batch or rank. The model stays in training mode, so
-    dropout acts as in training, and layers in evaluation mode do not change. Training itself is the same without the
-    hook. Costs a forward pass of these samples per validation, and one sum across ranks.
-    Source: ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021).
+    Running averages include activations of earlier weights. The hook draws shuffled training
+    samples without affecting the training order; each value has the same weight, whatever its batch
+    or rank. The model stays in training mode, so dropout acts as in training, and layers in
+    evaluation mode do not change. Training itself is the same without the hook. Costs a forward
+    pass of these samples per validation, and one sum across ranks.
+    Source: ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson,
+        2021).
     """
 
     num_samples: Annotated[int, Ge(1)]
@@ -41,11 +44,15 @@ class PreciseBatchNorm(Hook):
         self._cache: list[Any] | None = None
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(fsdp="it runs the model over each rank's own batches", custom_loop=NEEDS_MODEL)
+        return setup.explain(
+            fsdp="it runs the model over each rank's own batches", custom_loop=NEEDS_MODEL
+        )
 
     def on_start(self, state: State) -> None:
         if any(isinstance(layer, nn.SyncBatchNorm) for layer in state.module.modules()):
-            raise ValueError("SyncBatchNorm is not supported: its ranks would wait for each other at every batch")
+            raise ValueError(
+                "SyncBatchNorm is not supported: its ranks would wait for each other at every batch"
+            )
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train":
@@ -59,7 +66,9 @@ class PreciseBatchNorm(Hook):
         return (_move(batch, state.device) for batch in self._cache)
 
     def _load(self, state: State) -> Iterator[Any]:
-        remaining = self.num_samples // state.world_size + (state.rank < self.num_samples % state.world_size)
+        remaining = self.num_samples // state.world_size + (
+            state.rank < self.num_samples % state.world_size
+        )
         batches = iter(state.fresh_batches("train", shuffled=True))
         while remaining > 0 and (batch := next(batches, None)) is not None:
             yield batch
@@ -72,25 +81,36 @@ def _move(batch: Any, device: torch.device) -> Any:
 
 @torch.no_grad()
 def recompute(state: State, batches: Iterable[Any]) -> None:
-    """Set running mean and variance of all BatchNorm layers to the statistics of their inputs with the current weights.
+    """Set running mean and variance of all BatchNorm layers to the statistics of their inputs with
+    the current weights.
 
-    One pass over `batches` of this rank, in training mode: dropout acts, as when the running averages were taken. Sums
-    are added across ranks, so each value has the same weight, which torch.optim.swa_utils.update_bn does not ensure.
-    The variance is unbiased, as that of BatchNorm's running averages. Collective.
+    One pass over `batches` of this rank, in training mode: dropout acts, as when the running
+    averages were taken. Sums are added across ranks, so each value has the same weight, which
+    torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased, as that of
+    BatchNorm's running averages. Collective.
     """
-    tracked = [part for part in state.module.modules() if isinstance(part, BatchNorm) and part.running_mean is not None]
+    tracked = [
+        part
+        for part in state.module.modules()
+        if isinstance(part, BatchNorm) and part.running_mean is not None
+    ]
     layers = [layer for layer in tracked if layer.training]
     if not layers:
         return
     sums: dict[nn.Module, Tensor] = {
-        layer: torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device) for layer in layers
+        layer: torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device)
+        for layer in layers
     }
 
     def add_inputs(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Add up the inputs of a layer: sums and squares per channel, and the number of values."""
         values = inputs[0].transpose(0, 1).flatten(1).double()
-        sums[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])])
-        layer.training = values.shape[1] > 1  # normalizes with the batch's statistics, as in training
+        sums[layer] += torch.cat(
+            [values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])]
+        )
+        layer.training = (
+            values.shape[1] > 1
+        )  # normalizes with the batch's statistics, as in training
 
     with ExitStack() as handles, borrowing(state):
         for layer in layers:
@@ -108,4 +128,6 @@ def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:
         return  # the forward pass does not use this layer
     mean = total / count
     layer.running_mean.copy_(mean)
-    layer.running_var.copy_((squares / count - mean.square()).clamp(min=0) * count / (count - 1).clamp(min=1))
+    layer.running_var.copy_(
+        (squares / count - mean.square()).clamp(min=0) * count / (count - 1).clamp(min=1)
+    )

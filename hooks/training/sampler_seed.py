@@ -14,9 +14,9 @@ logger = logging.getLogger("hookyard")
 class DistSamplerSeed(Hook):
     """A new order of the training data in each epoch, by `set_epoch` of the sampler.
 
-    Calls `set_epoch(state.epoch)` on the loader, its samplers, its dataset, the datasets in this one, their transforms
-    and the collator, if they have it. Warns once if several ranks train and none has it. Source: MMEngine
-    DistSamplerSeedHook, VISSL SetDataSamplerEpochHook.
+    Calls `set_epoch(state.epoch)` on the loader, its samplers, its dataset, the datasets in this
+    one, their transforms and the collator, if they have it. Warns once if several ranks train and
+    none has it. Source: MMEngine DistSamplerSeedHook, VISSL SetDataSamplerEpochHook.
     """
 
     def __post_init__(self) -> None:
@@ -35,5 +35,6 @@ class DistSamplerSeed(Hook):
         if not with_epoch and state.world_size > 1 and not self._warned:
             self._warned = True
             logger.warning(
-                "the training loader (%s) has no set_epoch, so epochs may repeat the same order", type(loader).__name__
+                "the training loader (%s) has no set_epoch, so epochs may repeat the same order",
+                type(loader).__name__,
             )

@@ -11,12 +11,13 @@ from hooks.state import State
 
 @dataclass
 class SyncBuffers(Hook):
-    """Mean of floating-point buffers across ranks, set at the end of each training phase, before validation.
+    """Mean of floating-point buffers across ranks, set at the end of each training phase, before
+    validation.
 
-    BatchNorm running statistics differ between ranks, because each rank sees its own batches. Integer and boolean
-    buffers are copied from rank 0. Buffers whose shapes differ between ranks stay as they are: a forward pass made or
-    enlarged them for its own batches, such as a table of positions. One collective for each dtype. Source: MMEngine
-    SyncBuffersHook.
+    BatchNorm running statistics differ between ranks, because each rank sees its own batches.
+    Integer and boolean buffers are copied from rank 0. Buffers whose shapes differ between ranks
+    stay as they are: a forward pass made or enlarged them for its own batches, such as a table of
+    positions. One collective for each dtype. Source: MMEngine SyncBuffersHook.
     """
 
     collective: ClassVar[bool] = True

@@ -16,8 +16,9 @@ class TimeLimit(Hook):
 
         time_limit: {limit: 2h30m}
 
-    Time accumulates over all attempts, so a paused run needs a higher limit to continue. Checked after each iteration;
-    saving takes additional time. Source: Lightning Timer, torchtnt TimeLimitInterrupter.
+    Time accumulates over all attempts, so a paused run needs a higher limit to continue. Checked
+    after each iteration; saving takes additional time. Source: Lightning Timer, torchtnt
+    TimeLimitInterrupter.
     """
 
     limit: Duration

@@ -1,4 +1,5 @@
-"""The stored checkpoints of a run, and the index of their owners and labels. Does not import torch."""
+"""The stored checkpoints of a run, and the index of their owners and labels. Does not import
+torch."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ class _IndexEntries:
 class Index:
     """The index of the checkpoints in a storage; only the master's changes are written.
 
-    A checkpoint that loses its last owner is deleted. `defer` runs the deletions; it may postpone them.
+    A checkpoint that loses its last owner is deleted. `defer` runs the deletions; it may postpone
+    them.
     """
 
     def __init__(self, storage: Storage, is_master: bool) -> None:
@@ -48,7 +50,8 @@ class Index:
 
     @contextmanager
     def edit(self) -> Iterator[dict[str, Any]]:
-        """Yield the index for changes. The outermost of nested blocks writes it and deletes released checkpoints."""
+        """Yield the index for changes. The outermost of nested blocks writes it and deletes
+        released checkpoints."""
         if self._changed or not self._is_master:
             yield self._changed or {"owners": {}, "labels": {}}
             return
@@ -59,7 +62,9 @@ class Index:
         finally:
             self._changed = {}
             released = _owned(before) - _owned(index)
-            index["labels"] = {label: name for label, name in index["labels"].items() if name not in released}
+            index["labels"] = {
+                label: name for label, name in index["labels"].items() if name not in released
+            }
             if index != before:
                 write_json(self._storage, INDEX, index)
             for name in sorted(released):
@@ -78,7 +83,10 @@ def read_index(storage: Storage) -> dict[str, Any]:
 def check_index(index: Any) -> dict[str, Any]:
     """Validate and return an index; raises ValueError."""
     entries = validate(index, _IndexEntries)
-    for name in {*entries.labels.values(), *(name for names in entries.owners.values() for name in names)}:
+    for name in {
+        *entries.labels.values(),
+        *(name for names in entries.owners.values() for name in names),
+    }:
         check_inside(name)
     return dict(index)
 
@@ -87,10 +95,15 @@ def _owned(index: Mapping[str, Any]) -> set[str]:
     return {name for names in index["owners"].values() for name in names}
 
 
-def read_checkpoints(storage: Storage) -> tuple[dict[str, dict[str, Any]], dict[str, CheckpointError]]:
-    """Return the manifests of the stored checkpoints, oldest first, and the errors of those with damaged manifests."""
+def read_checkpoints(
+    storage: Storage,
+) -> tuple[dict[str, dict[str, Any]], dict[str, CheckpointError]]:
+    """Return the manifests of the stored checkpoints, oldest first, and the errors of those with
+    damaged manifests."""
     names = [name for name in storage.names() if not name.startswith(".")]
-    read = dict(zip(names, storage.map(partial(read_manifest_or_error, storage), names), strict=True))
+    read = dict(
+        zip(names, storage.map(partial(read_manifest_or_error, storage), names), strict=True)
+    )
     manifests = {name: manifest for name, manifest in read.items() if isinstance(manifest, dict)}
     errors = {name: error for name, error in read.items() if isinstance(error, CheckpointError)}
     positions = {name: parse_position(manifest["position"]) for name, manifest in manifests.items()}
@@ -99,7 +112,8 @@ def read_checkpoints(storage: Storage) -> tuple[dict[str, dict[str, Any]], dict[
 
 
 def read_position(storage: Storage, name: str) -> Position | None:
-    """Return the position of a checkpoint; None if it is missing, or with a warning if it is damaged."""
+    """Return the position of a checkpoint; None if it is missing, or with a warning if it is
+    damaged."""
     manifest = read_manifest_or_error(storage, name)
     if isinstance(manifest, CheckpointError):
         _log.warning("%s", manifest)
@@ -108,9 +122,11 @@ def read_position(storage: Storage, name: str) -> Position | None:
 
 
 def read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:
-    """Return a checkpoint's manifest, or its error if it is damaged; None if there is no checkpoint.
+    """Return a checkpoint's manifest, or its error if it is damaged; None if there is no
+    checkpoint.
 
-    Raises NewerFormat: training that went on from an older checkpoint instead would delete this one.
+    Raises NewerFormat: training that went on from an older checkpoint instead would delete this
+    one.
     """
     try:
         return read_manifest(storage, name)
@@ -121,7 +137,9 @@ def read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | Chec
     except FileNotFoundError:
         # On an object store, a missing manifest may mean an unfinished save: it is written last.
         if storage.local and storage.exists(f"{name}/model.pt"):
-            return CheckpointError(f"the checkpoint {storage / name} is damaged: its {MANIFEST} is missing")
+            return CheckpointError(
+                f"the checkpoint {storage / name} is damaged: its {MANIFEST} is missing"
+            )
     return None
 
 

@@ -1,4 +1,5 @@
-"""The manifest of a checkpoint: the training progress, and the size and sha256 of each file. Needs no torch."""
+"""The manifest of a checkpoint: the training progress, and the size and sha256 of each file. Needs
+no torch."""
 
 import hashlib
 import re
@@ -70,7 +71,8 @@ def check_manifest(manifest: Any) -> dict[str, Any]:
 
 
 def parse_position(entries: Any) -> Position:
-    """Parse the position in a manifest or an `attempt.json`; raises ValueError if an entry is invalid or missing."""
+    """Parse the position in a manifest or an `attempt.json`; raises ValueError if an entry is
+    invalid or missing."""
     position = validate(entries, Position, "position")
     if missing := [field.name for field in fields(Position) if field.name not in entries]:
         raise ValueError(f"its position has no `{missing[0]}`")
@@ -85,21 +87,39 @@ def check_inside(name: str) -> None:
 
 
 def find_damage(
-    storage: Storage, folder: str, entries: Entries, group: RankGroup | None = None, *, check_hashes: bool = True
+    storage: Storage,
+    folder: str,
+    entries: Entries,
+    group: RankGroup | None = None,
+    *,
+    check_hashes: bool = True,
 ) -> str | None:
-    """Return the first problem of a checkpoint's files, or None; if not `check_hashes`, compare only sizes.
+    """Return the first problem of a checkpoint's files, or None; if not `check_hashes`, compare
+    only sizes.
 
     With `group` it is collective: each rank checks its own files and a share of the others.
     """
     if group:
-        ranks = {file: _choose_rank(file, number) % group.world_size for number, file in enumerate(entries)}
+        ranks = {
+            file: _choose_rank(file, number) % group.world_size
+            for number, file in enumerate(entries)
+        }
         share = {file: entry for file, entry in entries.items() if ranks[file] == group.rank}
-        return next(filter(None, group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))), None)
+        return next(
+            filter(
+                None, group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))
+            ),
+            None,
+        )
     if check_hashes:
-        reasons = storage.map(lambda file: check_file(storage, folder, file, entries[file]), entries)
+        reasons = storage.map(
+            lambda file: check_file(storage, folder, file, entries[file]), entries
+        )
     else:
         sizes = {file: {"bytes": state.size_bytes} for file, state in storage.tree(folder).items()}
-        reasons = [describe_difference(file, entry, sizes.get(file)) for file, entry in entries.items()]
+        reasons = [
+            describe_difference(file, entry, sizes.get(file)) for file, entry in entries.items()
+        ]
     reason = next(filter(None, reasons), None)
     return reason and f"checkpoint {storage}/{folder}: {reason}"
 
@@ -116,7 +136,9 @@ def check_file(storage: Storage, folder: str, file: str, entry: Mapping[str, Any
     return describe_difference(file, entry, {"bytes": size, "sha256": sha256.hexdigest()})
 
 
-def describe_difference(file: str, entry: Mapping[str, Any], measured: Mapping[str, Any] | None) -> str | None:
+def describe_difference(
+    file: str, entry: Mapping[str, Any], measured: Mapping[str, Any] | None
+) -> str | None:
     """Return how a file, or None for a missing one, differs from its entry; None if it does not."""
     if measured is None:
         return f"{file} is missing"
@@ -128,6 +150,7 @@ def describe_difference(file: str, entry: Mapping[str, Any], measured: Mapping[s
 
 
 def _choose_rank(file: str, number: int) -> int:
-    """Return the rank that checks a file, modulo the world size: its own rank, or round-robin for shared files."""
+    """Return the rank that checks a file, modulo the world size: its own rank, or round-robin for
+    shared files."""
     match = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
     return int(match[1]) if match else number

@@ -1,4 +1,5 @@
-"""Encoding of checkpoint values: placeholders for sharded tensors and for types that torch cannot load."""
+"""Encoding of checkpoint values: placeholders for sharded tensors and for types that torch cannot
+load."""
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +19,23 @@ INDEX = "shards.pt"
 _SHARDED = "hookyard.sharded"
 _ENCODED = "hookyard.encoded"
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
-_VALUES = {bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype, torch.device}
+_VALUES = {
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    type(None),
+    torch.Size,
+    torch.dtype,
+    torch.device,
+}
 """Types that `weights_only=True` reads; subclasses are other types."""
-_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
+_FACTORIES: dict[str, Any] = {
+    kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)
+}
 _NUMPY_SCALARS = {numpy.dtype(kind).type for kind in "?bhilqBHILQefdFD"}
 
 # Metrics are often numpy scalars.
@@ -39,34 +54,48 @@ def has_shards(file: str) -> bool:
 
 
 Sharded = dict[int, tuple[str, Any]]
-"""Sharded tensors of a checkpoint, each with its key: the path at which it was first seen. By `id`, because a tensor
-with several names has one key; in the order in which they were seen, the same on each rank."""
+"""Sharded tensors of a checkpoint, each with its key: the path at which it was first seen. By `id`,
+because a tensor with several names has one key; in the order in which they were seen, the same on
+each rank."""
 
 
 def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     """Return nested containers with placeholders. Sharded tensors are collected in `sharded`.
 
-    Containers without placeholders are not copied. Raises RunError at the path `place` for a value that torch refuses.
+    Containers without placeholders are not copied. Raises RunError at the path `place` for a value
+    that torch refuses.
     """
     kind = type(tree)
     if kind in _VALUES or kind in _NUMPY_SCALARS or isinstance(tree, torch.layout):
         return tree
     if isinstance(tree, Tensor) and sharded is not None and shards.is_sharded(tree):
         return {_SHARDED: sharded.setdefault(id(tree), (place, tree))[0]}
-    if isinstance(tree, Tensor) and (kind in (Tensor, nn.Parameter) or kind in _get_registered_types()):
+    if isinstance(tree, Tensor) and (
+        kind in (Tensor, nn.Parameter) or kind in _get_registered_types()
+    ):
         encode(vars(tree), None, f"{place}.__dict__")
         return tree
     if kind in _CONTAINERS:
         for key in tree if isinstance(tree, dict) else ():
-            if type(key) not in _VALUES and encode(key, None, f"the key {key!r} of {place}") is not key:
+            if (
+                type(key) not in _VALUES
+                and encode(key, None, f"the key {key!r} of {place}") is not key
+            ):
                 raise RunError(
                     f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
                 )
-        return _replace(tree, lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)))
+        return _replace(
+            tree,
+            lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)),
+        )
     if (parts := _parts(tree)) is not None:
         name, *values = parts
         return {_ENCODED: name, "parts": encode(values, sharded, place)}
-    what = "a tensor sharded across ranks" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
+    what = (
+        "a tensor sharded across ranks"
+        if shards.is_sharded(tree)
+        else f"a {kind.__module__}.{kind.__name__}"
+    )
     raise RunError(
         f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
         " tuples, sets and dicts of them"
@@ -109,7 +138,8 @@ def _get_registered_types() -> list[Any]:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """Return the name of a type that `weights_only=True` cannot read, and the arguments to rebuild the value."""
+    """Return the name of a type that `weights_only=True` cannot read, and the arguments to rebuild
+    the value."""
     if type(value) is deque:
         return ["deque", [*value], value.maxlen]
     if type(value) is frozenset:
@@ -136,7 +166,9 @@ def _values(tree: Any) -> Any:
 def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
     """Return a copy of a container with new values, or the container itself if nothing changes."""
     if isinstance(tree, dict):
-        changed = {key: new for key, value in tree.items() if (new := replace(key, value)) is not value}
+        changed = {
+            key: new for key, value in tree.items() if (new := replace(key, value)) is not value
+        }
         if not changed:
             return tree
         result = copy(tree)  # keeps the attributes of a module's state dict

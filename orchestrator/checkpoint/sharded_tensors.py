@@ -1,7 +1,8 @@
-"""Sharded tensors in a checkpoint: each rank writes its shards, and any number of ranks can read them.
+"""Sharded tensors in a checkpoint: each rank writes its shards, and any number of ranks can read
+them.
 
-Tensors are sharded along their first dimension, as `torch.chunk` does. Each rank writes a list of shards to its
-`shards-0000.pt`, and `shards.pt` describes in which file each shard of a tensor is.
+Tensors are sharded along their first dimension, as `torch.chunk` does. Each rank writes a list of
+shards to its `shards-0000.pt`, and `shards.pt` describes in which file each shard of a tensor is.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,15 +21,20 @@ def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int
     """Return this rank's shards by file, as copies on the CPU; collective."""
     local = [tensor.redistribute(placements=[Shard(0)]).to_local() for tensor in tensors.values()]
     # Copy: a shard is a view of a padded tensor, which torch.save would write completely.
-    files: dict[str, Any] = {shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]}
+    files: dict[str, Any] = {
+        shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]
+    }
     if rank == 0:
         files[INDEX] = {
-            key: _describe(tensor, number, world_size) for number, (key, tensor) in enumerate(tensors.items())
+            key: _describe(tensor, number, world_size)
+            for number, (key, tensor) in enumerate(tensors.items())
         }
     return files
 
 
-def read(load: Callable[[str], Any], keys: Iterable[str], mesh: DeviceMesh | None = None) -> dict[str, Tensor]:
+def read(
+    load: Callable[[str], Any], keys: Iterable[str], mesh: DeviceMesh | None = None
+) -> dict[str, Tensor]:
     """Return sharded tensors by key: this rank's shards on a mesh, or full tensors on the CPU.
 
     `load` reads a file of the checkpoint.
@@ -36,10 +42,13 @@ def read(load: Callable[[str], Any], keys: Iterable[str], mesh: DeviceMesh | Non
     index = load(INDEX)
     tensors = {key: _empty(index[key], mesh) for key in keys}
     copies: dict[str, list[tuple[int, Tensor, int]]] = {}
-    """Copies to make by file: shard number, this rank's part of the tensor, and the shard's first row in that part."""
+    """Copies to make by file: shard number, this rank's part of the tensor, and the shard's first
+    row in that part."""
     for key, tensor in tensors.items():
         part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        start = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0
+        start = (
+            _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0
+        )
         for (first, *_), (rows, *_), file, number in index[key]["pieces"]:
             if first < start + len(part) and start < first + rows:
                 copies.setdefault(file, []).append((number, part, first - start))
@@ -52,10 +61,16 @@ def read(load: Callable[[str], Any], keys: Iterable[str], mesh: DeviceMesh | Non
 
 
 def _describe(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
-    """Return a tensor's dtype and shape, and each shard's start, shape, file and number in the file."""
+    """Return a tensor's dtype and shape, and each shard's start, shape, file and number in the
+    file."""
     rows = [_rows(len(tensor), rank, world_size) for rank in range(world_size)]
     pieces = [
-        [[shard.start, *[0] * (tensor.ndim - 1)], [len(shard), *tensor.shape[1:]], shard_file(rank), number]
+        [
+            [shard.start, *[0] * (tensor.ndim - 1)],
+            [len(shard), *tensor.shape[1:]],
+            shard_file(rank),
+            number,
+        ]
         for rank, shard in enumerate(rows)
         if shard
     ]

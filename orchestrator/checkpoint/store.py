@@ -1,11 +1,13 @@
 """The checkpoints of a run, each written atomically.
 
-A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-0000.pt` for each rank (RNG state, its
-own buffers and hook states), other files that hooks add (`ema.pt`), and `manifest.json` with the sha256 of each file.
-Tensors that are sharded across ranks are in `shards-0000.pt` and so on, and the other files hold placeholders for them.
+A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-0000.pt` for each rank
+(RNG state, its own buffers and hook states), other files that hooks add (`ema.pt`), and
+`manifest.json` with the sha256 of each file. Tensors that are sharded across ranks are in
+`shards-0000.pt` and so on, and the other files hold placeholders for them.
 
-A folder is a checkpoint once it has its manifest. On disk, files are written to a hidden folder, which is renamed once
-they are verified. An object store cannot rename: the files are written in their final location, the manifest last.
+A folder is a checkpoint once it has its manifest. On disk, files are written to a hidden folder,
+which is renamed once they are verified. An object store cannot rename: the files are written in
+their final location, the manifest last.
 """
 
 import hashlib
@@ -43,15 +45,17 @@ _log = logging.getLogger("hookyard")
 _THREADS = 4
 """Number of files written concurrently."""
 _MIN_CONCURRENT_BYTES = 2**20
-"""Size of a checkpoint on a disk from which threads write its files; smaller ones take longer with threads."""
+"""Size of a checkpoint on a disk from which threads write its files; smaller ones take longer with
+threads."""
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only take effect on the master.
+    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only take
+    effect on the master.
 
-    An owner, such as a hook, lists the checkpoints that it keeps (`retain`). A checkpoint that loses its last owner is
-    deleted; one that never had an owner is kept. Other folders are never touched. `explain_missing` returns the
-    end of a message: why `best` or `last` is missing.
+    An owner, such as a hook, lists the checkpoints that it keeps (`retain`). A checkpoint that
+    loses its last owner is deleted; one that never had an owner is kept. Other folders are never
+    touched. `explain_missing` returns the end of a message: why `best` or `last` is missing.
     """
 
     def __init__(
@@ -72,20 +76,26 @@ class CheckpointStore:
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Write objects into the unfinished checkpoint `name` and verify them; return their manifest entries."""
+        """Write objects into the unfinished checkpoint `name` and verify them; return their
+        manifest entries."""
         write = partial(write_object, self.storage, self.get_staging_folder(name))
-        size = sum(tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files))
+        size = sum(
+            tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files)
+        )
         if self.storage.local and size < _MIN_CONCURRENT_BYTES:
             return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
     def choose_name(self, name: str) -> str:
-        """Return `name`, or an unused variant on an object store, which cannot replace a folder. Master only."""
+        """Return `name`, or an unused variant on an object store, which cannot replace a folder.
+        Master only."""
         if self.storage.local:
             return name
         names = chain([name], (f"{name}-{number}" for number in count(2)))
-        return next(candidate for candidate in names if MANIFEST not in self.storage.names(candidate))
+        return next(
+            candidate for candidate in names if MANIFEST not in self.storage.names(candidate)
+        )
 
     def discard_unfinished(self, name: str) -> None:
         """Delete the files of an interrupted save."""
@@ -93,11 +103,22 @@ class CheckpointStore:
             self.storage.delete(self.get_staging_folder(name))
 
     def commit(
-        self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]
+        self,
+        name: str,
+        entries: Mapping[str, dict[str, Any]],
+        position: Position,
+        details: Mapping[str, Any],
     ) -> None:
-        """Write the manifest of a checkpoint whose files all ranks have written, and make it visible. Master only."""
+        """Write the manifest of a checkpoint whose files all ranks have written, and make it
+        visible. Master only."""
         files = dict(sorted(entries.items()))
-        manifest = {"name": name, "position": asdict(position), "files": files, "torch": torch.__version__, **details}
+        manifest = {
+            "name": name,
+            "position": asdict(position),
+            "files": files,
+            "torch": torch.__version__,
+            **details,
+        }
         self._finish(name, manifest)
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
@@ -114,8 +135,8 @@ class CheckpointStore:
     def reset_to(self, path: str) -> str:
         """Make a stored checkpoint the newest of this run, and return its name.
 
-        If it belongs to another run, copy it and delete all checkpoints of this run; otherwise delete the newer ones.
-        Master only; must not run during a save.
+        If it belongs to another run, copy it and delete all checkpoints of this run; otherwise
+        delete the newer ones. Master only; must not run during a save.
         """
         folder, _, name = path.rpartition("/")
         names = self.list_names()
@@ -126,16 +147,27 @@ class CheckpointStore:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             retained = [name]
         index = self.index.read()
-        owners = {owner: [item for item in owned if item in retained] for owner, owned in index["owners"].items()}
-        labels = {label: target for label, target in index["labels"].items() if is_own and target in retained}
-        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is lost.
-        write_json(self.storage, INDEX, {**index, "owners": {**owners, "run": [name]}, "labels": labels})
+        owners = {
+            owner: [item for item in owned if item in retained]
+            for owner, owned in index["owners"].items()
+        }
+        labels = {
+            label: target
+            for label, target in index["labels"].items()
+            if is_own and target in retained
+        }
+        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is
+        # lost.
+        write_json(
+            self.storage, INDEX, {**index, "owners": {**owners, "run": [name]}, "labels": labels}
+        )
         for other in set(names) - set(retained):
             self.storage.delete(other)
         return name
 
     def copy_from(self, source: "CheckpointStore", name: str) -> None:
-        """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master only."""
+        """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master
+        only."""
         manifest = source.read_manifest(name)
         self.discard_unfinished(name)
 
@@ -188,25 +220,31 @@ class CheckpointStore:
     ) -> str | None:
         """Return the newest intact checkpoint, or None if there are no checkpoints.
 
-        Calls `on_skip` with a reason for each newer, damaged checkpoint. Collective with `group`: each rank reads a
-        share of the files. Compares only sizes without `check_hashes`. Raises CheckpointError if all are damaged.
+        Calls `on_skip` with a reason for each newer, damaged checkpoint. Collective with `group`:
+        each rank reads a share of the files. Compares only sizes without `check_hashes`. Raises
+        CheckpointError if all are damaged.
         """
         read = partial(read_checkpoints, self.storage)
         manifests, errors = group.broadcast(read) if group else read()
         reasons = [str(error) for error in errors.values()]
         for name in reversed(manifests):
-            reason = find_damage(self.storage, name, manifests[name]["files"], group, check_hashes=check_hashes)
+            reason = find_damage(
+                self.storage, name, manifests[name]["files"], group, check_hashes=check_hashes
+            )
             if not reason:
                 for skip_reason in reasons:
                     on_skip(skip_reason)
                 return str(name)
             reasons.append(reason)
         if reasons:
-            raise CheckpointError("\n".join([f"none of the checkpoints in {self.storage} is intact:", *reasons]))
+            raise CheckpointError(
+                "\n".join([f"none of the checkpoints in {self.storage} is intact:", *reasons])
+            )
         return None
 
     def resolve(self, label: str) -> str:
-        """Return a checkpoint's name, given that name or a label such as `best`; raises CheckpointError.
+        """Return a checkpoint's name, given that name or a label such as `best`; raises
+        CheckpointError.
 
         `last` is the newest checkpoint whose files have the right sizes.
         """
@@ -216,18 +254,23 @@ class CheckpointStore:
             self.read_manifest(label)
             return label
         if label == "last":
-            last = self.find_latest(lambda reason: _log.warning("skipped: %s", reason), check_hashes=False)
+            last = self.find_latest(
+                lambda reason: _log.warning("skipped: %s", reason), check_hashes=False
+            )
             if last is not None:
                 return last
         names, place = self.list_names(), f"in {self.storage}{self._explain_missing(label)}"
         if not names:
             raise CheckpointError(f"no checkpoint {place}")
-        raise CheckpointError(f"no checkpoint 'best' {place}; available: {', '.join(['last', *names])}")
+        raise CheckpointError(
+            f"no checkpoint 'best' {place}; available: {', '.join(['last', *names])}"
+        )
 
     # Verifying
 
     def verify(self, name: str) -> str:
-        """Read all files of a checkpoint, and return its fingerprint; raises CheckpointError if one is damaged."""
+        """Read all files of a checkpoint, and return its fingerprint; raises CheckpointError if one
+        is damaged."""
         self._check(name, self.read_manifest(name)["files"])
         return self.compute_fingerprint(name)
 
@@ -248,8 +291,12 @@ class CheckpointStore:
         manifest = read_manifest_or_error(self.storage, name)
         if manifest is None:
             names = self.list_names()
-            available = ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
-            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}")
+            available = (
+                ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
+            )
+            raise CheckpointError(
+                f"no checkpoint '{name}' in {self.storage}; available: {available}"
+            )
         if isinstance(manifest, CheckpointError):
             raise manifest
         return manifest
@@ -259,33 +306,48 @@ class CheckpointStore:
         return parse_position(self.read_manifest(name)["position"])
 
     def load(self, name: str, file: str) -> Any:
-        """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for anything else."""
+        """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for
+        anything else."""
         try:
             with self.storage.open_copy(f"{name}/{file}") as content:
-                return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
+                return placeholders.decode(
+                    torch.load(content, map_location="cpu", weights_only=True)
+                )
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-            raise CheckpointError(f"{self.get_path(name)}/{file} cannot be loaded: {error}") from error
+            raise CheckpointError(
+                f"{self.get_path(name)}/{file} cannot be loaded: {error}"
+            ) from error
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return the key of the weights used for validation: `model`, or that of a hook, such as `ema/model`.
+        """Return the key of the weights used for validation: `model`, or that of a hook, such as
+        `ema/model`.
 
-        If several were validated, the label's metric, or else the experiment's main metric, selects one.
+        If several were validated, the label's metric, or else the experiment's main metric, selects
+        one.
         """
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.read_manifest(name), index.get("metrics", {})
         labels = [label, *(other for other, target in index["labels"].items() if target == name)]
-        metric = next((metrics[known] for known in labels if known in metrics), manifest.get("main_metric", ""))
+        metric = next(
+            (metrics[known] for known in labels if known in metrics),
+            manifest.get("main_metric", ""),
+        )
         evaluations = manifest.get("evaluations", {})
         evaluation = find_evaluation_label(metric, evaluations)
         hook = "" if evaluation is None else evaluations[evaluation]
         return f"{hook}/model" if hook else "model"
 
     def load_weights(self, label: str, key: str | None = None) -> dict[str, Any]:
-        """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the CPU."""
+        """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the
+        CPU."""
         name, key = self.resolve(label), key or self.find_evaluated_weights(label)
         file = f"{key.partition('/')[0]}.pt"
         entries = self.read_manifest(name)["files"]
-        needed = {other: entry for other, entry in entries.items() if other == file or placeholders.has_shards(other)}
+        needed = {
+            other: entry
+            for other, entry in entries.items()
+            if other == file or placeholders.has_shards(other)
+        }
         self._check(name, needed)
         weights: dict[str, Any] = self._load_parts(name, {"model": key})["model"]
         return weights
@@ -297,8 +359,9 @@ class CheckpointStore:
         return list(content[key] if key else content)
 
     def load_buffers(self, label: str) -> tuple[dict[str, Any], list[str]]:
-        """Return the verified buffers of rank 0, including those outside the state dict (`persistent=False`), and the
-        names of the buffers that a forward pass made or changed in shape."""
+        """Return the verified buffers of rank 0, including those outside the state dict
+        (`persistent=False`), and the names of the buffers that a forward pass made or changed in
+        shape."""
         name, file = self.resolve(label), "rank-0000.pt"
         entries = self.read_manifest(name)["files"]
         self._check(name, {file: entries[file]})
@@ -308,7 +371,8 @@ class CheckpointStore:
     # Called by hooks
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
-        """Set the checkpoints that an owner keeps, and delete those that no owner keeps any more."""
+        """Set the checkpoints that an owner keeps, and delete those that no owner keeps any
+        more."""
         with self.index.edit() as index:
             index["owners"][owner] = list(dict.fromkeys(names))
 
@@ -316,18 +380,25 @@ class CheckpointStore:
         """Label a checkpoint; `metric` is the metric by which it is best."""
         with self.index.edit() as index:
             index["labels"].update(dict.fromkeys(labels, name))
-            index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
+            index["metrics"] = {
+                **index.get("metrics", {}),
+                **dict.fromkeys(labels if metric else (), metric),
+            }
 
-    def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
+    def publish(
+        self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]
+    ) -> str:
         """Write parts of a checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its path.
 
-        Each part is a file, or a key of a file (`ema/model`). The part `meta` is the manifest plus `config`.
-        `folder` is relative to the checkpoints folder.
+        Each part is a file, or a key of a file (`ema/model`). The part `meta` is the manifest plus
+        `config`. `folder` is relative to the checkpoints folder.
         """
         if not self.is_master:
             return ""
         buffer = BytesIO()
-        content = self._load_parts(name, {part: key for part, key in parts.items() if key != "meta"})
+        content = self._load_parts(
+            name, {part: key for part, key in parts.items() if key != "meta"}
+        )
         if "meta" in parts.values():
             content["meta"] = {**self.read_manifest(name), "config": dict(config)}
         torch.save(content, buffer)
@@ -336,30 +407,40 @@ class CheckpointStore:
         return self.get_path(target)
 
     def _load_parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
-        available = {file.removesuffix(".pt"): file for file in shared_files(self.read_manifest(name)["files"])}
+        available = {
+            file.removesuffix(".pt"): file
+            for file in shared_files(self.read_manifest(name)["files"])
+        }
         content = {}
         for part, path in parts.items():
             file, _, key = path.partition("/")
             if file not in available:
-                raise CheckpointError(f"checkpoint '{name}' has no {file}; it has {', '.join(available)}")
+                raise CheckpointError(
+                    f"checkpoint '{name}' has no {file}; it has {', '.join(available)}"
+                )
             loaded = self.load(name, available[file])
             content[part] = loaded[key] if key else loaded
         return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """Return content with its sharded tensors: this rank's shards if `mesh` is given, otherwise full tensors."""
+        """Return content with its sharded tensors: this rank's shards if `mesh` is given, otherwise
+        full tensors."""
         keys = [*placeholders.keys_in(content)]
         if not keys:
             return content
         from orchestrator.checkpoint import sharded_tensors as shards
 
-        filled: dict[str, Any] = placeholders.fill(content, shards.read(partial(self.load, name), keys, mesh))
+        filled: dict[str, Any] = placeholders.fill(
+            content, shards.read(partial(self.load, name), keys, mesh)
+        )
         return filled
 
 
 def shared_files(files: Iterable[str]) -> list[str]:
     """Return the files that all ranks share: neither per-rank files nor shards."""
-    return [file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)]
+    return [
+        file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)
+    ]
 
 
 class HashingWriter:
@@ -379,15 +460,20 @@ class HashingWriter:
         self._file.flush()
 
 
-def write_file(storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]) -> dict[str, Any]:
-    """Write a file of a checkpoint with `fill`, verify it, and return its entry; raises CheckpointError."""
+def write_file(
+    storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]
+) -> dict[str, Any]:
+    """Write a file of a checkpoint with `fill`, verify it, and return its entry; raises
+    CheckpointError."""
     with storage.create(f"{folder}/{file}") as stream:
         writer = HashingWriter(stream)
         fill(writer)
     entry = {"sha256": writer.sha256.hexdigest(), "bytes": writer.size}
     # A store that verifies uploads need not send the file back.
     if not storage.verifies_uploads and (reason := check_file(storage, folder, file, entry)):
-        raise CheckpointError(f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage")
+        raise CheckpointError(
+            f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage"
+        )
     return entry
 
 
@@ -398,7 +484,9 @@ def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict
         try:
             torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # of the file system, which the RuntimeError does not say
+            if isinstance(
+                error.__context__, OSError
+            ):  # of the file system, which the RuntimeError does not say
                 raise error.__context__ from None
             raise
 
@@ -416,8 +504,11 @@ class TrainingFiles:
         self._position: Position | None = None
         self._stored: tuple[CheckpointStore, str, Mapping[str, dict[str, Any]]] | None = None
 
-    def link(self, position: Position, store: CheckpointStore, name: str) -> dict[str, dict[str, Any]]:
-        """Link the files saved at a position into the unfinished checkpoint `name`; return their entries."""
+    def link(
+        self, position: Position, store: CheckpointStore, name: str
+    ) -> dict[str, dict[str, Any]]:
+        """Link the files saved at a position into the unfinished checkpoint `name`; return their
+        entries."""
         if self._stored is None or position != self._position:
             return {}
         (source, stored, entries), folder = self._stored, store.get_staging_folder(name)
@@ -428,7 +519,14 @@ class TrainingFiles:
         }
 
     def keep(
-        self, position: Position, store: CheckpointStore, name: str, entries: Mapping[str, dict[str, Any]]
+        self,
+        position: Position,
+        store: CheckpointStore,
+        name: str,
+        entries: Mapping[str, dict[str, Any]],
     ) -> None:
         """Remember a stored checkpoint at a position, with the entries of its files."""
-        self._position, self._stored = position, (store, name, {file: entries[file] for file in self._files})
+        self._position, self._stored = (
+            position,
+            (store, name, {file: entries[file] for file in self._files}),
+        )

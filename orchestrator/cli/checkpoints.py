@@ -25,7 +25,8 @@ def evaluate(
         ),
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: loader.eval_batch_size=512")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Values to change: loader.eval_batch_size=512"),
     ] = None,
     phase: Annotated[Literal["val", "test"], typer.Option(help="The data to evaluate on.")] = "val",
     workers: Annotated[
@@ -47,9 +48,16 @@ def evaluate(
     from orchestrator.runs.result import Run
 
     evaluation = Evaluation.prepare(evaluated.folder, label, phase, overrides or [], workers)
-    in_process = local or engine == "in-process" or (engine is None and evaluated.folder.read_launch_metadata().local)
+    in_process = (
+        local
+        or engine == "in-process"
+        or (engine is None and evaluated.folder.read_launch_metadata().local)
+    )
     skip = in_process or skip_preflight
-    with stdout_to_stderr(), preflight(address, evaluated.folder.location, evaluation.experiment, skip=skip):
+    with (
+        stdout_to_stderr(),
+        preflight(address, evaluated.folder.location, evaluation.experiment, skip=skip),
+    ):
         folder = evaluation.start(engine, address, local=local)
     finish_run(Run(folder), as_json)
 
@@ -68,15 +76,24 @@ def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
 def average(
     run: options.OneRun,
     std: Annotated[
-        float, typer.Option(metavar="STD", help="Standard deviation of the window, as a fraction of training: 0.07")
+        float,
+        typer.Option(
+            metavar="STD", help="Standard deviation of the window, as a fraction of training: 0.07"
+        ),
     ],
     at: Annotated[
-        int | None, typer.Option(metavar="STEP", min=1, help="Step of the snapshot; the newest by default.")
+        int | None,
+        typer.Option(metavar="STEP", min=1, help="Step of the snapshot; the newest by default."),
     ] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File to write; as safetensors if its name ends in .safetensors.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="File to write; as safetensors if its name ends in .safetensors."
+        ),
     ] = None,
-    hook: Annotated[str | None, typer.Option(metavar="NAME", help="The ema hook, if the run has several.")] = None,
+    hook: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The ema hook, if the run has several.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Average the weights of a finished training, over a window of any width.
@@ -90,13 +107,24 @@ def average(
     with stdout_to_stderr():
         opened = open_run(run)
         averaged = opened.average(std, at, hook)
-        file = Storage(output) if output else opened.folder.storage / AVERAGES / f"{averaged.checkpoint}-std-{std:g}.pt"
+        file = (
+            Storage(output)
+            if output
+            else opened.folder.storage / AVERAGES / f"{averaged.checkpoint}-std-{std:g}.pt"
+        )
         averaged.save(file)
     if as_json:
         return print_json({"file": str(file), **averaged.summary()})
-    rows = [(term.checkpoint, term.step, f"{term.std:g}", f"{term.factor:+.4f}") for term in averaged.terms]
+    rows = [
+        (term.checkpoint, term.step, f"{term.std:g}", f"{term.factor:+.4f}")
+        for term in averaged.terms
+    ]
     print_table(("snapshot", "step", "std", "factor"), rows)
-    echo(f"average of std {std:g} at step {averaged.step}; relative error of its profile: {averaged.error:.2g}")
+    echo(
+        f"average of std {std:g} at step {averaged.step}; relative error of its profile: {averaged.error:.2g}"
+    )
     echo(f"wrote {file}")
     checkpoint = shlex.quote(f"{opened.folder}@{averaged.checkpoint}")
-    return echo(f"To evaluate it: hookyard evaluate {checkpoint} init.from={shlex.quote(str(file))}")
+    return echo(
+        f"To evaluate it: hookyard evaluate {checkpoint} init.from={shlex.quote(str(file))}"
+    )

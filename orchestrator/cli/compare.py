@@ -34,7 +34,8 @@ def compare(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Compare the configs, environments, metrics and costs of runs or sweeps, and say which differences are noise."""
+    """Compare the configs, environments, metrics and costs of runs or sweeps, and say which
+    differences are noise."""
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import Run, compare_runs
     from orchestrator.stats.aggregate.compare import find_config_differences
@@ -42,12 +43,18 @@ def compare(
     from orchestrator.sweeps.results.result import Sweep
 
     if len(runs) < 2:
-        raise UsageError("compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b")
+        raise UsageError(
+            "compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b"
+        )
     folders = [RunFolder.open(path) for path in runs]
     metadata = [folder.read_metadata() for folder in folders]
-    are_sweeps = {str(folder): bool(run.sweep) for folder, run in zip(folders, metadata, strict=True)}
+    are_sweeps = {
+        str(folder): bool(run.sweep) for folder, run in zip(folders, metadata, strict=True)
+    }
     if len({*are_sweeps.values()}) > 1:
-        kinds = ", ".join(f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in are_sweeps.items())
+        kinds = ", ".join(
+            f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in are_sweeps.items()
+        )
         raise UsageError(
             f"{kinds}; compare runs with runs (such as a sweep's trials/trial-0000) and sweeps with sweeps"
         )
@@ -55,7 +62,9 @@ def compare(
         differences = compare_sweeps([Sweep(folder) for folder in folders])
     else:
         differences = compare_runs([Run(folder) for folder in folders])
-    differences["environment"] = find_config_differences([run.describe_environment() for run in metadata])
+    differences["environment"] = find_config_differences(
+        [run.describe_environment() for run in metadata]
+    )
     return print_json(differences) if as_json else _print(escape_data(differences))
 
 
@@ -68,7 +77,9 @@ def _print(differences: dict[str, Any]) -> None:
         if key in differences:
             echo("")
             rows = [(name, *format_entry(name, entry)) for name, entry in differences[key].items()]
-            print_table((title, *(name for name, _ in names)), rows) if rows else echo(f"{title}: {empty}")
+            print_table((title, *(name for name, _ in names)), rows) if rows else echo(
+                f"{title}: {empty}"
+            )
     if differences.get("not_known"):
         echo(f"\n{explain_unknown_direction(differences['not_known'])}")
 
@@ -94,7 +105,9 @@ def format_entry(name: str, entry: Any) -> list[str]:
     if "trials" in entry:
         rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
         return [
-            "-" if value is None else f"{value:+.4g} in {trials} trial{'' if trials == 1 else 's'}, {finding}"
+            "-"
+            if value is None
+            else f"{value:+.4g} in {trials} trial{'' if trials == 1 else 's'}, {finding}"
             for value, trials, finding in rows
         ]
     first = entry["values"][0]

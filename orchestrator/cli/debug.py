@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 
 def replay(
     run: OneRun,
-    iteration: Annotated[int, typer.Option(metavar="N", min=1, help="The training iteration, as in its row.")],
+    iteration: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The training iteration, as in its row.")
+    ],
     rank: Annotated[int, typer.Option(metavar="R", min=0, help="The rank whose row is shown.")] = 0,
     pdb: Annotated[
-        bool, typer.Option("--pdb", help="Open Python's debugger at the iteration's batch (1 rank).")
+        bool,
+        typer.Option("--pdb", help="Open Python's debugger at the iteration's batch (1 rank)."),
     ] = False,
     hook: Annotated[
-        str | None, typer.Option(metavar="FILE:CLASS", help="An additional hook (1 rank): probe.py:Probe")
+        str | None,
+        typer.Option(metavar="FILE:CLASS", help="An additional hook (1 rank): probe.py:Probe"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +61,12 @@ def replay(
         raise
     if as_json:
         row = result.row.reset_index().to_dict("records")
-        data = {"checkpoint": result.checkpoint, "threads": result.threads, "agrees": result.is_identical, "row": row}
+        data = {
+            "checkpoint": result.checkpoint,
+            "threads": result.threads,
+            "agrees": result.is_identical,
+            "row": row,
+        }
         return print_json(data)
     rows = [
         (name, str(values["stored"]), str(values["replayed"]), "yes" if values["same"] else "no")
@@ -85,12 +94,16 @@ def _make_hook(argument: str) -> Hook:
 
     file, _, name = argument.rpartition(":")
     if not file or not name:
-        raise UsageError(f"--hook must be FILE:CLASS or MODULE:CLASS, such as probe.py:Probe; got {argument!r}")
+        raise UsageError(
+            f"--hook must be FILE:CLASS or MODULE:CLASS, such as probe.py:Probe; got {argument!r}"
+        )
     if file.endswith(".py") and not Path(file).is_file():
         raise UsageError(f"--hook {argument}: the file {file} does not exist")
     extend_import_path([Path(file).parent.absolute()])
     try:
-        return make_hook("replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}).hook
+        return make_hook(
+            "replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}
+        ).hook
     except ConfigError as error:
         problems = (str(replace(problem, path="")) for problem in error.problems)
         raise UsageError(f"--hook {argument}: {'; '.join(problems)}") from None
@@ -128,7 +141,10 @@ def post_mortem(enabled: bool) -> Iterator[None]:
 
 
 def _start_debugger(error: Exception) -> None:
-    from orchestrator.engines.rank_failures import count_frames_below_user_code, find_root_cause_in_user_code
+    from orchestrator.engines.rank_failures import (
+        count_frames_below_user_code,
+        find_root_cause_in_user_code,
+    )
     from orchestrator.terminal.display import Debugger
 
     first = find_root_cause_in_user_code(error)

@@ -39,7 +39,9 @@ def doctor(
             autocompletion=complete_runs,
         ),
     ] = None,
-    files: Annotated[bool, typer.Option("--files", help="Verify the checksum of every file of RUN.")] = False,
+    files: Annotated[
+        bool, typer.Option("--files", help="Verify the checksum of every file of RUN.")
+    ] = False,
     address: Address = None,
     storage: StorageFlag = "runs",
     as_json: AsJson = False,
@@ -75,15 +77,24 @@ def _check_files(run: str, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _print_files(path: str, checked: Sequence[CheckedFile], bad_files: Sequence[CheckedFile]) -> None:
+def _print_files(
+    path: str, checked: Sequence[CheckedFile], bad_files: Sequence[CheckedFile]
+) -> None:
     """Print a line for each bad file, and the number of files by status."""
     if bad_files:
-        print_table(("file", "status", "details"), [(file.file, file.status, file.what) for file in bad_files])
+        print_table(
+            ("file", "status", "details"),
+            [(file.file, file.status, file.what) for file in bad_files],
+        )
     for advice in dict.fromkeys(file.advice for file in bad_files):
         names = [file.file for file in bad_files if file.advice == advice]
-        echo(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}")
+        echo(
+            f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}"
+        )
     counts = Counter(str(file.status) for file in checked)
-    echo(f"{path}: {'; '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}")
+    echo(
+        f"{path}: {'; '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}"
+    )
 
 
 def _diagnose(run: str, as_json: bool) -> None:
@@ -99,7 +110,12 @@ def _diagnose(run: str, as_json: bool) -> None:
         return _print_diagnosis(escape_line(str(opened.folder)), escape_data(diagnosis))
     signs, findings = diagnosis.figures, diagnosis.findings
     return print_json(
-        {"path": str(opened.folder), "healthy": diagnosis.is_healthy, "signs": signs, "findings": findings}
+        {
+            "path": str(opened.folder),
+            "healthy": diagnosis.is_healthy,
+            "signs": signs,
+            "findings": findings,
+        }
     )
 
 
@@ -121,7 +137,12 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
     if as_json:
         return print_json({"path": path, "trials": trials})
     rows = [
-        (trial["trial"], trial["status"], ", ".join(dict.fromkeys(trial["findings"])) or "-", trial["worst"])
+        (
+            trial["trial"],
+            trial["status"],
+            ", ".join(dict.fromkeys(trial["findings"])) or "-",
+            trial["worst"],
+        )
         for trial in trials
     ]
     print_table(("trial", "status", "findings", "most severe"), rows)
@@ -132,7 +153,9 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
 
 def _print_diagnosis(path: str, diagnosis: Diagnosis) -> None:
     if not diagnosis.findings:
-        echo(f"{path}: {'no findings' if diagnosis.is_healthy else 'too few rows to tell'}. {diagnosis}")
+        echo(
+            f"{path}: {'no findings' if diagnosis.is_healthy else 'too few rows to tell'}. {diagnosis}"
+        )
         return
     echo(f"{path}: {diagnosis}")
     for number, finding in enumerate(diagnosis.findings, start=1):
@@ -182,4 +205,7 @@ def _print_nodes(preflight: Preflight) -> None:
         echo(str(finding))
     count = f"{len(preflight.nodes)} node{'s' if len(preflight.nodes) > 1 else ''}"
     result = "not ready" if preflight.errors else "ready"
-    echo(f"{count} and storage {preflight.storage}: {result} (checked in {preflight.seconds:.1f} s)", err=True)
+    echo(
+        f"{count} and storage {preflight.storage}: {result} (checked in {preflight.seconds:.1f} s)",
+        err=True,
+    )

@@ -1,4 +1,5 @@
-"""Errors of the command line: a message on stderr, an exit code, and no traceback for Hookyard's own errors."""
+"""Errors of the command line: a message on stderr, an exit code, and no traceback for Hookyard's
+own errors."""
 
 import logging
 import os
@@ -35,7 +36,8 @@ class Subcommand(_HidesFlagTypes, TyperCommand):
 
 
 def _check_current_folder() -> None:
-    """Raise UsageError if the current folder was removed, in which no relative path means anything."""
+    """Raise UsageError if the current folder was removed, in which no relative path means
+    anything."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -46,7 +48,8 @@ class Subcommands(_HidesFlagTypes, TyperGroup):
     """The group of all subcommands, which turns errors into exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the subcommand; exit with 2 for wrong usage, 1 for a failure, 130 for an interruption."""
+        """Call the subcommand; exit with 2 for wrong usage, 1 for a failure, 130 for an
+        interruption."""
         sys.stdout, sys.stderr = PipeSafe(sys.stdout), PipeSafe(sys.stderr)
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())

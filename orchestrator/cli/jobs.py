@@ -1,4 +1,5 @@
-"""`hookyard submit`, `hookyard status`, `hookyard logs` and `hookyard stop`: runs as jobs of a cluster."""
+"""`hookyard submit`, `hookyard status`, `hookyard logs` and `hookyard stop`: runs as jobs of a
+cluster."""
 
 from __future__ import annotations
 
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 Dashboard = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="The cluster's dashboard, such as http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default."
+        metavar="URL",
+        help="The cluster's dashboard, such as http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default.",
     ),
 ]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as `submit` printed it.")]
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job's name, as `submit` printed it.")
+]
 
 
 def submit(
@@ -30,7 +34,9 @@ def submit(
     address: Dashboard = None,
     storage: StorageFlag = "runs",
     name: Name = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job's name and return at once.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the job's name and return at once.")
+    ] = False,
 ) -> None:
     """Send a run or sweep and the current folder to a cluster, and follow the job's log.
 
@@ -46,7 +52,9 @@ def submit(
     submitted = jobs.submit(job, Path.cwd())
     if detach:
         typer.echo(submitted)
-        return typer.echo(f"To follow it: hookyard logs {submitted} --follow --address {jobs.address}", err=True)
+        return typer.echo(
+            f"To follow it: hookyard logs {submitted} --follow --address {jobs.address}", err=True
+        )
     typer.echo(f"submitted {submitted}", err=True)
     return follow_job(jobs, submitted)
 
@@ -67,7 +75,9 @@ def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> 
 def logs(
     job: JobName,
     address: Dashboard = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Print until the job ends; exit with its code.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print until the job ends; exit with its code.")
+    ] = False,
 ) -> None:
     """Print the log of a job."""
     from orchestrator.cluster.jobs import Jobs
@@ -84,11 +94,15 @@ def stop(job: JobName, address: Dashboard = None) -> None:
 
     jobs = Jobs(address)
     jobs.stop(job)
-    typer.echo(f"stopping {job}. To see its status: hookyard status {job} --address {jobs.address}", err=True)
+    typer.echo(
+        f"stopping {job}. To see its status: hookyard status {job} --address {jobs.address}",
+        err=True,
+    )
 
 
 def follow_job(jobs: Jobs, job: str) -> None:
-    """Print a job's log until it ends, and exit with its exit code. Ctrl-C leaves the job running."""
+    """Print a job's log until it ends, and exit with its exit code. Ctrl-C leaves the job
+    running."""
     try:
         status = jobs.follow(job, partial(typer.echo, nl=False))
     except KeyboardInterrupt:

@@ -28,14 +28,20 @@ _OPTIONAL_COLUMNS = ("driver", "diverged", "tags", "notes")
 
 def ls(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Only these runs, with wildcards: 'digits*'")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Only these runs, with wildcards: 'digits*'"),
     ] = None,
     storage: StorageFlag = "runs",
     status: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATUS", help="Only this status: running, finished, stopped, interrupted, failed, lost."),
+        typer.Option(
+            metavar="STATUS",
+            help="Only this status: running, finished, stopped, interrupted, failed, lost.",
+        ),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only runs with all these tags.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Only runs with all these tags.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the runs and sweeps in a storage with status and best metric, the newest last."""
@@ -43,25 +49,43 @@ def ls(
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
-    if file := next((path for path in (Path(storage), *Path(storage).parents) if path.is_file()), None):
+    if file := next(
+        (path for path in (Path(storage), *Path(storage).parents) if path.is_file()), None
+    ):
         raise UsageError(f"{file} is a file; --storage names the folder that holds the runs")
     listed = list_runs(storage)
     if not listed and not Storage(storage).exists():
-        raise UsageError(f"the folder {storage} does not exist; --storage names the folder that holds the runs")
+        raise UsageError(
+            f"the folder {storage} does not exist; --storage names the folder that holds the runs"
+        )
     if not listed and RunFolder(storage).exists():
-        raise UsageError(f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}")
-    selected = [run for run in listed if not names or any(fnmatchcase(run[0].name, name) for name in names)]
+        raise UsageError(
+            f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}"
+        )
+    selected = [
+        run for run in listed if not names or any(fnmatchcase(run[0].name, name) for name in names)
+    ]
     for _, run in selected:
         if isinstance(run, DamagedFile):
             echo(str(run), err=True)
     rows = Storage(storage).map(_make_row, selected)
-    rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
+    rows = [
+        row
+        for row in rows
+        if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}
+    ]
     if as_json:
         return print_json(rows)
     if not rows:
-        return echo(f"no matching runs in {storage}" if listed else f"no runs in {storage}", err=True)
+        return echo(
+            f"no matching runs in {storage}" if listed else f"no runs in {storage}", err=True
+        )
     shown = [_format_row(row) for row in rows]
-    columns = [name for name in shown[0] if name not in _OPTIONAL_COLUMNS or any(row[name] for row in shown)]
+    columns = [
+        name
+        for name in shown[0]
+        if name not in _OPTIONAL_COLUMNS or any(row[name] for row in shown)
+    ]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
 
 
@@ -87,7 +111,10 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, 
 
 def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
     """Format a row for people, with local times and without the path."""
-    started, ended = row["started"] and seconds_at(row["started"]), row["ended"] and seconds_at(row["ended"])
+    started, ended = (
+        row["started"] and seconds_at(row["started"]),
+        row["ended"] and seconds_at(row["ended"]),
+    )
     return {
         **{name: row[name] for name in ("name", "kind", "status", "driver")},
         "best": _format_best(row["best"]),
@@ -110,7 +137,9 @@ def _format_best(best: Mapping[str, Any] | None) -> str:
 
 def note(
     run: RunOrSweep,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The note; replaces the one before.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="The note; replaces the one before.")
+    ] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to add.")] = None,
     untag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to remove.")] = None,
 ) -> None:
@@ -126,14 +155,23 @@ def note(
     with folder.lease():
         metadata = folder.read_metadata()
         if missing := [name for name in untag or () if name not in metadata.tags]:
-            tags_text = f"its tags are {', '.join(metadata.tags)}" if metadata.tags else "it has no tags"
+            tags_text = (
+                f"its tags are {', '.join(metadata.tags)}" if metadata.tags else "it has no tags"
+            )
             raise UsageError(f"{folder} has no tag {', '.join(missing)}; {tags_text}")
-        tags = [name for name in dict.fromkeys([*metadata.tags, *(tag or ())]) if name not in (untag or ())]
+        tags = [
+            name
+            for name in dict.fromkeys([*metadata.tags, *(tag or ())])
+            if name not in (untag or ())
+        ]
         folder.update(tags=tags, notes=metadata.notes if text is None else text)
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs and sweeps.", autocompletion=complete_runs)],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN", help="Runs and sweeps.", autocompletion=complete_runs),
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove runs and sweeps with all their files, after listing their contents."""

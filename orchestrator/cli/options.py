@@ -1,4 +1,5 @@
-"""The arguments and flags that several verbs share, and their completion in a shell, which reads only file names."""
+"""The arguments and flags that several verbs share, and their completion in a shell, which reads
+only file names."""
 
 from glob import glob
 from pathlib import Path
@@ -24,16 +25,30 @@ def complete_hooks(incomplete: str) -> list[str]:
     import hooks
 
     files = Path(hooks.__file__).parent.glob("*/*.py")
-    names = sorted(file.stem for file in files if file.parent.name not in _WITHOUT_HOOKS and file.stem != "__init__")
+    names = sorted(
+        file.stem
+        for file in files
+        if file.parent.name not in _WITHOUT_HOOKS and file.stem != "__init__"
+    )
     return [name for name in names if name.startswith(incomplete)]
 
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file.")]
-RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep.", autocompletion=complete_runs)]
+RunOrSweep = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run or a sweep.", autocompletion=complete_runs)
+]
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=complete_runs)]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05")]
-StorageFlag = Annotated[str, typer.Option(metavar="URL", help="Where the runs are: a folder, or s3://...")]
-Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run; the experiment's name by default.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05"),
+]
+StorageFlag = Annotated[
+    str, typer.Option(metavar="URL", help="Where the runs are: a folder, or s3://...")
+]
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name of the run; the experiment's name by default."),
+]
 IfNameExists = Annotated[
     IfExists,
     typer.Option(
@@ -44,14 +59,19 @@ IfNameExists = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="ADDRESS", help="A Ray cluster to join; RAY_ADDRESS by default, otherwise Ray starts on this machine."
+        metavar="ADDRESS",
+        help="A Ray cluster to join; RAY_ADDRESS by default, otherwise Ray starts on this machine.",
     ),
 ]
 Engine = Annotated[
     EngineName | None,
-    typer.Option(help="train: Ray Train (default); gang: Ray actors, starts sooner; in-process: one rank, no Ray."),
+    typer.Option(
+        help="train: Ray Train (default); gang: Ray actors, starts sooner; in-process: one rank, no Ray."
+    ),
 ]
 Local = Annotated[bool, typer.Option("--local", help="Run in this process, without Ray.")]
-SkipPreflight = Annotated[bool, typer.Option("--skip-preflight", help="Do not check the cluster's nodes first.")]
+SkipPreflight = Annotated[
+    bool, typer.Option("--skip-preflight", help="Do not check the cluster's nodes first.")
+]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would run, and exit.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

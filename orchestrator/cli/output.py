@@ -36,7 +36,8 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def format_json(data: Any) -> str:
-    """Format data, dataclasses and NumPy values as one JSON document; infinity and NaN become null."""
+    """Format data, dataclasses and NumPy values as one JSON document; infinity and NaN become
+    null."""
     from pydantic_core import to_json
 
     def to_plain(value: Any) -> Any:
@@ -54,7 +55,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     columns, *texts = [[escape_line(str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
     for row in (columns, *texts):
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        typer.echo(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
 
 
 def format_cell(name: str, value: Any) -> str:

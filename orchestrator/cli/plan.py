@@ -82,7 +82,11 @@ def make_plan(
 
 def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
     from orchestrator.config.checks.shared_training import find_shared_paths
-    from orchestrator.config.checks.space import count_concurrent_trials, count_trainings, count_trials
+    from orchestrator.config.checks.space import (
+        count_concurrent_trials,
+        count_trainings,
+        count_trials,
+    )
     from orchestrator.sweeps.search.search import draw_trials
 
     sharing, trainings = find_shared_paths(experiment.source, sweep), count_trainings(sweep)
@@ -105,8 +109,13 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
     return plan
 
 
-def _format_lines(plan: dict[str, Any], experiment: Experiment, address: str | None) -> list[tuple[str, str]]:
-    required, present = Resources.required_by(experiment.workers), None if address else find_local_resources()
+def _format_lines(
+    plan: dict[str, Any], experiment: Experiment, address: str | None
+) -> list[tuple[str, str]]:
+    required, present = (
+        Resources.required_by(experiment.workers),
+        None if address else find_local_resources(),
+    )
     machine = f"this machine has {present}" if present else f"{address} was not asked"
     lines = [("resources", f"needs {required}; {machine}")]
     if parent := experiment.source.continued_from:

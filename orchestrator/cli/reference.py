@@ -10,7 +10,16 @@ import shlex
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
@@ -27,28 +36,43 @@ _PLAIN_TYPES = (bool, int, float, str, list, dict, NoneType)
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new module and its experiments.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the new module and its experiments.")
+    ],
 ) -> None:
-    """Write a task, a hook, an experiment and a sweep to start from: NAME.py, NAME.yaml, NAME_sweep.yaml."""
+    """Write a task, a hook, an experiment and a sweep to start from: NAME.py, NAME.yaml,
+    NAME_sweep.yaml."""
     if keyword.iskeyword(name):
-        raise UsageError(f"'{name}' cannot be a Python module, because it is a keyword; choose another name")
+        raise UsageError(
+            f"'{name}' cannot be a Python module, because it is a keyword; choose another name"
+        )
     if not name.isidentifier():
-        raise UsageError(f"'{name}' cannot be a Python module: use letters, digits and _, not starting with a digit")
+        raise UsageError(
+            f"'{name}' cannot be a Python module: use letters, digits and _, not starting with a digit"
+        )
     if find_spec(name) is not None:
-        raise UsageError(f"a module '{name}' exists and would be imported instead of {name}.py; choose another name")
+        raise UsageError(
+            f"a module '{name}' exists and would be imported instead of {name}.py; choose another name"
+        )
     if Path(name).exists():
-        raise UsageError(f"the folder {name}/ would hide {name}.py from Python; choose another name")
+        raise UsageError(
+            f"the folder {name}/ would hide {name}.py from Python; choose another name"
+        )
     class_name = "".join(part.capitalize() for part in name.split("_"))
     names = {"starter": name, "Starter": class_name}
     files = {
         f"{name}{ending}": re.sub(
-            "starter|Starter", lambda match: names[match[0]], (_FOLDER / f"starter{ending}").read_text()
+            "starter|Starter",
+            lambda match: names[match[0]],
+            (_FOLDER / f"starter{ending}").read_text(),
         )
         for ending in (".py", ".yaml", "_sweep.yaml")
     }
     existing = [file for file in files if Path(file).exists()]
     if existing:
-        raise UsageError(f"{', '.join(existing)} would be overwritten. Nothing was written; choose another name.")
+        raise UsageError(
+            f"{', '.join(existing)} would be overwritten. Nothing was written; choose another name."
+        )
     for file, text in files.items():
         Path(file).write_text(text)
         typer.echo(f"wrote {file}")
@@ -87,10 +111,15 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     if not has_custom_loop(type(resolved.task)):  # such a task may not read `steps`
         length = ["epochs=null", "steps=1"] if experiment.epochs else ["steps=1"]
         changes = [*(overrides or []), *(["sweep=null"] if experiment.sweep else []), *length]
-        command = shlex.join(["hookyard", "run", str(config), "--local", "--name", "trial", *changes])
+        command = shlex.join(
+            ["hookyard", "run", str(config), "--local", "--name", "trial", *changes]
+        )
         verify = shlex.join(["hookyard", "verify", str(config), *(overrides or [])])
         echo(f"To check that a resume continues bit for bit: {verify}", err=True)
-        echo(f"Not checked: the model, the loss and the metrics. To run one step: {command}", err=True)
+        echo(
+            f"Not checked: the model, the loss and the metrics. To run one step: {command}",
+            err=True,
+        )
 
 
 def schema() -> None:
@@ -102,7 +131,10 @@ def schema() -> None:
 
 def hooks(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A hook, or module:Class.", autocompletion=complete_hooks)
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A hook, or module:Class.", autocompletion=complete_hooks
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -116,7 +148,10 @@ def hooks(
         if as_json:
             return print_json(entries)
         summaries = [" ".join(entry["doc"].partition("\n\n")[0].split()) for entry in entries]
-        rows = [(entry["name"], entry["ranks"], summary) for entry, summary in zip(entries, summaries, strict=True)]
+        rows = [
+            (entry["name"], entry["ranks"], summary)
+            for entry, summary in zip(entries, summaries, strict=True)
+        ]
         return print_table(("hook", "ranks", "description"), rows)
     extend_import_path([Path.cwd()])
     entry = describe_hook(name, find_hook_class(name))
@@ -151,15 +186,19 @@ def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
     from orchestrator.config.python.parameters import get_field_docs, make_fields_model
 
     defaults = {
-        key: field.get_default(call_default_factory=True) for key, field in make_fields_model(cls).model_fields.items()
+        key: field.get_default(call_default_factory=True)
+        for key, field in make_fields_model(cls).model_fields.items()
     }
     hints, docs = get_type_hints(cls, include_extras=True), get_field_docs(cls)
     return [
         {
             "name": field.name,
             "type": _format_type(hints[field.name]),
-            "required": field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-            "default": default if isinstance(default := defaults[field.name], _PLAIN_TYPES) else str(default),
+            "required": field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING,
+            "default": default
+            if isinstance(default := defaults[field.name], _PLAIN_TYPES)
+            else str(default),
             "doc": " ".join(docs.get(field.name, "").split()),
         }
         for field in list_parameters(cls).values()
@@ -185,7 +224,9 @@ def _format_type(hint: Any) -> str:
 def _format_bound(bound: Any) -> str:
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     return " ".join(
-        f"{sign} {getattr(bound, key)}" for key, sign in signs.items() if getattr(bound, key, None) is not None
+        f"{sign} {getattr(bound, key)}"
+        for key, sign in signs.items()
+        if getattr(bound, key, None) is not None
     )
 
 
@@ -204,7 +245,14 @@ def _print_hook(entry: dict[str, Any]) -> None:
         typer.echo(f"{key + ':':10}{value}")
     typer.echo("")
     rows = [
-        (field["name"], field["type"], "(required)" if field["required"] else field["default"], field["doc"])
+        (
+            field["name"],
+            field["type"],
+            "(required)" if field["required"] else field["default"],
+            field["doc"],
+        )
         for field in entry["parameters"]
     ]
-    print_table(("parameter", "type", "default", "description"), rows) if rows else typer.echo("no parameters")
+    print_table(("parameter", "type", "default", "description"), rows) if rows else typer.echo(
+        "no parameters"
+    )

@@ -1,4 +1,5 @@
-"""`hookyard show`, `hookyard watch` and `hookyard report`: a run or a sweep as text, live, or as HTML."""
+"""`hookyard show`, `hookyard watch` and `hookyard report`: a run or a sweep as text, live, or as
+HTML."""
 
 from __future__ import annotations
 
@@ -24,18 +25,33 @@ if TYPE_CHECKING:
     from orchestrator.sweeps.results.result import Sweep
     from orchestrator.terminal.frames import LiveFrame
 
-_TRIAL_COLUMNS = ("status", "diverged", "leader", "reports", "step_s", "peak_", "process_", "stopped", "error")
+_TRIAL_COLUMNS = (
+    "status",
+    "diverged",
+    "leader",
+    "reports",
+    "step_s",
+    "peak_",
+    "process_",
+    "stopped",
+    "error",
+)
 """Prefixes of the columns of a sweep's table, apart from its values and metrics."""
 _LABELS = {"continued_from": "continued from", "init": "initial weights"}
 
 
 def show(
     run: RunOrSweep,
-    trial: Annotated[str | None, typer.Option(metavar="TRIAL", help="A trial of the sweep, by number or name.")] = None,
-    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the experiment file, ready to run again.")] = False,
+    trial: Annotated[
+        str | None, typer.Option(metavar="TRIAL", help="A trial of the sweep, by number or name.")
+    ] = None,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the experiment file, ready to run again.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's last report and best checkpoint, or a sweep's trials, parameter importance and best trial."""
+    """Show a run's last report and best checkpoint, or a sweep's trials, parameter importance and
+    best trial."""
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
@@ -60,7 +76,8 @@ def show(
 
 
 def _make_printable_yaml(folder: RunFolder) -> str:
-    """Return the experiment file, written anew if somebody's edits contain what a terminal must not get."""
+    """Return the experiment file, written anew if somebody's edits contain what a terminal must not
+    get."""
     from orchestrator.config.text.reader import dump_yaml
 
     text = folder.read_experiment_text()
@@ -78,9 +95,13 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
     is_usable = diverged is None or (best is not None and best.iteration < diverged.iteration)
     label = "best" if best and best.checkpoint else "last"
     last = dict(reports[-1]) if reports else {}
-    for report in reversed(reports[:-1]):  # with the last metrics of each phase that the last report lacks
+    for report in reversed(
+        reports[:-1]
+    ):  # with the last metrics of each phase that the last report lacks
         phases = {name.rpartition("/")[0] for name in last}
-        last |= {name: value for name, value in report.items() if name.rpartition("/")[0] not in phases}
+        last |= {
+            name: value for name, value in report.items() if name.rpartition("/")[0] not in phases
+        }
     return {
         "name": folder.name,
         "path": str(folder),
@@ -109,16 +130,25 @@ def show_brief(folder: RunFolder) -> None:
     from hooks.metrics.direction import explain_unknown_direction, val_metrics
 
     summary = format_briefly(folder)
-    run = escape_data(summary) | {"error": summary["error"] and summary["error"].replace("\n", "\n  ")}
-    echo(f"{run['path']}: {run['status']}, {_count(run['reports'], 'report')}, {_count(run['attempts'], 'attempt')}")
+    run = escape_data(summary) | {
+        "error": summary["error"] and summary["error"].replace("\n", "\n  ")
+    }
+    echo(
+        f"{run['path']}: {run['status']}, {_count(run['reports'], 'report')}, {_count(run['attempts'], 'attempt')}"
+    )
     for key in ("continued_from", "init", "evaluates", "driver", "error", "diverged"):
         if run[key]:
             echo(f"{_LABELS.get(key, key)}: {run[key]}")
     for label in ("stopped", "checkpoints", "evaluations"):
         if run[label]:
             echo(f"{label}: {', '.join(run[label])}")
-    values = {name: value for name, value in run["metrics"].items() if name not in ("attempt", "time")}
-    rows = [(name, format_cell(name, value) if value == value else "nan") for name, value in values.items()]
+    values = {
+        name: value for name, value in run["metrics"].items() if name not in ("attempt", "time")
+    }
+    rows = [
+        (name, format_cell(name, value) if value == value else "nan")
+        for name, value in values.items()
+    ]
     if rows:
         echo("")
         print_table(("last report", ""), rows)
@@ -136,7 +166,9 @@ def _count(number: int, noun: str) -> str:
 
 def _print_usage_hint(use: UsageHint | None) -> None:
     if use:
-        label = "resume:         " if use.command.startswith("hookyard resume") else "train it longer:"
+        label = (
+            "resume:         " if use.command.startswith("hookyard resume") else "train it longer:"
+        )
         echo(f"  use it:          {use.python}")
         echo(f"  {label} {use.command}")
 
@@ -144,7 +176,12 @@ def _print_usage_hint(use: UsageHint | None) -> None:
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their summary."""
     from orchestrator.stats.aggregate.configurations import find_better_with_fewer_trials
-    from orchestrator.sweeps.results.analysis import CONFIG, explain_no_best, list_configurations, sort_best_first
+    from orchestrator.sweeps.results.analysis import (
+        CONFIG,
+        explain_no_best,
+        list_configurations,
+        sort_best_first,
+    )
 
     metric, mode = sweep.objective
     trials = sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
@@ -155,14 +192,23 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if summary["configurations"]:
         _print_configurations(summary["configurations"], metric)
     openings = ("configuration", CONFIG, *_TRIAL_COLUMNS)
-    shown = [name for name in trials.columns if name in dict(sweep.objectives) or name.startswith(openings)]
+    shown = [
+        name
+        for name in trials.columns
+        if name in dict(sweep.objectives) or name.startswith(openings)
+    ]
     columns = [name for name in shown if trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
-        [(trial, *map(format_cell, columns, values)) for trial, *values in trials[columns].itertuples(name=None)],
+        [
+            (trial, *map(format_cell, columns, values))
+            for trial, *values in trials[columns].itertuples(name=None)
+        ],
     )
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
-    echo(f"\n{sweep.folder}: {summary['status']}, {_count(len(trials), 'trial')}{f': {counts}' if counts else ''}")
+    echo(
+        f"\n{sweep.folder}: {summary['status']}, {_count(len(trials), 'trial')}{f': {counts}' if counts else ''}"
+    )
     if summary["driver"]:
         echo(f"driver: {summary['driver']}")
     if shared := summary["shared_training"]:
@@ -172,7 +218,10 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         )
     if summary["importance"]:
         spreads = summary["importance_spread"]
-        shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
+        shares = ", ".join(
+            f"{name} {share:.0%} ± {spreads[name]:.0%}"
+            for name, share in summary["importance"].items()
+        )
         echo(f"Parameter importance for {metric}: {shares}")
     if summary["pareto"]:
         echo(f"Pareto front of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
@@ -182,7 +231,9 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         best, *_ = ordered = list_configurations(trials, metric, mode, sweep.aggregate)
         echo(f"Best configuration: {best.number} with {metric} {best.describe(metric)}")
         if ahead := find_better_with_fewer_trials(ordered, mode):
-            echo(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
+            echo(
+                f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}"
+            )
     reached = summary["reached"] or f"{metric} {format_cell(metric, summary['value'])}"
     echo(f"Best: {summary['best'].rpartition('/')[2]}, {reached}")
     return _print_usage_hint(summary["use"])
@@ -191,7 +242,11 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
 def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
     from orchestrator.sweeps.results.analysis import CONFIG
 
-    columns = [name for name in rows[0] if name not in ("failed", "stopped") or any(row[name] for row in rows)]
+    columns = [
+        name
+        for name in rows[0]
+        if name not in ("failed", "stopped") or any(row[name] for row in rows)
+    ]
     headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
     units = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
     print_table(
@@ -204,9 +259,13 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
 def _compute_saved_seconds(trials: pd.DataFrame) -> float:
     """Return the training time that shared training saved.
 
-    A report takes all trials of a group as long as the leader, and the group trains until its longest trial ends.
+    A report takes all trials of a group as long as the leader, and the group trains until its
+    longest trial ends.
     """
-    reports, reported = trials.groupby("leader")["reports"], trials["reports"].where(trials["reports"] > 0)
+    reports, reported = (
+        trials.groupby("leader")["reports"],
+        trials["reports"].where(trials["reports"] > 0),
+    )
     return float(((reports.sum() - reports.max()) * trials["train_s"] / reported).sum())
 
 
@@ -220,7 +279,9 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
     units = analysis.aggregate_repeats(trials, metric, mode, sweep.aggregate)
-    importance = analysis.make_importance_table(units, metric) if len(units) >= analysis.MIN_TRIALS else None
+    importance = (
+        analysis.make_importance_table(units, metric) if len(units) >= analysis.MIN_TRIALS else None
+    )
     shared_training = None
     if "leader" in trials:
         followers = trials[trials["leader"].notna() & (trials["leader"] != trials.index)]
@@ -228,7 +289,9 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         shared_training = {"followers": len(followers), "trials": len(trials), "saved_s": saved_s}
     has_checkpoint = best is not None and reached is not None and reached.checkpoint is not None
     has_repeats = sweep.repeats > 1 and best is not None
-    has_front = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
+    has_front = (
+        len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
+    )
     return {
         "path": str(sweep.folder),
         "status": (status := sweep.status),
@@ -238,15 +301,21 @@ def _summarize(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
         "configurations": (
-            analysis.make_configurations_table(trials, metric, mode, sweep.aggregate).reset_index().to_dict("records")
+            analysis.make_configurations_table(trials, metric, mode, sweep.aggregate)
+            .reset_index()
+            .to_dict("records")
             if has_repeats
             else []
         ),
         "reached": reached,
-        "use": make_usage_hint(sweep.folder, "best", sweep.trial(str(best)).folder) if has_checkpoint else None,
+        "use": make_usage_hint(sweep.folder, "best", sweep.trial(str(best)).folder)
+        if has_checkpoint
+        else None,
         "importance": {} if importance is None else importance["importance"].to_dict(),
         "importance_spread": {} if importance is None else importance["spread"].to_dict(),
-        "pareto": [*analysis.find_pareto_front(trials, dict(sweep.objectives)).index] if has_front else [],
+        "pareto": [*analysis.find_pareto_front(trials, dict(sweep.objectives)).index]
+        if has_front
+        else [],
     }
 
 
@@ -257,7 +326,9 @@ _CODES = {"failed": FAILED, "lost": FAILED, "interrupted": INTERRUPTED}
 
 def watch(
     run: RunOrSweep,
-    once: Annotated[bool, typer.Option("--once", help="Print the present state, and exit.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the present state, and exit.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of a run or sweep until it ends, from its files alone.
@@ -273,7 +344,9 @@ def watch(
     if as_json:
         print_json(view)
     elif once or not sys.stdout.isatty():
-        PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(frame.draw(view, None))
+        PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(
+            frame.draw(view, None)
+        )
     else:
         try:
             view = _watch(PrintableConsole(), folder, frame, view)
@@ -306,7 +379,10 @@ PAGE = "report.html"
 def report(
     run: RunOrSweep,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File or URL to write; report.html in the run by default.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="File or URL to write; report.html in the run by default."
+        ),
     ] = None,
 ) -> None:
     """Write an HTML report of a run or sweep, one file that needs no network."""

@@ -28,16 +28,26 @@ if TYPE_CHECKING:
 By = Literal["trial", "rank", "node", "hook", "phase", "span", "row"]
 Format = Literal["table", "csv", "json", "parquet"]
 Form = Annotated[Format, typer.Option("--format", help="parquet needs --output.")]
-Output = Annotated[Path | None, typer.Option(metavar="FILE", help="File to write instead of stdout.")]
+Output = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="File to write instead of stdout.")
+]
 
 
 def stats(
     run: RunOrSweep,
-    by: Annotated[By | None, typer.Option(help="One line per rank, node ...; `row` prints every recorded row.")] = None,
+    by: Annotated[
+        By | None,
+        typer.Option(help="One line per rank, node ...; `row` prints every recorded row."),
+    ] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
-    where: Annotated[str | None, typer.Option(metavar="EXPR", help="Only these rows: rank = 0 and epoch >= 3")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="EXPR", help="Only these rows: rank = 0 and epoch >= 3")
+    ] = None,
     query: Annotated[
-        str | None, typer.Option(metavar="SQL", help="Run SQL: select rank, avg(step_s) from rows group by rank")
+        str | None,
+        typer.Option(
+            metavar="SQL", help="Run SQL: select rank, avg(step_s) from rows group by rank"
+        ),
     ] = None,
     form: Form = "table",
     output: Output = None,
@@ -60,7 +70,9 @@ def stats(
         from orchestrator.sweeps.results.result import Sweep
 
         if query is not None:
-            raise UsageError(f"{folder} is a sweep; --query reads one run, such as {folder}/trials/trial-0000")
+            raise UsageError(
+                f"{folder} is a sweep; --query reads one run, such as {folder}/trials/trial-0000"
+            )
         opened, by = Sweep(folder), by or "trial"
     else:
         from orchestrator.runs.result import Run
@@ -68,14 +80,21 @@ def stats(
         opened = Run(folder)
         if query is not None:
             return _print(opened.query(query), "row", form, output)
-    table = opened.load_stats(columns=names, where=where) if by == "row" else opened.summary(by, names, where)
+    table = (
+        opened.load_stats(columns=names, where=where)
+        if by == "row"
+        else opened.summary(by, names, where)
+    )
     return _print(table, by, form, output)
 
 
 def samples(
     run: OneRun,
     where: Annotated[
-        str, typer.Option(metavar="EXPR", help="Rows to show; only of train unless it names a phase: loss > 5")
+        str,
+        typer.Option(
+            metavar="EXPR", help="Rows to show; only of train unless it names a phase: loss > 5"
+        ),
     ],
     rank: Annotated[int | None, typer.Option(metavar="R", min=0, help="Only this rank.")] = None,
     form: Form = "table",
@@ -99,7 +118,9 @@ def samples(
             err=True,
         )
     if form == "table":  # as text, so that no commas group the digits
-        table = table.astype(dict.fromkeys(table.columns.intersection(["index", "position"]), "string"))
+        table = table.astype(
+            dict.fromkeys(table.columns.intersection(["index", "position"]), "string")
+        )
     _print(table, "row", form, output)
 
 
@@ -107,11 +128,14 @@ def _check_format(form: Format, output: Path | None) -> None:
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs --output FILE")
     if form == "table" and output is not None:
-        raise UsageError(f"--output {output} needs a data format: add --format csv, json or parquet")
+        raise UsageError(
+            f"--output {output} needs a data format: add --format csv, json or parquet"
+        )
 
 
 def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:
-    """Print the table, or write it as data; empty cells and NaN are null in JSON and empty in CSV."""
+    """Print the table, or write it as data; empty cells and NaN are null in JSON and empty in
+    CSV."""
     if form == "table":
         return _print_table(table, by)
     table = table if by == "row" else table.reset_index()
@@ -133,7 +157,8 @@ def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None
 
 
 def _with_none(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with None in empty cells. pandas' own `to_json` would round numbers to 15 decimals."""
+    """Return the table with None in empty cells. pandas' own `to_json` would round numbers to 15
+    decimals."""
     return table.astype(object).where(table.notna(), None)
 
 
@@ -143,11 +168,16 @@ def _print_table(table: pd.DataFrame, by: By | None) -> None:
     columns = [str(name) for name in table.columns]
     if by == "row":
         rows = _with_none(table).itertuples(index=False, name=None)
-        return print_table(columns, [[format_cell(*pair) for pair in zip(columns, row, strict=True)] for row in rows])
+        return print_table(
+            columns,
+            [[format_cell(*pair) for pair in zip(columns, row, strict=True)] for row in rows],
+        )
     lines: list[list[str]] = []
     for key, row in table.iterrows():
         keys = [str(part) for part in (key if isinstance(key, tuple) else (key,))]
         # Without --by, a line is a column of the stats, whose name gives the unit.
         names = [keys[0] if by is None and name != "worst_rank" else name for name in columns]
-        lines.append([*keys, *(format_cell(name, value) for name, value in zip(names, row, strict=True))])
+        lines.append(
+            [*keys, *(format_cell(name, value) for name, value in zip(names, row, strict=True))]
+        )
     return print_table([*map(str, table.index.names), *columns], lines)

@@ -54,7 +54,9 @@ def run(
         check_terminal(in_process)
     experiment = _experiment(config, overrides or [])
     if experiment.sweep:
-        raise UsageError(f"{config} has a `sweep` section; use hookyard sweep {shlex.quote(config)}")
+        raise UsageError(
+            f"{config} has a `sweep` section; use hookyard sweep {shlex.quote(config)}"
+        )
     if plan:
         from orchestrator.cli.plan import show_plan
 
@@ -64,7 +66,15 @@ def run(
 
     skip = in_process or skip_preflight
     with post_mortem(pdb), stdout_to_stderr(), preflight(address, storage, experiment, skip=skip):
-        done = driver.run(experiment, storage, name, engine=engine, local=local, address=address, if_exists=if_exists)
+        done = driver.run(
+            experiment,
+            storage,
+            name,
+            engine=engine,
+            local=local,
+            address=address,
+            if_exists=if_exists,
+        )
     return finish_run(done, as_json)
 
 
@@ -76,7 +86,9 @@ def sweep(
     if_exists: options.IfNameExists = "error",
     address: options.Address = None,
     local: options.Local = False,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End the sweep when a trial fails.")] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="End the sweep when a trial fails.")
+    ] = False,
     skip_preflight: options.SkipPreflight = False,
     plan: options.PlanOnly = False,
     as_json: options.AsJson = False,
@@ -86,7 +98,9 @@ def sweep(
 
     experiment = load_experiment(config, overrides or [])
     if experiment.sweep is None:
-        raise UsageError(f"{config} has no `sweep` section; add one, or use `hookyard run {shlex.quote(str(config))}`")
+        raise UsageError(
+            f"{config} has no `sweep` section; add one, or use `hookyard run {shlex.quote(str(config))}`"
+        )
     if plan:
         from orchestrator.cli.plan import show_plan
 
@@ -96,7 +110,13 @@ def sweep(
 
     with stdout_to_stderr(), preflight(address, storage, experiment, skip=local or skip_preflight):
         done = driver.sweep(
-            experiment, storage, name, local=local, address=address, fail_fast=fail_fast, if_exists=if_exists
+            experiment,
+            storage,
+            name,
+            local=local,
+            address=address,
+            fail_fast=fail_fast,
+            if_exists=if_exists,
         )
     return finish_sweep(done, as_json)
 
@@ -104,8 +124,12 @@ def sweep(
 def resume(
     run: options.RunOrSweep,
     address: options.Address = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Sweeps only: retry the failed trials too.")] = False,
-    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs only: resume on N ranks.")] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Sweeps only: retry the failed trials too.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Runs only: resume on N ranks.")
+    ] = None,
     force_lease: Annotated[
         bool,
         typer.Option(
@@ -114,7 +138,11 @@ def resume(
         ),
     ] = False,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Runs only: delete damaged checkpoints and restart, if none is usable.")
+        bool,
+        typer.Option(
+            "--from-start",
+            help="Runs only: delete damaged checkpoints and restart, if none is usable.",
+        ),
     ] = False,
     skip_preflight: options.SkipPreflight = False,
     as_json: options.AsJson = False,
@@ -134,9 +162,14 @@ def resume(
         from orchestrator.runs import driver as runs
 
         experiment = runs.load_experiment_to_resume(folder, workers)
-        with stdout_to_stderr(), preflight(address, run, experiment, skip=metadata.local or skip_preflight):
+        with (
+            stdout_to_stderr(),
+            preflight(address, run, experiment, skip=metadata.local or skip_preflight),
+        ):
             if metadata.sweep is None:
-                done = runs.resume_with_lease(folder, lease, workers=workers, address=address, from_start=from_start)
+                done = runs.resume_with_lease(
+                    folder, lease, workers=workers, address=address, from_start=from_start
+                )
             else:
                 from orchestrator.sweeps import driver as sweeps
 
@@ -180,7 +213,8 @@ def finish_run(done: Run, as_json: bool) -> None:
 
 
 def finish_sweep(done: Sweep, as_json: bool) -> None:
-    """Print the results of a sweep; exit with 130 if it was interrupted, with 3 if trials failed."""
+    """Print the results of a sweep; exit with 130 if it was interrupted, with 3 if trials
+    failed."""
     from orchestrator.sweeps import driver
 
     show_sweep(done, as_json)

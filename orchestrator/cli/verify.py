@@ -12,8 +12,8 @@ from orchestrator.cli.output import echo, print_json, stdout_to_stderr
 def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Train a few steps, continue from checkpoints in fresh processes, and name what differs.
 
-    Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same, and with 2 if the
-    experiment cannot be verified.
+    Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same, and
+    with 2 if the experiment cannot be verified.
     """
     from orchestrator.config.load import load_experiment
     from orchestrator.runs.verify import summarize
@@ -25,7 +25,11 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
     if as_json:
         print_json(summarize(continuations))
     for continuation in [] if as_json else continuations:
-        processes = f", {continuation.loader_processes} loader processes" if continuation.loader_processes else ""
+        processes = (
+            f", {continuation.loader_processes} loader processes"
+            if continuation.loader_processes
+            else ""
+        )
         start = f"from {continuation.checkpoint} (iteration {continuation.iteration}{processes})"
         if not continuation.difference:
             echo(f"{start}: the same samples, losses, weights, optimizer and random states")

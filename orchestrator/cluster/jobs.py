@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.sections.experiment import Experiment, check_run_name
-from orchestrator.engines.ray_environment import get_first_sentence, read_environment, set_environment
+from orchestrator.engines.ray_environment import (
+    get_first_sentence,
+    read_environment,
+    set_environment,
+)
 from orchestrator.errors import RunError, UsageError
 from orchestrator.storage import without_credentials
 
@@ -35,20 +39,30 @@ class Job:
 
 
 def make_job(
-    experiment: Experiment, config: Path, overrides: Sequence[str], storage: str, name: str | None, folder: Path
+    experiment: Experiment,
+    config: Path,
+    overrides: Sequence[str],
+    storage: str,
+    name: str | None,
+    folder: Path,
 ) -> Job:
     """Return the job of an experiment in a folder.
 
-    Raises UsageError for files outside the folder, a package that hides Hookyard's, and a relative storage or keys.
+    Raises UsageError for files outside the folder, a package that hides Hookyard's, and a relative
+    storage or keys.
     """
     for package in ("hooks", "orchestrator"):
-        if (folder / package / "__init__.py").is_file() and not (folder / "orchestrator/__main__.py").is_file():
+        if (folder / package / "__init__.py").is_file() and not (
+            folder / "orchestrator/__main__.py"
+        ).is_file():
             raise UsageError(
                 f"{folder / package} would hide Hookyard's own package; rename it, for example to my_{package}"
             )
     outside = [path for path in experiment.import_paths if not Path(path).is_relative_to(folder)]
     if outside or not config.resolve().is_relative_to(folder):
-        raise UsageError(f"{outside[0] if outside else config} is outside of {folder}, the folder that submit sends")
+        raise UsageError(
+            f"{outside[0] if outside else config} is outside of {folder}, the folder that submit sends"
+        )
     if "://" not in storage and not Path(storage).is_absolute():
         raise UsageError(
             f"storage '{storage}' must be an absolute path that all nodes can reach, or a URL like s3://..."
@@ -59,8 +73,22 @@ def make_job(
             " nodes a role, or list variables such as AWS_ACCESS_KEY_ID in `environment`"
         )
     name = check_run_name(experiment, name)
-    verb, path = "run" if experiment.sweep is None else "sweep", config.resolve().relative_to(folder).as_posix()
-    command = ["python", "-m", "orchestrator", verb, path, *overrides, "--storage", storage, "--name", name]
+    verb, path = (
+        "run" if experiment.sweep is None else "sweep",
+        config.resolve().relative_to(folder).as_posix(),
+    )
+    command = [
+        "python",
+        "-m",
+        "orchestrator",
+        verb,
+        path,
+        *overrides,
+        "--storage",
+        storage,
+        "--name",
+        name,
+    ]
     return Job(name, shlex.join(command), experiment.environment)
 
 
@@ -86,7 +114,9 @@ class Jobs:
     def __init__(self, address: str | None) -> None:
         self.address = _find_dashboard_url(address)
         if find_spec("aiohttp") is None:
-            raise UsageError("jobs need Ray's dashboard client, which is missing: pip install 'hookyard[cluster]'")
+            raise UsageError(
+                "jobs need Ray's dashboard client, which is missing: pip install 'hookyard[cluster]'"
+            )
         set_environment(self.address)
         with self._explain_errors():
             from ray.job_submission import JobSubmissionClient
@@ -147,7 +177,13 @@ class Jobs:
         """Return the status of a job; raises UsageError for an unknown one."""
         with self._explain_errors(job):
             info = self._client.get_job_info(job)
-            return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
+            return Status(
+                job,
+                str(info.status.value),
+                info.message or "",
+                info.driver_exit_code,
+                info.entrypoint,
+            )
 
     def log(self, job: str) -> str:
         with self._explain_errors(job):
@@ -180,7 +216,11 @@ class Jobs:
 def _find_dashboard_url(address: str | None) -> str:
     url = address or os.environ.get("RAY_API_SERVER_ADDRESS")
     if not url:
-        raise UsageError("no cluster given: use --address http://127.0.0.1:8265, or set RAY_API_SERVER_ADDRESS")
+        raise UsageError(
+            "no cluster given: use --address http://127.0.0.1:8265, or set RAY_API_SERVER_ADDRESS"
+        )
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"expected the URL of the cluster's dashboard, got '{url}': --address http://127.0.0.1:8265")
+        raise UsageError(
+            f"expected the URL of the cluster's dashboard, got '{url}': --address http://127.0.0.1:8265"
+        )
     return url

@@ -47,7 +47,8 @@ class Facts:
     """Versions and resources of a machine."""
 
     versions: dict[str, str]
-    """Versions of python, torch and ray, and as `project` Hookyard's version with a hash of its code."""
+    """Versions of python, torch and ray, and as `project` Hookyard's version with a hash of its
+    code."""
     gpus: int
     disk_free_bytes: int
     """Free bytes for temporary files."""
@@ -113,7 +114,8 @@ class Preflight:
 
 
 def check(storage: str, ray: Any = None, experiment: Experiment | None = None) -> Preflight:
-    """Check the nodes of the cluster that `ray` has joined, or this machine alone, and what an experiment needs.
+    """Check the nodes of the cluster that `ray` has joined, or this machine alone, and what an
+    experiment needs.
 
     Raises UsageError if this machine itself cannot write the storage.
     """
@@ -124,16 +126,22 @@ def check(storage: str, ray: Any = None, experiment: Experiment | None = None) -
         if ray:
             # A relative folder is relative to the driver, whatever a worker's current folder is.
             location = Storage(storage).location
-            nodes = _examine_nodes(ray, location, folder, experiment, needs_gpus="GPU" in required.amounts)
+            nodes = _examine_nodes(
+                ray, location, folder, experiment, needs_gpus="GPU" in required.amounts
+            )
         else:
-            nodes = [Node("this machine", probe_node(storage, folder, "here"), offered_gpus=driver.gpus)]
+            nodes = [
+                Node("this machine", probe_node(storage, folder, "here"), offered_gpus=driver.gpus)
+            ]
     shown = str(Storage(storage))
     findings = check_nodes(driver, nodes, shown, required, available)
     return Preflight(driver, nodes, findings, shown, time.monotonic() - start)
 
 
 @contextmanager
-def preflight(address: str | None, storage: str, experiment: Experiment, *, skip: bool = False) -> Iterator[None]:
+def preflight(
+    address: str | None, storage: str, experiment: Experiment, *, skip: bool = False
+) -> Iterator[None]:
     """Join the cluster for a run, and check it first; raises UsageError for errors.
 
     Does nothing if neither an address nor RAY_ADDRESS is given.
@@ -192,7 +200,9 @@ def _examine_nodes(
     for answer in ready:
         try:
             answers[pending[answer]] = ray.get(answer)
-        except Exception as error:  # of any type; the node's own error is the last line of Ray's message
+        except (
+            Exception
+        ) as error:  # of any type; the node's own error is the last line of Ray's message
             silence[pending[answer]] = describe_error(error).strip().splitlines()[-1]
     for answer in late:
         ray.cancel(answer, force=True)
@@ -211,7 +221,11 @@ def _examine_nodes(
 
 
 def probe_node(
-    location: str, folder: str, node: str, source: ExperimentSource | None = None, needs_gpus: bool = False
+    location: str,
+    folder: str,
+    node: str,
+    source: ExperimentSource | None = None,
+    needs_gpus: bool = False,
 ) -> Answers:
     """Check this machine: the storage at a location, and what an experiment needs."""
     facts, imports, gpus = collect_facts(), None, None
@@ -290,7 +304,9 @@ def _check_resources(required: Resources, available: Resources) -> Iterator[Find
         yield Finding("warning", "cluster", f"the run asks for {', and for '.join(short)}", advice)
 
 
-def _check_node(driver: Facts, node: Node, storage: str, required: Resources) -> Iterator[tuple[Level, str, str]]:
+def _check_node(
+    driver: Facts, node: Node, storage: str, required: Resources
+) -> Iterator[tuple[Level, str, str]]:
     """Yield level, text and advice of the findings about a node."""
     answers = node.answers
     if answers is None:
@@ -304,9 +320,15 @@ def _check_node(driver: Facts, node: Node, storage: str, required: Resources) ->
             # Pickles and compiled code do not survive another minor version of Python.
             is_patch = name == "python" and there.split(".")[:2] == here.split(".")[:2]
             advice = "Install the same everywhere: constraints.txt names every version"
-            yield "warning" if is_patch else "error", f"has {name} {there}, the driver {here}", advice
+            yield (
+                "warning" if is_patch else "error",
+                f"has {name} {there}, the driver {here}",
+                advice,
+            )
     if answers.imports:
-        advice = "Copy the code there under the same path, install it, or send it with hookyard submit"
+        advice = (
+            "Copy the code there under the same path, install it, or send it with hookyard submit"
+        )
         yield "error", f"cannot import the experiment: {answers.imports}", advice
     if answers.storage:
         advice = "Use a storage that every node sees, such as s3://bucket/runs or a network folder, and its keys"

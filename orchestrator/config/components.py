@@ -22,7 +22,9 @@ ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""
 
 NAME = re.compile(r"\w[\w.-]{0,99}")
-NAME_RULE = "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
+NAME_RULE = (
+    "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
+)
 
 DEFAULT_HOOKS = (
     "sampler_seed",
@@ -36,13 +38,17 @@ DEFAULT_HOOKS = (
 """The hooks of every experiment unless it turns them off, in this order."""
 
 PLAN_KEYS = ("type", "priority")
-"""Keys of a hook's entry for its class and its order among the hooks, unless it has parameters of these names."""
+"""Keys of a hook's entry for its class and its order among the hooks, unless it has parameters of
+these names."""
 
-_TASK_METHODS = tuple(name for name in vars(Task) if not name.startswith("_") and name != "progress")
+_TASK_METHODS = tuple(
+    name for name in vars(Task) if not name.startswith("_") and name != "progress"
+)
 
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
-    """Create the task of class `name` (`module:Class`), and return it with all its arguments, or raise ConfigError."""
+    """Create the task of class `name` (`module:Class`), and return it with all its arguments, or
+    raise ConfigError."""
     # `Task` is only a bound here.
     cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
     if arguments and not dataclasses.is_dataclass(cls):
@@ -59,7 +65,8 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
 
 
 def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
-    """Yield a problem for each public method that nothing calls and whose name is near one of Task's.
+    """Yield a problem for each public method that nothing calls and whose name is near one of
+    Task's.
 
     A method that the modules of the task mention again is a helper.
     """
@@ -87,17 +94,25 @@ def find_wrong_arguments(task: Task) -> Iterator[Problem]:
         try:
             signature = inspect.signature(method)
             # Keys of the experiment give these methods their other arguments.
-            bind = signature.bind_partial if name in ("train", "optimizer", "scheduler") else signature.bind
+            bind = (
+                signature.bind_partial
+                if name in ("train", "optimizer", "scheduler")
+                else signature.bind
+            )
             bind(*expected)
         except TypeError:
             message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)}), got"
-            yield Problem("task", f"{message} ({', '.join(signature.parameters)}){find_source_location(method)}")
+            yield Problem(
+                "task",
+                f"{message} ({', '.join(signature.parameters)}){find_source_location(method)}",
+            )
         except ValueError:  # a method in C has no signature
             continue
 
 
 class BuiltHook(NamedTuple):
-    """A hook and its complete entry: type, parameters, and its priority unless it is the class's."""
+    """A hook and its complete entry: type, parameters, and its priority unless it is the
+    class's."""
 
     hook: Hook
     entry: dict[str, Any]
@@ -106,21 +121,27 @@ class BuiltHook(NamedTuple):
 def make_hooks(
     entries: Mapping[str, Any], required: Mapping[str, Any], defaults: Iterable[str] | None = None
 ) -> dict[str, BuiltHook | None]:
-    """Create every hook by name, None where it is off: the defaults, then the task's required hooks, then the others.
+    """Create every hook by name, None where it is off: the defaults, then the task's required
+    hooks, then the others.
 
-    An entry is a mapping, null or false for off, or true for defaults; `required` may hold classes and objects too.
-    `defaults` replaces DEFAULT_HOOKS. Raises ConfigError with every problem of every hook.
+    An entry is a mapping, null or false for off, or true for defaults; `required` may hold classes
+    and objects too. `defaults` replaces DEFAULT_HOOKS. Raises ConfigError with every problem of
+    every hook.
     """
     required = to_config(required, "hooks")
     problems = [Problem(f"hooks.{name}", NAME_RULE) for name in entries if not NAME.fullmatch(name)]
     names = dict.fromkeys([*(DEFAULT_HOOKS if defaults is None else defaults), *required, *entries])
-    hooks = {name: collect_problems(problems, _make_entry, name, entries, required) for name in names}
+    hooks = {
+        name: collect_problems(problems, _make_entry, name, entries, required) for name in names
+    }
     if problems:
         raise ConfigError(problems)
     return hooks
 
 
-def _make_entry(name: str, entries: Mapping[str, Any], required: Mapping[str, Any]) -> BuiltHook | None:
+def _make_entry(
+    name: str, entries: Mapping[str, Any], required: Mapping[str, Any]
+) -> BuiltHook | None:
     entry = _as_mapping(name, entries.get(name, True))
     if entry is not None:
         return make_hook(name, {**(_as_mapping(name, required.get(name)) or {}), **entry}, entries)
@@ -130,7 +151,8 @@ def _make_entry(name: str, entries: Mapping[str, Any], required: Mapping[str, An
 
 
 def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
-    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; errors also suggest `others`."""
+    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; errors also
+    suggest `others`."""
     cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others)
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError.at(path, f"'{name}' is not a dataclass", "put @dataclass above the class")
@@ -147,13 +169,18 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> BuiltHook:
-    """Create the hook called `name` with the settings of an entry; raise ConfigError, suggesting also `others`."""
+    """Create the hook called `name` with the settings of an entry; raise ConfigError, suggesting
+    also `others`."""
     entry = dict(entry)
     path = f"hooks.{name}"
     kind = entry.pop("type", name)
     if not isinstance(kind, str):
         raise ConfigError.at(f"{path}.type", f"must be a string, got {kind!r}")
-    cls = find_hook_class(kind, f"{path}.type") if kind != name else find_hook_class(name, path, others)
+    cls = (
+        find_hook_class(kind, f"{path}.type")
+        if kind != name
+        else find_hook_class(name, path, others)
+    )
     problems: list[Problem] = []
     priority = collect_problems(problems, _take_priority, entry, cls, path)
     constructed = collect_problems(problems, construct, cls, entry, path)
@@ -166,7 +193,8 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
 
 
 def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
-    """Remove `priority` from an entry and return it, unless the hook has a parameter of this name."""
+    """Remove `priority` from an entry and return it, unless the hook has a parameter of this
+    name."""
     if "priority" not in entry or "priority" in list_parameters(cls):
         return None
     value = entry.pop("priority")

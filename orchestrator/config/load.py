@@ -23,7 +23,8 @@ _log = logging.getLogger("hookyard")
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment or a sweep, apply `key=value` overrides, and check everything.
 
-    Imports task and hooks, also from the file's and the current folder. Raises ConfigError with every problem's line.
+    Imports task and hooks, also from the file's and the current folder. Raises ConfigError with
+    every problem's line.
     """
     return _check_and_warn(*_read(Path(path), overrides))
 
@@ -46,7 +47,9 @@ def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
 def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Document]:
     document, folders = read_layers(path)
     values = read_overrides(document, overrides)
-    return ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values), document
+    return ExperimentSource.from_data(
+        document.data, [*folders, Path.cwd()], values=values
+    ), document
 
 
 def make_experiment(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
@@ -67,9 +70,12 @@ def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experi
 
 
 def check_experiment(experiment: object) -> Experiment:
-    """Return an experiment made in Python, checked and with its defaults; may raise ConfigError or UsageError."""
+    """Return an experiment made in Python, checked and with its defaults; may raise ConfigError or
+    UsageError."""
     if not isinstance(experiment, Experiment):
-        raise UsageError(f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}")
+        raise UsageError(
+            f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}"
+        )
     if experiment._is_resolved:
         return experiment
     checked = _check_and_warn(experiment.source, Document({}))
@@ -79,7 +85,8 @@ def check_experiment(experiment: object) -> Experiment:
 
 
 def apply_edits(source: ExperimentSource, text: str) -> Experiment:
-    """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`; may raise ConfigError."""
+    """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`; may
+    raise ConfigError."""
     data = parse_yaml(text, "experiment.yaml").data
     saved = collect_problems([], resolve, source)
     if saved is None:  # it no longer resolves
@@ -87,7 +94,12 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     before = to_dict(saved.experiment)
     defaults = Experiment.model_construct().model_dump(mode="json")
     if removed := [key for key in before if key not in data and before[key] != defaults.get(key)]:
-        raise ConfigError([Problem(key, "is missing; write a value, or null", "experiment.yaml") for key in removed])
+        raise ConfigError(
+            [
+                Problem(key, "is missing; write a value, or null", "experiment.yaml")
+                for key in removed
+            ]
+        )
     edits = dict(_find_differences(before, data))
     if edits:
         changed = ", ".join(f"{path}={value}" for path, value in edits.items())
@@ -95,8 +107,11 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     return make_experiment_from_source(source.with_values(edits))
 
 
-def _find_differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted paths and values that differ; a whole inner mapping if a key was removed or contains a dot."""
+def _find_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], path: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted paths and values that differ; a whole inner mapping if a key was removed or
+    contains a dot."""
     for key, value in after.items():
         old, inner = before.get(key), join(path, key)
         if value == old:

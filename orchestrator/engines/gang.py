@@ -1,4 +1,5 @@
-"""The engine `gang`: one process per rank, without Ray Train. The trials of a sweep reuse the processes."""
+"""The engine `gang`: one process per rank, without Ray Train. The trials of a sweep reuse the
+processes."""
 
 from collections.abc import Callable, Set
 from concurrent.futures import Future
@@ -28,7 +29,8 @@ from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 
 _ANSWER_TIMEOUT_S = 5
-"""Seconds to wait after a rank fails: for the rank that caused it, for the other ranks, and for a spare process."""
+"""Seconds to wait after a rank fails: for the rank that caused it, for the other ranks, and for a
+spare process."""
 
 _PLACEMENT_TIMEOUT_S = 3600
 """Seconds to wait for resources; a host may return, or an autoscaler may add one."""
@@ -55,14 +57,19 @@ class _AttemptFailure:
 class Gang:
     """The ranks of a run.
 
-    In a sweep, the trial's process is rank 0. The other ranks are actors in the trial's placement group, and the next
-    trial reuses them. In a single run, all ranks are actors in a placement group that the gang creates. After a
-    failure, the next attempt keeps the processes of the ranks that only lost a peer. It replaces the others, with the
-    spare processes of `workers.spares` first. Call `close` at the end of a run.
+    In a sweep, the trial's process is rank 0. The other ranks are actors in the trial's placement
+    group, and the next trial reuses them. In a single run, all ranks are actors in a placement
+    group that the gang creates. After a failure, the next attempt keeps the processes of the ranks
+    that only lost a peer. It replaces the others, with the spare processes of `workers.spares`
+    first. Call `close` at the end of a run.
     """
 
     def __init__(
-        self, workers: Workers, *, in_trial: bool = True, show_line: Callable[[str], None] = lambda line: None
+        self,
+        workers: Workers,
+        *,
+        in_trial: bool = True,
+        show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._workers, self._in_trial, self._show_line = workers, in_trial, show_line
         self._own_rank = GangRank(0, workers) if in_trial else None
@@ -87,7 +94,11 @@ class Gang:
         return [workers.bundle()] * (workers.max_count + workers.spares)
 
     def _start(self) -> None:
-        self._group = get_current_placement_group() if self._in_trial else placement_group(self.bundles(self._workers))
+        self._group = (
+            get_current_placement_group()
+            if self._in_trial
+            else placement_group(self.bundles(self._workers))
+        )
         if not self._in_trial and not self._group.wait(_PLACEMENT_TIMEOUT_S):
             self.close()
             raise self._no_resources_error()
@@ -103,7 +114,12 @@ class Gang:
         resources = self._workers.bundle()
         cpus, gpus, memory = (resources.pop(name, 0) for name in ("CPU", "GPU", "memory"))
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        needs = {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory) or None, "resources": resources or None}
+        needs = {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "memory": int(memory) or None,
+            "resources": resources or None,
+        }
         actor = ray.remote(RankActor).options(**needs, scheduling_strategy=place)
         return _Process(actor.remote(rank, self._workers), bundle)
 
@@ -119,7 +135,8 @@ class Gang:
         return nodes_of(group) if group else set()
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Begin a run on every rank. Raises RankFailed if a rank cannot begin it; RunError if no resources are free."""
+        """Begin a run on every rank. Raises RankFailed if a rank cannot begin it; RunError if no
+        resources are free."""
         self._end_attempt(AttemptEnd.COMPLETED)
         if self._group is None:
             self._start()
@@ -131,7 +148,8 @@ class Gang:
             self._start_spares(assignment)
 
     def _next_rendezvous(self) -> Rendezvous:
-        """Create the store where the next attempt's ranks meet, in this process, because it outlives any rank."""
+        """Create the store where the next attempt's ranks meet, in this process, because it
+        outlives any rank."""
         if self._server is None:
             self._server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         self._attempts += 1
@@ -155,7 +173,8 @@ class Gang:
             self._cold_spares.append(spare)
 
     def _warm_spares(self) -> None:
-        """Import into new spare processes the modules that rank 0 imported before its first report."""
+        """Import into new spare processes the modules that rank 0 imported before its first
+        report."""
         if self._cold_spares:
             names = self._actors[0].actor.list_imported_modules.remote()
             for spare in self._cold_spares:
@@ -163,27 +182,38 @@ class Gang:
             self._cold_spares = []
 
     def _replace_failed(self, failure: _AttemptFailure) -> None:
-        """Replace the processes of ranks that caused a failure, or do not answer after another rank's failure.
+        """Replace the processes of ranks that caused a failure, or do not answer after another
+        rank's failure.
 
         If no rank is known to be the cause, replace all processes.
         """
         calls = failure.calls
         answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_ANSWER_TIMEOUT_S)
-        unusable = {rank for call, rank in calls.items() if call not in answered or not self._is_usable(call, rank)}
+        unusable = {
+            rank
+            for call, rank in calls.items()
+            if call not in answered or not self._is_usable(call, rank)
+        }
         failed = (failure.ranks | unusable) & self._actors.keys() or set(self._actors)
         for rank in failed:
             ray.kill(self._actors[rank].actor)
         from_spares = {rank for rank in sorted(failed) if self._take_spare(rank)}
-        new = {rank: self._start_process(rank, self._actors[rank].bundle) for rank in failed - from_spares}
+        new = {
+            rank: self._start_process(rank, self._actors[rank].bundle)
+            for rank in failed - from_spares
+        }
         self._actors |= new
         started = [process.actor.assign_rank.remote(rank) for rank, process in new.items()]
-        if len(ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_TIMEOUT_S)[0]) < len(started):
+        if len(ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_TIMEOUT_S)[0]) < len(
+            started
+        ):
             raise self._no_resources_error()
         self._attempt_failure = None
         self._show_line(_format_replacement(failed, from_spares, len(self._actors)))
 
     def _is_usable(self, call: Any, rank: int) -> bool:
-        """Return whether a process can be kept: its call succeeded, or may have failed only because it lost a peer."""
+        """Return whether a process can be kept: its call succeeded, or may have failed only because
+        it lost a peer."""
         try:
             ray.get(call)
         except RayError as error:
@@ -204,7 +234,8 @@ class Gang:
         return False
 
     def next(self) -> Report | None:
-        """Train until the next report; return rank 0's report. Raises RankFailed for the rank that failed first."""
+        """Train until the next report; return rank 0's report. Raises RankFailed for the rank that
+        failed first."""
         report: Report | None = self._call_all("next")
         self._warm_spares()
         return report
@@ -231,7 +262,10 @@ class Gang:
 
         The rank in this process also gets `own_arguments`.
         """
-        calls = {getattr(process.actor, method).remote(*arguments): rank for rank, process in self._actors.items()}
+        calls = {
+            getattr(process.actor, method).remote(*arguments): rank
+            for rank, process in self._actors.items()
+        }
         results, failures = {}, {}
         if self._own_rank:
             for call, rank in calls.items():
@@ -242,7 +276,8 @@ class Gang:
                 failures[0] = RankFailed.from_error(0, error)
                 failures[0].may_be_secondary |= self._own_rank.lost_peer
         while calls and all(failure.may_be_secondary for failure in failures.values()):
-            # Stop waiting once the cause is known: the other ranks may wait for that rank forever in a collective.
+            # Stop waiting once the cause is known: the other ranks may wait for that rank forever
+            # in a collective.
             done, _ = ray.wait(list(calls), timeout=_ANSWER_TIMEOUT_S if failures else None)
             if not done:
                 break
@@ -261,13 +296,16 @@ class Gang:
         raise root_failure
 
     def _announce_failure(self, rank: int, call: Future[Any]) -> None:
-        """Tell the rank in this process that another rank failed. Called on a Ray thread, which must not block."""
+        """Tell the rank in this process that another rank failed. Called on a Ray thread, which
+        must not block."""
         error = call.exception()
         if isinstance(error, RayError):
             self._end_attempt(_classify_failure(self._to_failure(rank, error)))
 
     def _to_failure(self, rank: int, error: RayError) -> RankFailed:
-        if not isinstance(error, RayTaskError):  # the process died, perhaps killed by Ray's memory monitor
+        if not isinstance(
+            error, RayTaskError
+        ):  # the process died, perhaps killed by Ray's memory monitor
             return RankFailed.died(rank, self._folder)
         cause = error.cause
         return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)

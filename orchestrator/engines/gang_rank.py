@@ -57,7 +57,8 @@ class AttemptEnd(StrEnum):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Address of the store in which the ranks of an attempt form their process group. The gang's process serves it."""
+    """Address of the store in which the ranks of an attempt form their process group. The gang's
+    process serves it."""
 
     host: str
     port: int
@@ -65,11 +66,14 @@ class Rendezvous:
 
     def connect(self, server: TCPStore | None = None) -> PrefixStore:
         """Return the attempt's part of the store; `server` is the store in its own process."""
-        server = server or TCPStore(self.host, self.port, is_master=False, timeout=_COLLECTIVE_TIMEOUT)
+        server = server or TCPStore(
+            self.host, self.port, is_master=False, timeout=_COLLECTIVE_TIMEOUT
+        )
         return PrefixStore(f"attempt-{self.attempt}", server)
 
     def wait_for_end(self) -> AttemptEnd:
-        """Wait until the gang announces the end of the attempt. Raises RuntimeError if its process died."""
+        """Wait until the gang announces the end of the attempt. Raises RuntimeError if its process
+        died."""
         store = self.connect()
         store.wait([END], _ATTEMPT_TIMEOUT)
         return AttemptEnd(store.get(END).decode())
@@ -82,21 +86,31 @@ class GangRank(Rank):
         super().__init__(workers)
         self.rank = rank
         self.lost_peer = False
-        """True once another rank has failed on its own, so a failure of this rank is a consequence."""
+        """True once another rank has failed on its own, so a failure of this rank is a
+        consequence."""
         self.is_warned = False
         self._abort_thread: threading.Thread | None = None
 
-    def begin(self, assignment: Assignment, rendezvous: Rendezvous, resolved: ResolvedExperiment | None = None) -> None:
+    def begin(
+        self,
+        assignment: Assignment,
+        rendezvous: Rendezvous,
+        resolved: ResolvedExperiment | None = None,
+    ) -> None:
         """Join a new process group and take a run without training yet."""
         self.end()
         self.lost_peer, size = False, self.workers.max_count
         if size > 1:
             backend, store = "nccl" if self.device.type == "cuda" else "gloo", rendezvous.connect()
-            dist.init_process_group(backend, store=store, rank=self.rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
+            dist.init_process_group(
+                backend, store=store, rank=self.rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
+            )
         world = World(rank=self.rank, world_size=size, device=self.device)
         if size > 1:
             # In a separate thread, because the rank may be waiting for its device.
-            self._abort_thread = threading.Thread(target=self._abort_on_failure, args=(rendezvous, world), daemon=True)
+            self._abort_thread = threading.Thread(
+                target=self._abort_on_failure, args=(rendezvous, world), daemon=True
+            )
             self._abort_thread.start()
         world.number_on_nodes()
         self.take(make_session(assignment, world, resolved, stop_requested=lambda: self.is_warned))
@@ -110,7 +124,8 @@ class GangRank(Rank):
                 world.abort()
 
     def end(self) -> None:
-        """End the run at its current position, and leave its process group. The gang has announced the end."""
+        """End the run at its current position, and leave its process group. The gang has announced
+        the end."""
         self._leave_group()
         if self._abort_thread:
             self._abort_thread.join(_ABORT_S)
@@ -125,7 +140,8 @@ class GangRank(Rank):
 class RankActor(GangRank):
     """A rank as an actor, or a spare process that can become one.
 
-    SIGTERM warns that its node is about to be preempted: all ranks save a checkpoint and stop at the same step.
+    SIGTERM warns that its node is about to be preempted: all ranks save a checkpoint and stop at
+    the same step.
     """
 
     def __init__(self, rank: int, workers: Workers) -> None:
@@ -150,16 +166,21 @@ class RankActor(GangRank):
         return list(sys.modules)
 
     def import_modules(self, names: Sequence[str]) -> None:
-        """Import the modules that a training rank has imported, such as those of a hook's writer."""
+        """Import the modules that a training rank has imported, such as those of a hook's
+        writer."""
         for name in names:
-            with suppress(Exception):  # not every entry of `sys.modules` is a module that can be imported
+            with suppress(
+                Exception
+            ):  # not every entry of `sys.modules` is a module that can be imported
                 import_module(name)
 
     def next(self) -> Report | None:
-        """Train to the next report. If this rank fails on its own, end the process once the failure is delivered.
+        """Train to the next report. If this rank fails on its own, end the process once the failure
+        is delivered.
 
-        The other ranks may wait for this one in a collective, until its connections close. A rank that may only have
-        lost a peer closes its connections itself; its process can take part in the next attempt.
+        The other ranks may wait for this one in a collective, until its connections close. A rank
+        that may only have lost a peer closes its connections itself; its process can take part in
+        the next attempt.
         """
         try:
             return super().next()

@@ -1,4 +1,5 @@
-"""The hang watch: a thread that compares the loop's counters, so the loop itself does nothing. Runs in workers."""
+"""The hang watch: a thread that compares the loop's counters, so the loop itself does nothing. Runs
+in workers."""
 
 import faulthandler
 import logging
@@ -25,29 +26,40 @@ from orchestrator.loop.world import World
 from orchestrator.records.hang import HangReports, RankStack, tick_s
 
 SLOW_FACTOR = 5
-"""Factor on the limit in a phase's first iteration and outside iterations: compilation, checkpoints, hooks."""
+"""Factor on the limit in a phase's first iteration and outside iterations: compilation,
+checkpoints, hooks."""
 REQUESTED_LIMIT_S = 2.0
-"""Seconds without progress after which a rank reports its stack if the driver has requested stacks."""
+"""Seconds without progress after which a rank reports its stack if the driver has requested
+stacks."""
 _MAX_FRAMES = 12
 
 _log = logging.getLogger("hookyard")
 _LOOPS = (IterationRunner.train.__code__, IterationRunner.evaluate.__code__)
 _TORCH = os.path.dirname(torch.__file__)
 _COLLECTIVES = os.path.join(_TORCH, "distributed", "")
-_SYNC_FILES = os.path.join(_TORCH, "autograd", "graph.py"), os.path.join(_TORCH, "nn", "parallel", "distributed.py")
-"""Files with the innermost Python line while a rank waits in C++ for other ranks' gradients or buffers."""
+_SYNC_FILES = (
+    os.path.join(_TORCH, "autograd", "graph.py"),
+    os.path.join(_TORCH, "nn", "parallel", "distributed.py"),
+)
+"""Files with the innermost Python line while a rank waits in C++ for other ranks' gradients or
+buffers."""
 
 
 class HangWatch:
-    """Watchdog thread of one rank. It reports the rank's stack while any rank has made no progress within the limit.
+    """Watchdog thread of one rank. It reports the rank's stack while any rank has made no progress
+    within the limit.
 
-    Progress is a new iteration, epoch or phase. `limits` holds the seconds without progress, and the action. With the
-    action `fail`, `end` ends the hung rank; if that is impossible, it ends the first rank that waits for it. Time while
-    this process is stopped (SIGSTOP) does not count.
+    Progress is a new iteration, epoch or phase. `limits` holds the seconds without progress, and
+    the action. With the action `fail`, `end` ends the hung rank; if that is impossible, it ends the
+    first rank that waits for it. Time while this process is stopped (SIGSTOP) does not count.
     """
 
     def __init__(
-        self, reports: HangReports, world: World, limits: Hang, end: Callable[[str], None] | None = None
+        self,
+        reports: HangReports,
+        world: World,
+        limits: Hang,
+        end: Callable[[str], None] | None = None,
     ) -> None:
         self._reports, self._world, self._limits, self._end = reports, world, limits, end
         self._tick_s = tick_s(limits.after)
@@ -66,7 +78,9 @@ class HangWatch:
         path = self._reports.stack_file(self._world.rank) if self._end is end_process else None
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stack_file = open(path, "w")  # open until the watch ends: faulthandler's thread writes to it
+            self._stack_file = open(
+                path, "w"
+            )  # open until the watch ends: faulthandler's thread writes to it
             self._arm(SLOW_FACTOR * self._limits.after)
         self._thread.start()
         return self
@@ -111,7 +125,9 @@ class HangWatch:
 
     def _check(self, passed_s: float) -> None:
         state = self._state
-        progress = (state.phase, state.epoch, state.iteration, state.phase_iteration) if state else ()
+        progress = (
+            (state.phase, state.epoch, state.iteration, state.phase_iteration) if state else ()
+        )
         has_progress = progress != self._progress or self._paused.is_set()
         self._progress, self._idle_s = progress, 0.0 if has_progress else self._idle_s + passed_s
         report = self._make_report()
@@ -119,7 +135,9 @@ class HangWatch:
         if not report.is_over_limit and not set(self._reports.ranks_over_limit()) - {report.rank}:
             return self._withdraw()
         self._has_reported = True
-        stack = "".join(traceback.format_stack(sys._current_frames().get(self._thread_id), limit=_MAX_FRAMES))
+        stack = "".join(
+            traceback.format_stack(sys._current_frames().get(self._thread_id), limit=_MAX_FRAMES)
+        )
         self._reports.write(replace(report, stack=stack))
         return self._act(report)
 
@@ -129,28 +147,51 @@ class HangWatch:
         self._has_reported = False
 
     def _arm(self, limit_s: float) -> None:
-        """Make faulthandler write the stack if this thread cannot get the interpreter lock within the limit."""
+        """Make faulthandler write the stack if this thread cannot get the interpreter lock within
+        the limit."""
         if self._stack_file:
             faulthandler.cancel_dump_traceback_later()
             self._stack_file.truncate(0)
-            faulthandler.dump_traceback_later(limit_s, file=self._stack_file, exit=self._limits.action == "fail")
+            faulthandler.dump_traceback_later(
+                limit_s, file=self._stack_file, exit=self._limits.action == "fail"
+            )
 
     def _make_report(self) -> RankStack:
         innermost_frame = sys._current_frames().get(self._thread_id)
-        frames = [frame for frame, _ in traceback.walk_stack(innermost_frame)] if innermost_frame else []
+        frames = (
+            [frame for frame, _ in traceback.walk_stack(innermost_frame)] if innermost_frame else []
+        )
         in_iteration = any(frame.f_code in _LOOPS for frame in frames)
         state = self._state
-        is_first = state is None or state.phase_iteration == 0 or state.iteration == self._start_iteration
+        is_first = (
+            state is None or state.phase_iteration == 0 or state.iteration == self._start_iteration
+        )
         factor = 1 if in_iteration and not is_first else SLOW_FACTOR
         limit_s = REQUESTED_LIMIT_S if self._reports.has_request() else self._limits.after * factor
         innermost = frames[0].f_code.co_filename if frames and self._world.world_size > 1 else ""
-        is_waiting = innermost.startswith(_COLLECTIVES) or (in_iteration and innermost in _SYNC_FILES)
+        is_waiting = innermost.startswith(_COLLECTIVES) or (
+            in_iteration and innermost in _SYNC_FILES
+        )
         place = f"{_format_position(state)}{'' if is_waiting else _format_line(frames)}"
-        return RankStack(self._world.rank, self._world.node, time.time(), self._idle_s, limit_s, is_waiting, place)
+        return RankStack(
+            self._world.rank,
+            self._world.node,
+            time.time(),
+            self._idle_s,
+            limit_s,
+            is_waiting,
+            place,
+        )
 
     def _act(self, report: RankStack) -> None:
-        """End this rank if the action is `fail` and it hangs, or is the first to wait for one that cannot be ended."""
-        if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._reports.has_request():
+        """End this rank if the action is `fail` and it hangs, or is the first to wait for one that
+        cannot be ended."""
+        if (
+            not self._end
+            or self._limits.action != "fail"
+            or not report.is_over_limit
+            or self._reports.has_request()
+        ):
             return
         if report.waits and self._reports.ranks_over_limit()[0] != report.rank:
             return
@@ -177,4 +218,8 @@ def _format_line(frames: list[FrameType]) -> str:
     """Return the innermost line of user code, or of all code."""
     own = (frame for frame in frames if is_user_file(frame.f_code.co_filename))
     frame = next(own, frames[0] if frames else None)
-    return f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})" if frame else ""
+    return (
+        f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})"
+        if frame
+        else ""
+    )

@@ -1,4 +1,5 @@
-"""The engine `in-process`, a single rank in this process without Ray; and the base class of ranks."""
+"""The engine `in-process`, a single rank in this process without Ray; and the base class of
+ranks."""
 
 import gc
 from collections.abc import Callable, Generator
@@ -18,19 +19,25 @@ from orchestrator.loop.world import World
 
 
 def find_device(workers: Workers) -> torch.device:
-    """Return the device of a rank in this process. Raises UsageError if torch cannot use the GPU it needs."""
+    """Return the device of a rank in this process. Raises UsageError if torch cannot use the GPU it
+    needs."""
     if not workers.gpu:
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
-    reason = "finds no usable GPU" if torch.version.cuda or torch.version.hip else "is built for CPUs only"
+    reason = (
+        "finds no usable GPU"
+        if torch.version.cuda or torch.version.hip
+        else "is built for CPUs only"
+    )
     raise UsageError(
         f"workers.gpu needs a GPU, but torch {torch.__version__} {reason}; set workers.gpu=false to train on the CPU"
     )
 
 
 def check_local_resources(workers: Workers, what: str, address: str | None, *, local: bool) -> None:
-    """Raise UsageError if the ranks train on this machine and it lacks a resource or a usable GPU."""
+    """Raise UsageError if the ranks train on this machine and it lacks a resource or a usable
+    GPU."""
     if local:
         find_device(workers)
     elif needs_start(address):
@@ -75,7 +82,8 @@ class Rank:
             self._reports.close()
 
     def end(self) -> None:
-        """End the run at its current position, and free its GPU memory, so the next run's peaks are its own."""
+        """End the run at its current position, and free its GPU memory, so the next run's peaks are
+        its own."""
         if self._reports is not None:
             self._reports.close()
         self._session = self._reports = None
@@ -100,7 +108,11 @@ class InProcess(Rank):
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         world = World(device=self.device)
-        options = {"display": self._display, "stop_requested": self._stop_requested, "end_hung": self._end_hung}
+        options = {
+            "display": self._display,
+            "stop_requested": self._stop_requested,
+            "end_hung": self._end_hung,
+        }
         self.take(make_session(assignment, world, resolved, **options))
 
     def next(self) -> Report | None:

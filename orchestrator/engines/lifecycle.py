@@ -1,4 +1,5 @@
-"""The lifecycle of a run or trial on an engine: restarts after failures, and the record of its end."""
+"""The lifecycle of a run or trial on an engine: restarts after failures, and the record of its
+end."""
 
 from __future__ import annotations
 
@@ -29,13 +30,16 @@ _log = logging.getLogger("hookyard")
 
 
 class Engine(Protocol):
-    """Protocol of engines, which train one run at a time. Used in a run's driver or in a trial's process."""
+    """Protocol of engines, which train one run at a time. Used in a run's driver or in a trial's
+    process."""
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Begin an attempt of a run. Ranks in this process may use `resolved`; others resolve the experiment."""
+        """Begin an attempt of a run. Ranks in this process may use `resolved`; others resolve the
+        experiment."""
 
     def next(self) -> Report | None:
-        """Train to the next report; return rank 0's report, or None at the end. Raises RunError on failure."""
+        """Train to the next report; return rank 0's report, or None at the end. Raises RunError on
+        failure."""
 
     def save(self) -> str:
         """Write a checkpoint between two reports; return its path."""
@@ -50,9 +54,10 @@ class Engine(Protocol):
 class Lifecycle:
     """The lifecycle of one run on an engine. Used in the run's driver or in a trial's process.
 
-    The first call of `next` starts the run. After a failure that is not the user's, the run restarts from its newest
-    checkpoint, up to `restarts` times; -1 means no limit, 0 that the engine restarts ranks itself. After a report for
-    which `is_preempted` returns true, it restarts up to `preemptions` times.
+    The first call of `next` starts the run. After a failure that is not the user's, the run
+    restarts from its newest checkpoint, up to `restarts` times; -1 means no limit, 0 that the
+    engine restarts ranks itself. After a report for which `is_preempted` returns true, it restarts
+    up to `preemptions` times.
     """
 
     def __init__(
@@ -80,11 +85,13 @@ class Lifecycle:
         self.end(*find_outcome(last))
 
     def next(self) -> Report | None:
-        """Train to the next report, possibly of a later attempt; return None at the end of the run."""
+        """Train to the next report, possibly of a later attempt; return None at the end of the
+        run."""
         while True:
             try:
                 if not self._is_running:
-                    # Only for the first attempt: task and hooks have state, so later attempts create their own.
+                    # Only for the first attempt: task and hooks have state, so later attempts
+                    # create their own.
                     resolved, self._resolved = self._resolved, None
                     self.engine.begin(self._assignment, resolved)
                     self._is_running = True
@@ -125,18 +132,24 @@ def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
 
 
 def compact_rows(folder: RunFolder) -> None:
-    """Compact the row files of a complete run. A failure is only logged: readers are slower without it."""
+    """Compact the row files of a complete run. A failure is only logged: readers are slower without
+    it."""
     from orchestrator.stats.write.compaction import compact
 
     try:
         compact(folder.storage, folder.read_attempts())
     except Exception as error:
-        _log.warning("could not compact the rows of %s, which stay as its ranks wrote them: %s", folder, error)
+        _log.warning(
+            "could not compact the rows of %s, which stay as its ranks wrote them: %s",
+            folder,
+            error,
+        )
 
 
 @contextmanager
 def recording_failure(folder: RunFolder) -> Iterator[None]:
-    """Record any error as the run's failure, unless the run is complete, and raise it as a HookyardError."""
+    """Record any error as the run's failure, unless the run is complete, and raise it as a
+    HookyardError."""
     try:
         yield
     except BaseException as error:

@@ -44,7 +44,8 @@ class Mailbox:
 
 
 class MailboxLink:
-    """Display of rank 0 that posts to the mailbox, and reads its stop request. Never blocks. Used in workers."""
+    """Display of rank 0 that posts to the mailbox, and reads its stop request. Never blocks. Used
+    in workers."""
 
     def __init__(self, name: str) -> None:
         self._actor = ray.get_actor(name)
@@ -88,7 +89,8 @@ class MailboxLink:
 
 
 def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
-    """Start a mailbox; return its name and actor. It is on the driver's node, to survive the loss of other nodes."""
+    """Start a mailbox; return its name and actor. It is on the driver's node, to survive the loss
+    of other nodes."""
     name, here = f"hookyard-{uuid.uuid4().hex[:12]}", ray.get_runtime_context().get_node_id()
     actor = ray.remote(kind).options(
         name=name,
@@ -101,16 +103,18 @@ def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
 
 
 ReportOrdinal = tuple[int, bool]
-"""Number of a report, and whether it is the last. A report that a later attempt repeats has the same number."""
+"""Number of a report, and whether it is the last. A report that a later attempt repeats has the
+same number."""
 
 _NO_REPORT: ReportOrdinal = (-1, False)
 
 
 class ReportQueue(Mailbox):
-    """Mailbox in which rank 0 waits at each report, and all ranks with it, until the driver requests the next one.
+    """Mailbox in which rank 0 waits at each report, and all ranks with it, until the driver
+    requests the next one.
 
-    So a trial stops exactly at the report at which a scheduler stops it. The actor is asynchronous, because calls wait
-    in it. If the actor restarts, Ray repeats the pending calls.
+    So a trial stops exactly at the report at which a scheduler stops it. The actor is asynchronous,
+    because calls wait in it. If the actor restarts, Ray repeats the pending calls.
     """
 
     def __init__(self) -> None:
@@ -130,7 +134,8 @@ class ReportQueue(Mailbox):
         return not self._ended
 
     async def put(self, ordinal: ReportOrdinal, report: Report) -> bool:
-        """Add a report of rank 0; wait, and return whether to continue. A repeated report is not delivered again."""
+        """Add a report of rank 0; wait, and return whether to continue. A repeated report is not
+        delivered again."""
         if ordinal > self._last_put:
             self._last_put = ordinal
             self._reports.put_nowait((ordinal, report))
@@ -139,7 +144,8 @@ class ReportQueue(Mailbox):
         return not self._ended
 
     async def next(self) -> Report | None:
-        """Let the ranks continue after the last report; return the next one, or None at the end of the job."""
+        """Let the ranks continue after the last report; return the next one, or None at the end of
+        the job."""
         async with self._decision:
             self._last_released = self._last_taken
             self._decision.notify_all()

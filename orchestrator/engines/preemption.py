@@ -14,7 +14,8 @@ POLL_INTERVAL_S = 2.0
 
 
 class PreemptionWatch:
-    """Watch for draining nodes of a run's ranks: by an autoscaler, or by `ray start --block` after SIGTERM.
+    """Watch for draining nodes of a run's ranks: by an autoscaler, or by `ray start --block` after
+    SIGTERM.
 
     `nodes` returns the ids of the ranks' nodes, and `show_line` shows a line.
     """
@@ -26,14 +27,17 @@ class PreemptionWatch:
 
     def is_warned(self) -> bool:
         """Return whether to save and continue on other nodes; polls Ray periodically."""
-        # Poll at each call while nodes are leaving, because the next attempt may already run on other nodes.
+        # Poll at each call while nodes are leaving, because the next attempt may already run on
+        # other nodes.
         if self._leaving or monotonic() >= self._poll_at:
             self._poll_at = monotonic() + POLL_INTERVAL_S
             draining = draining_nodes()
             leaving = draining and draining & self._nodes()
             if leaving - self._leaving:
                 names = f"node{'s' if len(leaving) > 1 else ''} {', '.join(sorted(node[:8] for node in leaving))}"
-                self._show_line(f"{names} will be taken away; the ranks save and continue elsewhere")
+                self._show_line(
+                    f"{names} will be taken away; the ranks save and continue elsewhere"
+                )
             self._leaving = leaving
         return bool(self._leaving)
 
@@ -44,5 +48,6 @@ def nodes_of(group: PlacementGroup) -> set[str]:
 
 
 def is_preempted(report: Report, is_stop_requested: Callable[[], bool]) -> bool:
-    """Return whether a run saved and stopped because of a preemption, not for its user or a hook."""
+    """Return whether a run saved and stopped because of a preemption, not for its user or a
+    hook."""
     return report.interrupted and report.stopped == (INTERRUPTED,) and not is_stop_requested()

@@ -1,7 +1,9 @@
-"""Import the large packages of a trial's process with the garbage collector off, before anything else.
+"""Import the large packages of a trial's process with the garbage collector off, before anything
+else.
 
-The collector would scan all new objects in vain, which takes a tenth of the start of a small sweep. Afterwards they are
-frozen, which shortens its pauses during training. Has no effect in other processes, such as the driver.
+The collector would scan all new objects in vain, which takes a tenth of the start of a small sweep.
+Afterwards they are frozen, which shortens its pauses during training. Has no effect in other
+processes, such as the driver.
 """
 
 import gc

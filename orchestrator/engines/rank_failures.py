@@ -1,4 +1,5 @@
-"""Failures of ranks: find the first one, and decide whether a retry would fail the same way. Does not import ray."""
+"""Failures of ranks: find the first one, and decide whether a retry would fail the same way. Does
+not import ray."""
 
 import os
 import sysconfig
@@ -50,8 +51,9 @@ DIED = "died without an error message: it was killed, ran out of memory, crashed
 def is_user_error(error: BaseException) -> bool:
     """Return whether user code, rather than a lost peer, a device or a disk, caused a failure.
 
-    True for the classes in USER_ERRORS, and for other errors whose traceback contains user code. A RuntimeError or
-    MemoryError counts only if user code raised it directly: PyTorch raises both for device failures.
+    True for the classes in USER_ERRORS, and for other errors whose traceback contains user code. A
+    RuntimeError or MemoryError counts only if user code raised it directly: PyTorch raises both for
+    device failures.
     """
     if may_be_secondary(error):
         return False
@@ -63,13 +65,19 @@ def is_user_error(error: BaseException) -> bool:
     frames = _frames(_root_cause(error))
     if not isinstance(cause, RuntimeError | MemoryError):
         return any(is_user_file(frame.filename) for frame in frames)
-    return bool(frames) and is_user_file(frames[-1].filename) and raised_in_python(_root_cause(error).__traceback__)
+    return (
+        bool(frames)
+        and is_user_file(frames[-1].filename)
+        and raised_in_python(_root_cause(error).__traceback__)
+    )
 
 
 def may_be_secondary(error: BaseException) -> bool:
-    """Return whether a rank may have failed only because it lost a peer. Call it before pickling drops the traceback.
+    """Return whether a rank may have failed only because it lost a peer. Call it before pickling
+    drops the traceback.
 
-    True for torch.distributed's errors, and for a RuntimeError raised in C++, such as gloo's; others are its own.
+    True for torch.distributed's errors, and for a RuntimeError raised in C++, such as gloo's;
+    others are its own.
     """
     import torch.distributed as dist
 
@@ -90,7 +98,11 @@ def get_traceback(error: BaseException) -> str:
     """Return the traceback of a failure; empty if the error's message is enough."""
     if isinstance(error, RankFailed):
         return error.trace
-    return "" if isinstance(error, HookyardError) or not isinstance(error, Exception) else _format_traceback(error)
+    return (
+        ""
+        if isinstance(error, HookyardError) or not isinstance(error, Exception)
+        else _format_traceback(error)
+    )
 
 
 def _format_traceback(error: BaseException) -> str:
@@ -98,7 +110,9 @@ def _format_traceback(error: BaseException) -> str:
     trace, half = "".join(traceback.format_exception(error)), _MAX_TRACE // 2
     if len(trace) <= _MAX_TRACE:
         return trace
-    return f"{trace[:half]}\n... (middle omitted; {len(trace):,} characters in all)\n{trace[-half:]}"
+    return (
+        f"{trace[:half]}\n... (middle omitted; {len(trace):,} characters in all)\n{trace[-half:]}"
+    )
 
 
 def escape_surrogates(text: str) -> str:
@@ -131,7 +145,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     current: BaseException | None = error
     while current:
         yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        current = current.__cause__ or (
+            None if current.__suppress_context__ else current.__context__
+        )
 
 
 def _root_cause(error: BaseException) -> BaseException:
@@ -139,23 +155,30 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def find_root_cause_in_user_code(error: BaseException) -> BaseException:
-    """Return the innermost error of a chain that passed through user code, or the root cause if none did."""
+    """Return the innermost error of a chain that passed through user code, or the root cause if
+    none did."""
     chain = list(_chain(error))
-    candidates = [link for link in chain if any(is_user_file(frame.filename) for frame in _frames(link))]
+    candidates = [
+        link for link in chain if any(is_user_file(frame.filename) for frame in _frames(link))
+    ]
     return (candidates or chain)[-1]
 
 
 def count_frames_below_user_code(error: BaseException) -> int:
-    """Return the number of frames between user code and the line that raised; 0 if no frame is user code."""
+    """Return the number of frames between user code and the line that raised; 0 if no frame is user
+    code."""
     frames = enumerate(reversed(_frames(error)))
     return next((depth for depth, frame in frames if is_user_file(frame.filename)), 0)
 
 
 def _format_gpu_error(error: BaseException) -> str:
-    """Return the message for a GPU failure, which surfaces wherever the CPU next synchronizes with the GPU."""
+    """Return the message for a GPU failure, which surfaces wherever the CPU next synchronizes with
+    the GPU."""
     place = ""
     if isinstance(error, HookError):
-        place = f" It surfaced in hook '{error.hook}' ({error.event}), but may have happened earlier."
+        place = (
+            f" It surfaced in hook '{error.hook}' ({error.event}), but may have happened earlier."
+        )
     advice = " Usually a label or a token ID is out of range." if is_user_error(error) else ""
     message = str(_root_cause(error)).partition("\n")[0]
     return (
@@ -168,7 +191,13 @@ class RankFailed(RunError):
     """Picklable description of a rank's failure."""
 
     def __init__(
-        self, rank: int, message: str, at: float, may_be_secondary: bool, is_user_error: bool, trace: str = ""
+        self,
+        rank: int,
+        message: str,
+        at: float,
+        may_be_secondary: bool,
+        is_user_error: bool,
+        trace: str = "",
     ) -> None:
         super().__init__(f"rank {rank}: {message}")
         self.rank, self.message = rank, message
@@ -181,16 +210,31 @@ class RankFailed(RunError):
         self.usage_error: UsageError | None = None
         """Error in the experiment's settings, which is shown without a rank."""
 
-    def __reduce__(self) -> "tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]":
-        arguments = self.rank, self.message, self.at, self.may_be_secondary, self.is_user_error, self.trace
+    def __reduce__(
+        self,
+    ) -> "tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]":
+        arguments = (
+            self.rank,
+            self.message,
+            self.at,
+            self.may_be_secondary,
+            self.is_user_error,
+            self.trace,
+        )
         return type(self), arguments, vars(self)
 
     @classmethod
     def from_error(cls, rank: int, error: BaseException) -> "RankFailed":
         """Describe an error that a rank has just caught."""
         # A StopIteration raised in a generator, such as the loop, arrives as a RuntimeError.
-        cause = error.__cause__ if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError else error
-        message = (isinstance(cause, HookError | HookyardError) and error_text(cause)) or describe_error(cause)
+        cause = (
+            error.__cause__
+            if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError
+            else error
+        )
+        message = (
+            isinstance(cause, HookError | HookyardError) and error_text(cause)
+        ) or describe_error(cause)
         if is_gpu_failure(error):
             message = _format_gpu_error(error)
         failure = cls(
@@ -211,14 +255,16 @@ class RankFailed(RunError):
 
     @classmethod
     def died(cls, rank: int, folder: RunFolder | None = None) -> "RankFailed":
-        """Describe a rank whose process died; if the run's `folder` records a hang, the message says so."""
+        """Describe a rank whose process died; if the run's `folder` records a hang, the message
+        says so."""
         hang = find_hang(folder) if folder else None
         message = f"was stopped by `hang: {{action: fail}}`: {hang}" if hang else DIED
         return cls(rank, message, time.time(), False, False)
 
 
 def would_fail_again(error: BaseException) -> bool:
-    """Return whether a retry would fail the same way: from a RankFailed itself, otherwise by `is_user_error`."""
+    """Return whether a retry would fail the same way: from a RankFailed itself, otherwise by
+    `is_user_error`."""
     if isinstance(error, RankFailed):
         return error.is_user_error
     return isinstance(error, Exception) and is_user_error(error)
@@ -227,18 +273,25 @@ def would_fail_again(error: BaseException) -> bool:
 def find_root_failure(failures: Mapping[int, RankFailed]) -> RankFailed:
     """Return the failure that caused the others.
 
-    A rank's own error comes first, then a process that died: another rank's own error may have killed it, but a
-    secondary one cannot have. The earliest wins a tie. A failing rank keeps its connections open until it has
-    reported, so secondary errors come later by more than the clock skew.
+    A rank's own error comes first, then a process that died: another rank's own error may have
+    killed it, but a secondary one cannot have. The earliest wins a tie. A failing rank keeps its
+    connections open until it has reported, so secondary errors come later by more than the clock
+    skew.
     """
     return min(
         failures.values(),
-        key=lambda failure: (failure.may_be_secondary, failure.message == DIED, failure.at, failure.rank),
+        key=lambda failure: (
+            failure.may_be_secondary,
+            failure.message == DIED,
+            failure.at,
+            failure.rank,
+        ),
     )
 
 
 def to_hookyard_error(error: BaseException) -> HookyardError:
-    """Return the error to raise for a failure: a HookyardError unchanged, any other as a RunError."""
+    """Return the error to raise for a failure: a HookyardError unchanged, any other as a
+    RunError."""
     if isinstance(error, RankFailed) and error.usage_error:
         return error.usage_error
     return error if isinstance(error, HookyardError) else RunError(describe_error(error))

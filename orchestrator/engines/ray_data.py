@@ -1,4 +1,5 @@
-"""Ray Data: each rank's share of a dataset that the cluster reads during training. Runs in workers."""
+"""Ray Data: each rank's share of a dataset that the cluster reads during training. Runs in
+workers."""
 
 import logging
 import sys
@@ -21,7 +22,9 @@ class RayShare:
 
     made_by_engine = True
 
-    def __init__(self, iterator: Any, batch_size: int, drop_last: bool, batches: int | None) -> None:
+    def __init__(
+        self, iterator: Any, batch_size: int, drop_last: bool, batches: int | None
+    ) -> None:
         self._iterator, self._batches = iterator, batches
         self._options = {"batch_size": batch_size, "drop_last": drop_last, "device": "cpu"}
 
@@ -41,17 +44,24 @@ class RayShare:
         """Do nothing."""
 
 
-def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool = False) -> Mapping[str, Any]:
+def data_of(
+    task: Task, experiment: Experiment, world: World, *, of_train: bool = False
+) -> Mapping[str, Any]:
     """Return a task's data, with this rank's share of each Ray dataset; collective if there is one.
 
-    Starts Ray if this process is in no cluster and the task's module imports `ray.data`. `of_train` means that Ray
-    Train has already told Ray Data about its workers. Raises ConfigError if no CPU is left for Ray Data.
+    Starts Ray if this process is in no cluster and the task's module imports `ray.data`. `of_train`
+    means that Ray Train has already told Ray Data about its workers. Raises ConfigError if no CPU
+    is left for Ray Data.
     """
     if may_use_ray_data(type(task)):
         _start_ray()
     datasets = dict(data_from_task(task, experiment, world))
     module = sys.modules.get("ray.data")
-    ray_datasets = {phase: data for phase, data in datasets.items() if module and isinstance(data, module.Dataset)}
+    ray_datasets = {
+        phase: data
+        for phase, data in datasets.items()
+        if module and isinstance(data, module.Dataset)
+    }
     if not ray_datasets:
         return datasets
     if len(ray_datasets) == len(datasets):
@@ -59,7 +69,10 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
     message = world.broadcast(lambda: _explain_lack_of_cpus(experiment, world))
     if message:
         raise ConfigError.at("workers.cpus", message)
-    shares = {phase: _make_share(data, phase, experiment, world, of_train) for phase, data in ray_datasets.items()}
+    shares = {
+        phase: _make_share(data, phase, experiment, world, of_train)
+        for phase, data in ray_datasets.items()
+    }
     return {**datasets, **shares}
 
 
@@ -69,7 +82,11 @@ def may_use_ray_data(task: type[Task]) -> bool:
 
 
 def _imports_ray(task: type[Task]) -> bool:
-    modules = [sys.modules[cls.__module__] for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
+    modules = [
+        sys.modules[cls.__module__]
+        for cls in task.__mro__
+        if issubclass(cls, Task) and cls is not Task
+    ]
     homes = (
         getattr(value, "__module__", None) or getattr(value, "__name__", "")
         for module in modules
@@ -96,14 +113,20 @@ def _check_no_unread_keys(experiment: Experiment) -> None:
     }
     message = "has no effect with Ray Data, which reads the data in its own tasks; remove it"
     if any(unread.values()):
-        raise ConfigError([Problem(path, message) for path, is_unread in unread.items() if is_unread])
+        raise ConfigError(
+            [Problem(path, message) for path, is_unread in unread.items() if is_unread]
+        )
 
 
 def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
-    """Return an error message if no CPU is left for Ray Data: ranks hold theirs during training. Otherwise None."""
+    """Return an error message if no CPU is left for Ray Data: ranks hold theirs during training.
+    Otherwise None."""
     import ray
 
-    present, taken = ray.cluster_resources().get("CPU", 0), experiment.workers.cpus * world.world_size
+    present, taken = (
+        ray.cluster_resources().get("CPU", 0),
+        experiment.workers.cpus * world.world_size,
+    )
     if world.world_size == 1 or present - taken >= 1:
         return None
     return (
@@ -112,19 +135,28 @@ def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
     )
 
 
-def _make_share(dataset: Any, phase: str, experiment: Experiment, world: World, of_train: bool) -> RayShare:
+def _make_share(
+    dataset: Any, phase: str, experiment: Experiment, world: World, of_train: bool
+) -> RayShare:
     is_training, options = phase == "train", experiment.loader
-    size = experiment.batch_size if is_training else options.eval_batch_size or experiment.batch_size
+    size = (
+        experiment.batch_size if is_training else options.eval_batch_size or experiment.batch_size
+    )
     drop_last = is_training and options.drop_last
     batches = None
     if is_training and experiment.epochs is not None and experiment.epoch_steps is None:
         rows = world.broadcast(dataset.count) // world.world_size
         batches = rows // size if drop_last else -(-rows // size)
-    return RayShare(_make_iterator(dataset, is_training, experiment, world, of_train), size, drop_last, batches)
+    return RayShare(
+        _make_iterator(dataset, is_training, experiment, world, of_train), size, drop_last, batches
+    )
 
 
-def _make_iterator(dataset: Any, is_training: bool, experiment: Experiment, world: World, of_train: bool) -> Any:
-    """Return an iterator of this rank's rows: the same number on each rank in training, all rows in an evaluation."""
+def _make_iterator(
+    dataset: Any, is_training: bool, experiment: Experiment, world: World, of_train: bool
+) -> Any:
+    """Return an iterator of this rank's rows: the same number on each rank in training, all rows in
+    an evaluation."""
     if world.world_size == 1:
         return dataset.iterator()
     from ray import cloudpickle
@@ -136,6 +168,8 @@ def _make_iterator(dataset: Any, is_training: bool, experiment: Experiment, worl
             dataset.context.execution_options.exclude_resources = ExecutionResources(
                 cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count
             )
-        return [cloudpickle.dumps(share) for share in dataset.streaming_split(count, equal=is_training)]
+        return [
+            cloudpickle.dumps(share) for share in dataset.streaming_split(count, equal=is_training)
+        ]
 
     return cloudpickle.loads(world.broadcast(split)[world.rank])

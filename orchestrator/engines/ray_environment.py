@@ -1,4 +1,5 @@
-"""Environment variables for Ray, its start, and the resources of a cluster or a run. Runs in the driver."""
+"""Environment variables for Ray, its start, and the resources of a cluster or a run. Runs in the
+driver."""
 
 import os
 import re
@@ -31,7 +32,8 @@ class Resources:
     """Resources of a cluster, or those that a run needs."""
 
     amounts: Mapping[str, float]
-    """Amounts by Ray's names: `CPU`, `GPU`, `memory` in bytes, kinds of GPU, and a cluster's custom resources."""
+    """Amounts by Ray's names: `CPU`, `GPU`, `memory` in bytes, kinds of GPU, and a cluster's custom
+    resources."""
 
     @classmethod
     def required_by(cls, workers: Workers) -> "Resources":
@@ -42,11 +44,19 @@ class Resources:
     def find_missing(self, present: "Resources") -> dict[str, tuple[float, float]]:
         """Return the resources that `present` lacks: the amount needed, and the amount present."""
         available = {name: present.amounts.get(name, 0) for name in self.amounts}
-        return {name: (amount, available[name]) for name, amount in self.amounts.items() if amount > available[name]}
+        return {
+            name: (amount, available[name])
+            for name, amount in self.amounts.items()
+            if amount > available[name]
+        }
 
     def __str__(self) -> str:
         amounts = {"CPU": 0, **self.amounts}
-        texts = [format_amount(name, amount) for name, amount in amounts.items() if amount or name == "CPU"]
+        texts = [
+            format_amount(name, amount)
+            for name, amount in amounts.items()
+            if amount or name == "CPU"
+        ]
         return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
@@ -72,17 +82,21 @@ def set_environment(address: str | None) -> None:
 
 
 def choose_address(address: str | None, *, local: bool = False) -> str | None:
-    """Return the cluster to join: `address`, otherwise RAY_ADDRESS; None starts Ray on this machine.
+    """Return the cluster to join: `address`, otherwise RAY_ADDRESS; None starts Ray on this
+    machine.
 
     Raises UsageError for an address with `local`.
     """
     if local and address:
-        raise UsageError(f"--local does not join the cluster at {address}; leave out --address or --local")
+        raise UsageError(
+            f"--local does not join the cluster at {address}; leave out --address or --local"
+        )
     return None if local else address or os.environ.get("RAY_ADDRESS") or None
 
 
 def needs_start(address: str | None) -> bool:
-    """Return whether Ray must be started on this machine: this process is in no cluster, and has none to join."""
+    """Return whether Ray must be started on this machine: this process is in no cluster, and has
+    none to join."""
     ray = sys.modules.get("ray")
     return address is None and not (ray and ray.is_initialized())
 
@@ -97,7 +111,8 @@ def describe_connection(address: str | None) -> str:
 
 
 def read_environment(names: Iterable[str]) -> dict[str, str]:
-    """Return the values of the workers' environment variables in this process. Raises UsageError if one is not set."""
+    """Return the values of the workers' environment variables in this process. Raises UsageError if
+    one is not set."""
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise UsageError(
@@ -112,30 +127,49 @@ def find_local_resources() -> Resources:
 
     installed = list(Path("/proc/driver/nvidia/gpus").glob("*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = installed if visible is None else [name for name in visible.split(",") if name not in ("", "-1")]
+    devices = (
+        installed
+        if visible is None
+        else [name for name in visible.split(",") if name not in ("", "-1")]
+    )
     kinds = {}
     for file in Path("/proc/driver/nvidia/gpus").glob("*/information") if devices else ():
         with suppress(OSError):
             if kind := _GPU_KIND.search(file.read_text()):
                 kinds[f"accelerator_type:{kind[1]}"] = 1.0
-    amounts = {"CPU": os.cpu_count() or 1, "GPU": len(devices), "memory": psutil.virtual_memory().total}
+    amounts = {
+        "CPU": os.cpu_count() or 1,
+        "GPU": len(devices),
+        "memory": psutil.virtual_memory().total,
+    }
     return Resources({**amounts, **kinds})
 
 
 _GPU_KIND = re.compile(r"Model:\s+\w+\s+([A-Z0-9]+)")
-"""Kind of a GPU in the text of NVIDIA's driver, as Ray finds it: `H100` in `NVIDIA H100 80GB HBM3`."""
+"""Kind of a GPU in the text of NVIDIA's driver, as Ray finds it: `H100` in
+`NVIDIA H100 80GB HBM3`."""
 
 
 class Ray:
-    """Ray, started on this machine or joined at an address, as a context manager. Used in the driver."""
+    """Ray, started on this machine or joined at an address, as a context manager. Used in the
+    driver."""
 
     def __init__(
-        self, address: str | None = None, *, environment: Mapping[str, str] | None = None, **local_options: Any
+        self,
+        address: str | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **local_options: Any,
     ) -> None:
         self.address = choose_address(address)
         self._options = local_options
-        # Only if a cluster lacks some, because Ray starts separate worker processes for each environment.
-        new = {name: value for name, value in (environment or {}).items() if name not in variables_of_job()}
+        # Only if a cluster lacks some, because Ray starts separate worker processes for each
+        # environment.
+        new = {
+            name: value
+            for name, value in (environment or {}).items()
+            if name not in variables_of_job()
+        }
         self._environment = {"runtime_env": {"env_vars": new}} if new and self.address else {}
 
     def __enter__(self) -> Any:
@@ -149,7 +183,11 @@ class Ray:
 
         options: dict[str, Any] = {"address": self.address, **self._environment}
         if not self.address:
-            options = {"address": "local", "include_dashboard": False, "object_store_memory": 200 * 2**20}
+            options = {
+                "address": "local",
+                "include_dashboard": False,
+                "object_store_memory": 200 * 2**20,
+            }
             options |= self._options
         job = DriversImportPath(on_this_machine=not self.address)
         try:
@@ -158,10 +196,18 @@ class Ray:
                     _connect(self.address)
                 ray.init(log_to_driver=False, logging_level="ERROR", job_config=job, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-            where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
-            if self.address and isinstance(error, OSError | ValueError | ray.exceptions.AuthenticationError):
+            where = (
+                f"join the cluster at {self.address}"
+                if self.address
+                else "start Ray on this machine"
+            )
+            if self.address and isinstance(
+                error, OSError | ValueError | ray.exceptions.AuthenticationError
+            ):
                 advice = "check --address or RAY_ADDRESS, and the cluster's token in RAY_AUTH_TOKEN"
-                raise UsageError(f"could not {where}: {get_first_sentence(error)}; {advice}") from error
+                raise UsageError(
+                    f"could not {where}: {get_first_sentence(error)}; {advice}"
+                ) from error
             raise RunError(f"could not {where}: {error}") from error
         return ray
 
@@ -174,7 +220,8 @@ class Ray:
 
 
 def _connect(address: str) -> None:
-    """Raise OSError if nobody listens at a cluster's address, because `ray.init` would log and wait for minutes."""
+    """Raise OSError if nobody listens at a cluster's address, because `ray.init` would log and wait
+    for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), port), timeout=_CONNECTION_TIMEOUT_S).close()
@@ -182,12 +229,19 @@ def _connect(address: str) -> None:
 
 def get_first_sentence(error: Exception) -> str:
     """Return the first sentence of an error's message."""
-    return describe_error(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
+    return (
+        describe_error(error)
+        .removeprefix(f"{type(error).__name__}: ")
+        .splitlines()[0]
+        .split(". ")[0]
+        .rstrip(".:")
+    )
 
 
 @contextmanager
 def _same_sigterm_handler() -> Iterator[None]:
-    """Restore this process's handler of SIGTERM, if it has one; `ray.init` replaces it with `sys.exit`."""
+    """Restore this process's handler of SIGTERM, if it has one; `ray.init` replaces it with
+    `sys.exit`."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     if callable(handler) and threading.current_thread() is threading.main_thread():

@@ -1,4 +1,5 @@
-"""Classes of a script or notebook, which other processes cannot import, sent by value. Runs in the driver."""
+"""Classes of a script or notebook, which other processes cannot import, sent by value. Runs in the
+driver."""
 
 import ast
 import io
@@ -20,7 +21,8 @@ LARGEST_BYTES = 64 * 2**20
 
 
 def with_classes_of_main(source: ExperimentSource, address: str | None = None) -> ExperimentSource:
-    """Return the source with the script's or notebook's classes that it names, and everything that these use.
+    """Return the source with the script's or notebook's classes that it names, and everything that
+    these use.
 
     Raises UsageError if they cannot be sent. `address` is the cluster to join.
     """
@@ -46,11 +48,14 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
 
 
 def _pickle_by_value(classes: Mapping[str, Any]) -> bytes:
-    """Pickle by value, as cloudpickle does for `__main__`, but dataclasses' MISSING by name, to stay identical."""
+    """Pickle by value, as cloudpickle does for `__main__`, but dataclasses' MISSING by name, to
+    stay identical."""
     from ray.cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
-        dispatch_table: ClassVar[Any] = ChainMap({type(MISSING): lambda _: "MISSING"}, CloudPickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {type(MISSING): lambda _: "MISSING"}, CloudPickler.dispatch_table
+        )
 
     buffer = io.BytesIO()
     Pickler(buffer).dump(classes)
@@ -58,7 +63,8 @@ def _pickle_by_value(classes: Mapping[str, Any]) -> bytes:
 
 
 def _find_annotations(classes: Mapping[str, type]) -> Iterator[tuple[str, Any]]:
-    """Yield what textual annotations of fields name, which Python looks up in the class's module."""
+    """Yield what textual annotations of fields name, which Python looks up in the class's
+    module."""
     known = vars(sys.modules[MAIN])
     own = [cls for named in classes.values() for cls in named.__mro__ if cls.__module__ == MAIN]
     annotations = (text for cls in own for text in vars(cls).get("__annotations__", {}).values())

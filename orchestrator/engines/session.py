@@ -1,4 +1,5 @@
-"""A session: one attempt of a run, or of runs that share a training run, in one worker process with any engine."""
+"""A session: one attempt of a run, or of runs that share a training run, in one worker process with
+any engine."""
 
 from __future__ import annotations
 
@@ -44,12 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationTarget:
-    """The checkpoint that an evaluation loads from its parent run, and the data to evaluate on: `val` or `test`."""
+    """The checkpoint that an evaluation loads from its parent run, and the data to evaluate on:
+    `val` or `test`."""
 
     checkpoint: str
     phase: str
     rewinds: bool = True
-    """True to start from the random state of the run's own evaluation; False if the seed differs."""
+    """True to start from the random state of the run's own evaluation; False if the seed
+    differs."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class Assignment:
     mailbox: str | None = None
     """Name of rank 0's mailbox, if it has one."""
     checkpoint: str | None = None
-    """Path of the checkpoint to start from, of this run or another; by default this run's newest."""
+    """Path of the checkpoint to start from, of this run or another; by default this run's
+    newest."""
     sweep: dict[str, Any] | None = None
     """The `sweep` section of a trial's sweep, for the hooks' config."""
     followers: tuple[Assignment, ...] = ()
@@ -80,8 +84,9 @@ SWEEP_KEEPS = 4
 class Session:
     """An attempt of a run in one worker process, which builds and runs the loop. Used in workers.
 
-    Rank 0 sends lines and progress to its mailbox, if it has one, otherwise to the `display`. `end_hung` ends this rank
-    if it hangs and `hang.action` is `fail`. `resolved` is the assignment's experiment, if already resolved.
+    Rank 0 sends lines and progress to its mailbox, if it has one, otherwise to the `display`.
+    `end_hung` ends this rank if it hangs and `hang.action` is `fail`. `resolved` is the
+    assignment's experiment, if already resolved.
     """
 
     def __init__(
@@ -118,23 +123,33 @@ class Session:
         return self._already_resolved or resolve(self.assignment.source)
 
     def prepare(self) -> CheckpointStore:
-        """Resolve the experiment, and return its checkpoints; an evaluation uses those of its parent run."""
+        """Resolve the experiment, and return its checkpoints; an evaluation uses those of its
+        parent run."""
         if self.assignment.target:
             parent = self.folder.evaluated_run()
-            self._store = CheckpointStore(parent.find_checkpoint_folder(), parent.name, is_master=False)
+            self._store = CheckpointStore(
+                parent.find_checkpoint_folder(), parent.name, is_master=False
+            )
             return self._store
         out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
-        self._store = CheckpointStore(self.folder.checkpoint_folder(out_dir), self.folder.name, self.world.is_master)
+        self._store = CheckpointStore(
+            self.folder.checkpoint_folder(out_dir), self.folder.name, self.world.is_master
+        )
         return self._store
 
     def reports(self) -> Generator[Report, None, None]:
-        """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield each report."""
-        yield from produce_within(partial(torch_threads, thread_count(self._resolved.experiment)), self._train())
+        """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield
+        each report."""
+        yield from produce_within(
+            partial(torch_threads, thread_count(self._resolved.experiment)), self._train()
+        )
 
     def _train(self) -> Generator[Report, None, None]:
         attempt = self._attempt or self._begin()
         hang_reports = HangReports(self.folder, attempt.number, self.world.world_size)
-        with HangWatch(hang_reports, self.world, self._resolved.experiment.hang, self._end_hung) as watch:
+        with HangWatch(
+            hang_reports, self.world, self._resolved.experiment.hang, self._end_hung
+        ) as watch:
             loop = self._loop or self._build(attempt)
             watch.follow(loop.state)
             yield from self._write_reports(loop, attempt, watch)
@@ -144,7 +159,12 @@ class Session:
         store, world, assigned = self.prepare(), self.world, self.assignment.checkpoint
         hosts = world.gather(
             Host(
-                world.rank, world.node, world.local_rank, str(world.device), torch.__version__, torch.get_num_threads()
+                world.rank,
+                world.node,
+                world.local_rank,
+                str(world.device),
+                torch.__version__,
+                torch.get_num_threads(),
             )
         )
         checkpoint = None
@@ -164,28 +184,43 @@ class Session:
         elif self.world.is_master:
             _log.warning("left out: %s", reason)
 
-    def _record_start(self, store: CheckpointStore, checkpoint: str | None, hosts: Sequence[Host]) -> Attempt:
+    def _record_start(
+        self, store: CheckpointStore, checkpoint: str | None, hosts: Sequence[Host]
+    ) -> Attempt:
         """Record the start of an attempt, and show where it continues. Called on rank 0."""
         self.folder.storage.delete(HANG_REPORTS)
         is_assigned = self.assignment.checkpoint or self.assignment.source.continued_from
         if checkpoint and not is_assigned and not self.folder.read_attempts():
             path = store.get_path(checkpoint)
-            raise UsageError(f"{path} belongs to an earlier run; move it away, or choose another out_dir or name")
+            raise UsageError(
+                f"{path} belongs to an earlier run; move it away, or choose another out_dir or name"
+            )
         position = store.read_position(checkpoint) if checkpoint else None
         attempt = self.folder.begin_attempt(checkpoint, position, hosts, self.world.world_size)
         if self._display is not None and attempt.number:
-            start = f"Resumed from {checkpoint}" if checkpoint else "Started from scratch: there is no checkpoint"
+            start = (
+                f"Resumed from {checkpoint}"
+                if checkpoint
+                else "Started from scratch: there is no checkpoint"
+            )
             nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
-            self._display.line(f"{start}; {len(hosts)} rank{'s' if len(hosts) > 1 else ''} on {nodes}")
+            self._display.line(
+                f"{start}; {len(hosts)} rank{'s' if len(hosts) > 1 else ''} on {nodes}"
+            )
         return attempt
 
-    def _write_reports(self, loop: TrainingLoop, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
-        """Write the loop's reports to the run's folder, and yield them; time in the caller does not count as a hang."""
+    def _write_reports(
+        self, loop: TrainingLoop, attempt: Attempt, watch: HangWatch
+    ) -> Generator[Report, None, None]:
+        """Write the loop's reports to the run's folder, and yield them; time in the caller does not
+        count as a hang."""
         reports, failure = loop.run(), None
         try:
             for report in reports:
                 if self.world.is_master:
-                    self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+                    self.folder.append_metrics(
+                        {"attempt": attempt.number, "time": now(), **report.metrics}
+                    )
                 self._write_info(loop)
                 with watch.pause():
                     yield report
@@ -197,8 +232,11 @@ class Session:
         finally:
             self._finish(loop, reports, failure)
 
-    def _finish(self, loop: TrainingLoop, reports: Generator[Report], failure: BaseException | None) -> None:
-        """End the loop where it is, and write the last files; an earlier `failure` takes precedence over new errors."""
+    def _finish(
+        self, loop: TrainingLoop, reports: Generator[Report], failure: BaseException | None
+    ) -> None:
+        """End the loop where it is, and write the last files; an earlier `failure` takes precedence
+        over new errors."""
         try:
             reports.close()
             self._write_info(loop)
@@ -217,7 +255,9 @@ class Session:
         task, experiment, hooks = resolved.task, resolved.experiment, resolved.hooks
         context = self._make_context(experiment, attempt)
         # Rank 0 reads the initial weights that were found when the run was created.
-        init = self.folder.read_metadata().init if experiment.init and self.world.is_master else None
+        init = (
+            self.folder.read_metadata().init if experiment.init and self.world.is_master else None
+        )
         data: dict[str, Any] = {"data_of": self._data_of, "origin": init}
         if target:
             loop: TrainingLoop = EvaluationLoop(
@@ -226,10 +266,14 @@ class Session:
         elif has_custom_loop(type(task)):
             loop = CustomLoop(task, experiment, hooks, context)
         elif self.followers:
-            training = SharedTraining(task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data)
+            training = SharedTraining(
+                task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data
+            )
             loop = SharedRun(training, experiment, hooks, context)
         else:
-            loop = Loop(task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data)
+            loop = Loop(
+                task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data
+            )
         self._restore(loop, attempt)
         if isinstance(loop, SharedRun):
             leader = LeadingAttempt(self.folder.name, attempt.number)
@@ -241,7 +285,9 @@ class Session:
         """Begin an attempt that shares the training of the leader."""
         attempt = self._attempt = replace(self._begin(), leader=leader)
         experiment = self._resolved.experiment
-        loop = SharedRun(training, experiment, self._resolved.hooks, self._make_context(experiment, attempt))
+        loop = SharedRun(
+            training, experiment, self._resolved.hooks, self._make_context(experiment, attempt)
+        )
         self._restore(loop, attempt)
 
     def _make_context(self, experiment: Experiment, attempt: Attempt) -> RunContext:
@@ -254,7 +300,9 @@ class Session:
             artifacts.fetch()
         return RunContext(
             world=world,
-            recorder=Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_every),
+            recorder=Recorder(
+                folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_every
+            ),
             store=self._store,
             artifacts=artifacts.folder,
             send_artifacts=artifacts.send,
@@ -269,9 +317,14 @@ class Session:
         order = None
         if isinstance(loop, HookedRun):
             settings = to_dict(loop.experiment)
-            values = {name: settings[name] for name in ("seed", "batch_size", "loader", "task", "task_args")}
+            values = {
+                name: settings[name]
+                for name in ("seed", "batch_size", "loader", "task", "task_args")
+            }
             order = DataOrder(values, loop.training.data.sizes())
-        self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order)
+        self._attempt = attempt = replace(
+            attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order
+        )
         if self.world.is_master:
             self.folder.write_attempt(attempt)
         if target := self.assignment.target:
@@ -284,13 +337,17 @@ class Session:
                 self.folder.write_attempt(self._attempt)
 
     def _gather_samples(self, checkpoint: str) -> list[int]:
-        """Return the training samples of all ranks that saved a restored checkpoint, in their order; collective."""
+        """Return the training samples of all ranks that saved a restored checkpoint, in their
+        order; collective."""
         assert self._loop is not None
         assert self._store is not None
         rank, saved = self.world.rank, self._store.read_manifest(checkpoint)["world_size"]
         ranks = range(rank, saved, self.world.world_size)
         # Ranks that no longer exist have left rows, too.
-        lost = {other: self._store.load(checkpoint, f"rank-{other:04d}.pt")["position"] for other in ranks[1:]}
+        lost = {
+            other: self._store.load(checkpoint, f"rank-{other:04d}.pt")["position"]
+            for other in ranks[1:]
+        }
         counts = {other: position["samples"] for other, position in lost.items()}
         own = {rank: self._loop.state.samples} if ranks else {}
         samples = ChainMap(*self.world.gather(counts | own))
@@ -306,7 +363,8 @@ class Session:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
     def close_loop(self) -> None:
-        """Close the files of a loop that has not yielded a report, because another run of its training failed."""
+        """Close the files of a loop that has not yielded a report, because another run of its
+        training failed."""
         if self._loop:
             try:
                 self._loop.row_writer.close()
@@ -326,25 +384,37 @@ class Session:
         assert self._store is not None
         path = self._loop.save()
         assert path is not None
-        previous = self._store.index.read()["owners"].get("sweep", []) if self.world.is_master else []
+        previous = (
+            self._store.index.read()["owners"].get("sweep", []) if self.world.is_master else []
+        )
         name = path.rpartition("/")[2]
-        self._store.retain("sweep", [*(other for other in previous if other != name), name][-SWEEP_KEEPS:])
+        self._store.retain(
+            "sweep", [*(other for other in previous if other != name), name][-SWEEP_KEEPS:]
+        )
         return path
 
 
 def _recover(store: CheckpointStore) -> None:
     store.recover()
-    store.storage.delete_leftovers(is_pid_alive)  # an `out_dir` is outside the folder that the driver cleans
+    store.storage.delete_leftovers(
+        is_pid_alive
+    )  # an `out_dir` is outside the folder that the driver cleans
 
 
 class SharedSession:
-    """The sessions of an assignment and its followers, which train and report in turn. Used in workers.
+    """The sessions of an assignment and its followers, which train and report in turn. Used in
+    workers.
 
-    Training continues until the last run ends. If one run fails, all end, and a note on the error names it.
+    Training continues until the last run ends. If one run fails, all end, and a note on the error
+    names it.
     """
 
     def __init__(
-        self, assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
+        self,
+        assignment: Assignment,
+        world: World,
+        resolved: ResolvedExperiment | None = None,
+        **options: Any,
     ) -> None:
         self._world = world
         self.sessions = [
@@ -377,8 +447,11 @@ class SharedSession:
                     session.close_loop()
                 own.close()
 
-    def _turn(self, run_index: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
-        """Yield the next report of a run, and its test report if it stops; return whether the run continues."""
+    def _turn(
+        self, run_index: int, reports: Generator[Report, None, None]
+    ) -> Generator[Report, None, bool]:
+        """Yield the next report of a run, and its test report if it stops; return whether the run
+        continues."""
         for report in reports:
             yield replace(report, run_index=run_index)
             if report.is_final or run_index in self._ended_runs:
@@ -396,21 +469,29 @@ class SharedSession:
         raise NotImplementedError("trials that share a training run are not paused")
 
     def _choose_checkpoints(self) -> None:
-        """Resume all runs from the newest position where all have a checkpoint, or start all from scratch."""
+        """Resume all runs from the newest position where all have a checkpoint, or start all from
+        scratch."""
         stores = [session.prepare() for session in self.sessions]
         newest = [store.find_latest(group=self._world) for store in stores]
-        positions = {name and store.read_position(name) for store, name in zip(stores, newest, strict=True)}
+        positions = {
+            name and store.read_position(name) for store, name in zip(stores, newest, strict=True)
+        }
         if len(positions) == 1:
             return
         common: list[str] | None = self._world.broadcast(partial(_find_newest_common, stores))
         if common is None and self._world.is_master:
             names = ", ".join(session.folder.name for session in self.sessions)
-            _log.warning("%s share a training run but have no common checkpoint; they start from scratch", names)
+            _log.warning(
+                "%s share a training run but have no common checkpoint; they start from scratch",
+                names,
+            )
         for number, (session, store) in enumerate(zip(self.sessions, stores, strict=True)):
             if common is None:
                 self._world.broadcast(store.clear)
             else:
-                session.assignment = replace(session.assignment, checkpoint=store.get_path(common[number]))
+                session.assignment = replace(
+                    session.assignment, checkpoint=store.get_path(common[number])
+                )
 
 
 def find_failed_run(error: BaseException, otherwise: int = 0) -> int:
@@ -424,11 +505,16 @@ def find_failed_run(error: BaseException, otherwise: int = 0) -> int:
 def make_session(
     assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
 ) -> Session | SharedSession:
-    return (SharedSession if assignment.followers else Session)(assignment, world, resolved, **options)
+    return (SharedSession if assignment.followers else Session)(
+        assignment, world, resolved, **options
+    )
 
 
 def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
-    """Return each store's checkpoint at the newest position that all have in common; None if there is none."""
-    by_position = [{store.read_position(name): name for name in store.list_names()} for store in stores]
+    """Return each store's checkpoint at the newest position that all have in common; None if there
+    is none."""
+    by_position = [
+        {store.read_position(name): name for name in store.list_names()} for store in stores
+    ]
     common = set.intersection(*map(set, by_position))
     return [names[max(common)] for names in by_position] if common else None

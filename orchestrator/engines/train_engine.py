@@ -10,7 +10,11 @@ from typing import Any
 
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
-from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    remove_placement_group,
+)
 
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
@@ -34,38 +38,52 @@ SCRATCH = ".ray"
 """Folder in the run's folder for Ray Train's own files."""
 
 _MAX_FAILED_STARTS = 60
-"""Starts without resources, of a minute each, before a job fails; a host may return, or an autoscaler may add one."""
+"""Starts without resources, of a minute each, before a job fails; a host may return, or an
+autoscaler may add one."""
 
 _RESTART_DELAY_S = 2.0
-"""Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has died; otherwise its
-resources would stay reserved, and the trial's next attempt would wait for them."""
+"""Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has
+died; otherwise its resources would stay reserved, and the trial's next attempt would wait for
+them."""
 
 
 def train_and_report(queue: Any, assignment: Assignment) -> None:
-    """Train one rank of a job; after each report, wait for the driver. Runs in Ray Train's workers."""
+    """Train one rank of a job; after each report, wait for the driver. Runs in Ray Train's
+    workers."""
     if not ray.get(queue.should_train.remote()):
         return
     from ray.train.torch import get_device
 
     context, folder = ray.train.get_context(), RunFolder(assignment.location)
-    rank, world_size, local_rank = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
+    rank, world_size, local_rank = (
+        context.get_world_rank(),
+        context.get_world_size(),
+        context.get_local_rank(),
+    )
     world = World(rank=rank, world_size=world_size, local_rank=local_rank, device=get_device())
     if world.is_master:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
     written: int | None = None
     try:
-        with closing(Session(assignment, world, data_of=partial(data_of, of_train=True)).reports()) as training:
+        with closing(
+            Session(assignment, world, data_of=partial(data_of, of_train=True)).reports()
+        ) as training:
             for report in training:
                 ray.train.report(report.metrics)
                 if written is None:
-                    written = world.broadcast(lambda: len(folder.read_current_reports())) - report.is_partial
+                    written = (
+                        world.broadcast(lambda: len(folder.read_current_reports()))
+                        - report.is_partial
+                    )
                 elif not report.is_partial:
                     written += 1
                 # All ranks wait with rank 0, and end with it.
                 if not world.broadcast(partial(_put, queue, (written, report.is_final), report)):
                     return
     except BaseException as error:
-        raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every error of user code
+        raise RankFailed.from_error(
+            world.rank, error
+        ) from None  # Ray cannot send every error of user code
 
 
 def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
@@ -73,9 +91,11 @@ def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
 
 
 class TrainJobs:
-    """Engine that starts a Ray Train job for each run. Used in a trial's process or in a run's driver.
+    """Engine that starts a Ray Train job for each run. Used in a trial's process or in a run's
+    driver.
 
-    `lean` omits the actors with which Ray Train handles a lost driver, because Ray ends with the driver anyway.
+    `lean` omits the actors with which Ray Train handles a lost driver, because Ray ends with the
+    driver anyway.
     """
 
     def __init__(self, workers: Workers, *, lean: bool = True) -> None:
@@ -88,7 +108,8 @@ class TrainJobs:
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
-        """Return a byte of memory for the trial's own process, because Tune rejects an empty bundle."""
+        """Return a byte of memory for the trial's own process, because Tune rejects an empty
+        bundle."""
         return [{"memory": 1}]
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
@@ -104,7 +125,8 @@ class TrainJobs:
         self._job = self._threads.submit(self._train, self._queue, assignment, experiment)
 
     def _train(self, queue: Any, assignment: Assignment, experiment: Experiment) -> None:
-        """Run a worker group to its end, and restart it from its last checkpoint when a worker dies.
+        """Run a worker group to its end, and restart it from its last checkpoint when a worker
+        dies.
 
         Raises RunError with the message of the rank that failed first; a user error is not retried.
         """
@@ -120,12 +142,15 @@ class TrainJobs:
                 partial(train_and_report, queue),
                 train_loop_config=assignment,
                 scaling_config=ScalingConfig(
-                    num_workers=(workers.min_count, workers.max_count) if is_elastic else workers.max_count,
+                    num_workers=(workers.min_count, workers.max_count)
+                    if is_elastic
+                    else workers.max_count,
                     use_gpu=bool(workers.gpu),
                     resources_per_worker=workers.bundle(),
                 ),
                 run_config=RunConfig(
-                    # A new name for each attempt, so that Ray does not restore its own state of an earlier one.
+                    # A new name for each attempt, so that Ray does not restore its own state of an
+                    # earlier one.
                     name=f"ray-{uuid.uuid4().hex[:8]}",
                     storage_path=f"{folder.storage.root}/{SCRATCH}",
                     storage_filesystem=folder.storage.filesystem,
@@ -142,7 +167,8 @@ class TrainJobs:
                 raise make_run_error(error, folder) from error
 
     def next(self) -> Report | None:
-        """Let the job train to its next report. Raises the job's failure after Train's own retries."""
+        """Let the job train to its next report. Raises the job's failure after Train's own
+        retries."""
         report: Report | None = ray.get(self._queue.next.remote())
         if report is None:
             assert self._job is not None
@@ -172,7 +198,8 @@ class TrainJobs:
 
 
 def remove_placement_group_of(run: RunFolder) -> None:
-    """Free the resources of a job that has ended or was killed; Ray may hold them until the sweep's driver ends."""
+    """Free the resources of a job that has ended or was killed; Ray may hold them until the sweep's
+    driver ends."""
     if group := _placement_group_of(run):
         remove_placement_group(group)
         run.storage.delete(_GROUP)
@@ -185,7 +212,8 @@ def _placement_group_of(run: RunFolder) -> PlacementGroup | None:
 
 
 class OnFailure(UserCallback):
-    """Callback that ends a run after a user error, and reports other failures, after which Ray Train restarts it."""
+    """Callback that ends a run after a user error, and reports other failures, after which Ray
+    Train restarts it."""
 
     def __init__(self, mailbox: str | None, location: str) -> None:
         self._mailbox, self._location = mailbox, location
@@ -216,10 +244,15 @@ def make_run_error(error: BaseException, folder: RunFolder | None = None) -> Run
     return _find_rank_failure(error) or RunError(lines[-1] if lines else type(innermost).__name__)
 
 
-def find_first_rank_failure(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
+def find_first_rank_failure(
+    failures: Mapping[int, BaseException], folder: RunFolder | None = None
+) -> RankFailed:
     """Return the failure that caused the others."""
     return find_root_failure(
-        {rank: _find_rank_failure(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()}
+        {
+            rank: _find_rank_failure(failure) or RankFailed.died(rank, folder)
+            for rank, failure in failures.items()
+        }
     )
 
 

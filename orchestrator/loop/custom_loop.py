@@ -37,7 +37,9 @@ class CustomLoop(TrainingLoop):
     It fires the events of the run, of a phase and of a checkpoint, and `on_step` with each row.
     """
 
-    def __init__(self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
+    def __init__(
+        self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext
+    ) -> None:
         clock = Clock()
         plan = make_plan(hooks, context.world, clock)
         seed_all(experiment.seed)
@@ -49,11 +51,27 @@ class CustomLoop(TrainingLoop):
         )
         show_progress(task, state)
         self.parts = CheckpointedParts(context.world)
-        super().__init__(task, experiment, context, plan, clock, state, epoch=EpochProgress(state), contents=self.parts)
-        self._arguments = {name: self.state.config[name] for name in list_train_parameters(type(task))}
+        super().__init__(
+            task,
+            experiment,
+            context,
+            plan,
+            clock,
+            state,
+            epoch=EpochProgress(state),
+            contents=self.parts,
+        )
+        self._arguments = {
+            name: self.state.config[name] for name in list_train_parameters(type(task))
+        }
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._checked_at = 0.0, perf_counter()
-        self._calls_until_check, self._has_to_stop, self._has_warned, self._has_begun = 0, False, False, False
+        self._calls_until_check, self._has_to_stop, self._has_warned, self._has_begun = (
+            0,
+            False,
+            False,
+            False,
+        )
 
     def phases(self) -> tuple[str, ...]:
         return PHASES  # its phases are known only from its reports
@@ -74,7 +92,9 @@ class CustomLoop(TrainingLoop):
         cursor.stage, self._has_begun = Stage.TRAIN, False
         if self._training is None:
             training: Any = self.task.train(TrainingSession(self), **self._arguments)
-            self._training = check_type(self.task.train, training, Generator, "a generator of reports")
+            self._training = check_type(
+                self.task.train, training, Generator, "a generator of reports"
+            )
         else:
             self._begin_round()
         report = next(self._training, None)
@@ -94,7 +114,8 @@ class CustomLoop(TrainingLoop):
         self.save_if_requested()
 
     def _ends_with_steps(self) -> bool:
-        """Return whether the generator made steps after its last `yield`, which form a last round; collective.
+        """Return whether the generator made steps after its last `yield`, which form a last round;
+        collective.
 
         Raises TaskError if it has trained nothing.
         """
@@ -103,7 +124,9 @@ class CustomLoop(TrainingLoop):
             self.stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not self.stopping.reasons:
-            raise TaskError(f"train() ended without a report or a row{find_source_location(self.task.train)}")
+            raise TaskError(
+                f"train() ended without a report or a row{find_source_location(self.task.train)}"
+            )
         if not unreported or self.stopping.interrupted:
             return False
         if self.stopping.reasons:
@@ -139,7 +162,9 @@ class CustomLoop(TrainingLoop):
         state.between_phases = False
         state.iterations_before = state.iteration - state.phase_iteration
         self.plan.fire("on_phase_start", state)
-        self.recorder.begin({"phase": "train", "epoch": state.epoch}, iteration_columns((), self.clock.columns))
+        self.recorder.begin(
+            {"phase": "train", "epoch": state.epoch}, iteration_columns((), self.clock.columns)
+        )
         self._ended = self.clock.restart()
 
     def _mean_over_ranks(self, report: Any) -> dict[str, float] | None:
@@ -152,7 +177,10 @@ class CustomLoop(TrainingLoop):
         rank = next((rank for rank, metrics in enumerate(names) if metrics != names[0]), None)
         if rank is not None:
             pair = names[0], names[rank]
-            first, other = ("has ended" if metrics is None else f"yields {', '.join(metrics)}" for metrics in pair)
+            first, other = (
+                "has ended" if metrics is None else f"yields {', '.join(metrics)}"
+                for metrics in pair
+            )
             raise RankMismatch(
                 f"train() must yield the same metrics on all ranks, but rank 0 {first} and rank {rank}"
                 f" {other}{find_source_location(self.task.train)}"
@@ -165,20 +193,29 @@ class CustomLoop(TrainingLoop):
         """Return a report as plain numbers; raises TaskError if it is not one."""
         where = partial(find_source_location, self.task.train)
         if not isinstance(report, Mapping) or not report:
-            raise TaskError(f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where()}")
+            raise TaskError(
+                f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where()}"
+            )
         for name, value in report.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
                 raise TaskError(
                     f"train() yields {name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'{where()}"
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
-                raise TaskError(f"train() yields {describe(value)} for '{name}'; expected a number{where()}")
-        return {name: float(value.item() if isinstance(value, Tensor) else value) for name, value in report.items()}
+                raise TaskError(
+                    f"train() yields {describe(value)} for '{name}'; expected a number{where()}"
+                )
+        return {
+            name: float(value.item() if isinstance(value, Tensor) else value)
+            for name, value in report.items()
+        }
 
     def _validate(self) -> None:
         # The task has already validated; only fire the events.
         state = self.state
-        for phase in dict.fromkeys(phase_of(name) for name in state.metrics if phase_of(name) != "train"):
+        for phase in dict.fromkeys(
+            phase_of(name) for name in state.metrics if phase_of(name) != "train"
+        ):
             state.phase, state.stepped = phase, False
             self.plan.fire("on_phase_start", state)
             self.plan.fire("on_phase_end", state)
@@ -186,7 +223,11 @@ class CustomLoop(TrainingLoop):
     def save_if_requested(self) -> None:
         if self.state.checkpoint_reasons and not self.parts.are_named:
             self.state.checkpoint_reasons.clear()
-            if self.parts.pending_checkpoint is None and not self._has_warned and self.world.is_master:
+            if (
+                self.parts.pending_checkpoint is None
+                and not self._has_warned
+                and self.world.is_master
+            ):
                 self.state.show(
                     "no checkpoint is saved, as train() does not call session.restore(); a resume starts from the"
                     " beginning"
@@ -206,7 +247,8 @@ class CustomLoop(TrainingLoop):
         has_restored = self.parts.name(parts, per_rank)
         self._begin_round()
         if self.world.rank:
-            # All ranks have built the same parts. From here on, each rank draws its own random numbers.
+            # All ranks have built the same parts. From here on, each rank draws its own random
+            # numbers.
             seed_all(self.experiment.seed + self.world.rank)
         self.saving.restore_randomness()
         return has_restored
@@ -231,11 +273,14 @@ class CustomLoop(TrainingLoop):
         # Saving does not count as part of an iteration.
         times = self.clock.close(state.row, self._ended + self.clock.checkpoint_s, ())
         self._ended, self.clock.checkpoint_s = times[-1], 0.0
-        self.recorder.append(state.row, (state.iteration, state.step, state.samples, state.batch_size, *times))
+        self.recorder.append(
+            state.row, (state.iteration, state.step, state.samples, state.batch_size, *times)
+        )
         state.row = {}
 
     def save_here(self) -> None:
-        """Write a checkpoint in the middle of a round, or between two rounds if this one has no row yet."""
+        """Write a checkpoint in the middle of a round, or between two rounds if this one has no row
+        yet."""
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
         self.start_save()
         self.cursor.stage = Stage.TRAIN
@@ -277,7 +322,8 @@ class CheckpointedParts:
         return self._shared is not None
 
     def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
-        """Take the parts that the task has built, and restore them; returns whether there was a checkpoint."""
+        """Take the parts that the task has built, and restore them; returns whether there was a
+        checkpoint."""
         for name, part in (*shared.items(), *per_rank.items()):
             methods = (getattr(part, method, None) for method in ("state_dict", "load_state_dict"))
             if not isinstance(part, MutableMapping) and not all(map(callable, methods)):
@@ -286,9 +332,13 @@ class CheckpointedParts:
                     " state_dict() and load_state_dict()"
                 )
         if "hooks" in shared:
-            raise TaskError("session.restore() got a part 'hooks', the name of the hooks' own file; rename the part")
+            raise TaskError(
+                "session.restore() got a part 'hooks', the name of the hooks' own file; rename the part"
+            )
         if self._shared is not None:
-            raise TaskError("session.restore() is called twice; name all parts at once, when they are built")
+            raise TaskError(
+                "session.restore() is called twice; name all parts at once, when they are built"
+            )
         self._shared, self._per_rank = dict(shared), dict(per_rank)
         checkpoint, self.pending_checkpoint = self.pending_checkpoint, None
         (saved, saved_per_rank), self._saved = self._saved, ({}, {})
@@ -305,7 +355,10 @@ class CheckpointedParts:
         return {"parts": _collect_states(self._per_rank)}
 
     def details(self) -> dict[str, Any]:
-        return {"has_ended": self.has_ended, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
+        return {
+            "has_ended": self.has_ended,
+            **({"per_rank": [*self._per_rank]} if self._per_rank else {}),
+        }
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         shared = {part: state for part, state in loaded.shared.items() if part != "hooks"}
@@ -341,4 +394,6 @@ def _restore(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], gro
             else:
                 part.load_state_dict(saved[key])
         except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"checkpoint '{name}' does not fit the part '{key}': {error}") from error
+            raise CheckpointError(
+                f"checkpoint '{name}' does not fit the part '{key}': {error}"
+            ) from error

@@ -1,4 +1,5 @@
-"""The hooked loop: the training, and the rounds of a run that trains, evaluates, saves and reports."""
+"""The hooked loop: the training, and the rounds of a run that trains, evaluates, saves and
+reports."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -34,20 +35,30 @@ from orchestrator.task import Task, missing_loss
 class HookedRun(TrainingLoop):
     """One run of a training loop: its hooks, evaluation, checkpoints and reports. Used in workers.
 
-    Events fire in `Training` for the start and the training phases, in `IterationRunner` within an iteration, in
-    `CheckpointSaver` around a checkpoint, and here for the phases of val and test, for reports and the end. An
-    evaluation runs once with each set of weights in `state.evaluations`.
+    Events fire in `Training` for the start and the training phases, in `IterationRunner` within an
+    iteration, in `CheckpointSaver` around a checkpoint, and here for the phases of val and test,
+    for reports and the end. An evaluation runs once with each set of weights in
+    `state.evaluations`.
     """
 
     def __init__(
-        self, training: Training, experiment: Experiment, context: RunContext, plan: Plan, state: State
+        self,
+        training: Training,
+        experiment: Experiment,
+        context: RunContext,
+        plan: Plan,
+        state: State,
     ) -> None:
         self.training = training
         task, clock = training.task, training.clock
-        super().__init__(task, experiment, context, plan, clock, state, training.epoch, training.contents)
+        super().__init__(
+            task, experiment, context, plan, clock, state, training.epoch, training.contents
+        )
         if training.modes:
             state.evaluations[""] = Weights(training.modes.evaluating)
-        self._evaluator = IterationRunner(task, state, plan, clock, training.precisions, self.recorder, self.world)
+        self._evaluator = IterationRunner(
+            task, state, plan, clock, training.precisions, self.recorder, self.world
+        )
         training.runs.append(self)
 
     def run(self) -> Generator[Report, None, None]:
@@ -60,11 +71,17 @@ class HookedRun(TrainingLoop):
         self.check_phase_names()
 
     def check_data(self) -> None:
-        """Raise ConfigError if a hook monitors a metric of a phase without data, or data to evaluate has no loss."""
+        """Raise ConfigError if a hook monitors a metric of a phase without data, or data to
+        evaluate has no loss."""
         evaluated = [phase for phase in self.phases() if phase != "train"]
         if evaluated and type(self.task).loss is missing_loss:
-            raise ConfigError.at("task", f"{type(self.task).__name__} needs loss(), to evaluate {', '.join(evaluated)}")
-        problems = check_phases_of_metrics({"hooks": self.state.config.get("hooks")}, self.training.data.loaders)
+            raise ConfigError.at(
+                "task",
+                f"{type(self.task).__name__} needs loss(), to evaluate {', '.join(evaluated)}",
+            )
+        problems = check_phases_of_metrics(
+            {"hooks": self.state.config.get("hooks")}, self.training.data.loaders
+        )
         if problems:
             raise ConfigError(problems)
 
@@ -102,7 +119,11 @@ class HookedRun(TrainingLoop):
     def _validate(self) -> None:
         every = self.experiment.validate_every
         is_last = self.state.finished or bool(self.stopping.reasons)
-        if self.training.data.phase_names("val") and every.count and (is_last or every.due(self.state)):
+        if (
+            self.training.data.phase_names("val")
+            and every.count
+            and (is_last or every.due(self.state))
+        ):
             self.evaluate("val")
 
     def phases(self) -> tuple[str, ...]:
@@ -116,15 +137,19 @@ class HookedRun(TrainingLoop):
     # Evaluation
 
     def check_phase_names(self) -> None:
-        """Raise TaskError if a phase and a set of weights have the same name: both would report `val/NAME/loss`."""
+        """Raise TaskError if a phase and a set of weights have the same name: both would report
+        `val/NAME/loss`."""
         for phase in self.training.data.phases:
             name = phase.partition("/")[2]
             if name and name in self.state.evaluations:
                 provider = self.state.evaluations[name].provider
-                raise TaskError(f"data() has a phase '{phase}', which is the name of the hook '{provider}'; rename it")
+                raise TaskError(
+                    f"data() has a phase '{phase}', which is the name of the hook '{provider}'; rename it"
+                )
 
     def evaluate(self, kind: str) -> None:
-        """Run the phases of `val` or of `test`, and put their metrics into `state.metrics`; collective."""
+        """Run the phases of `val` or of `test`, and put their metrics into `state.metrics`;
+        collective."""
         for phase in self.training.data.phase_names(kind):
             self._evaluate_phase(phase)
 
@@ -155,14 +180,22 @@ class HookedRun(TrainingLoop):
                 counts = self.world.gather(state.phase_iteration - before)
                 if 0 in counts:  # computing the meters would hang or fail
                     rank = counts.index(0)
-                    raise TaskError(f"meters need a {phase} sample on each rank, but rank {rank} has none")
-            values = self._evaluator.reduce_metrics(f"{phase}/{label}" if label else phase, self.world, meters)
+                    raise TaskError(
+                        f"meters need a {phase} sample on each rank, but rank {rank} has none"
+                    )
+            values = self._evaluator.reduce_metrics(
+                f"{phase}/{label}" if label else phase, self.world, meters
+            )
             samples_without_loss = self._evaluator.samples_without_loss
             self._evaluator.samples_without_loss = 0
             if not values and not any(self.world.gather(samples_without_loss)):
-                raise TaskError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
+                raise TaskError(
+                    f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()"
+                )
             if clash := values.keys() & state.metrics.keys():
-                raise TaskError(f"{', '.join(sorted(clash))} would be metrics of two phases; rename one")
+                raise TaskError(
+                    f"{', '.join(sorted(clash))} would be metrics of two phases; rename one"
+                )
             state.metrics |= values
         if is_val:
             cursor.eval_iterations[phase] = offset + state.phase_iteration
@@ -180,25 +213,31 @@ class HookedRun(TrainingLoop):
         return max(0, -(-done // every.count) - 1)
 
     def _find_loss_check(self, data: PhaseData) -> Callable[[Loss], Loss] | None:
-        """Return a check of the loss if the ranks have unequal batches; None if the check is not needed. Collective."""
+        """Return a check of the loss if the ranks have unequal batches; None if the check is not
+        needed. Collective."""
         state, size = self.state, data.size
         if size is None or size % state.world_size == 0 or is_sharded(state.module):
             return None
         batches = self.world.gather(data.length())
-        return partial(refuse_collectives, task=self.task, state=state, samples=size, batches=batches)
+        return partial(
+            refuse_collectives, task=self.task, state=state, samples=size, batches=batches
+        )
 
     def _meters(self) -> Mapping[str, Any]:
         method = self.task.meters
         meters = check_type(method, method(), Mapping, "a mapping of names to meters")
         for name, meter in meters.items():
-            if isinstance(meter, type) or not all(hasattr(meter, part) for part in ("to", "update", "compute")):
+            if isinstance(meter, type) or not all(
+                hasattr(meter, part) for part in ("to", "update", "compute")
+            ):
                 raise unexpected(method, f" for '{name}'", meter, "a torchmetrics object")
         return meters
 
     def _iterate_batches(self, places: Iterable[object]) -> Iterator[bool]:
         """Yield True for each of this rank's batches.
 
-        A sharded model needs all ranks in each call, so a rank without a batch yields False while another has one.
+        A sharded model needs all ranks in each call, so a rank without a batch yields False while
+        another has one.
         """
         if not is_sharded(self.state.module):
             yield from (True for _ in places)
@@ -212,7 +251,8 @@ class HookedRun(TrainingLoop):
 
 
 class Loop(HookedRun):
-    """Training of a task with hooks: `for report in loop.run(): ...`. Each worker has one; it does not depend on Ray.
+    """Training of a task with hooks: `for report in loop.run(): ...`. Each worker has one; it does
+    not depend on Ray.
 
     It is the only run of its own `Training`. `options` are passed to `Training`.
     """
@@ -231,7 +271,8 @@ class Loop(HookedRun):
 
 
 class EvaluationLoop(Loop):
-    """Loop that evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`, and yields one report.
+    """Loop that evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`,
+    and yields one report.
 
     Initial weights of the experiment replace the checkpoint's, and no averages are evaluated.
     """
@@ -248,13 +289,17 @@ class EvaluationLoop(Loop):
         origin: InitialWeights | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(task, experiment, hooks, context, resumes=True, contents=EvaluationContents, **options)
+        super().__init__(
+            task, experiment, hooks, context, resumes=True, contents=EvaluationContents, **options
+        )
         self._kind, self._rewinds, self._origin = kind, rewinds, origin
 
     def _begin(self) -> None:
         super()._begin()
         if self.experiment.init:
-            lines = load_initial_weights(self.state.module, self.experiment, self.world, self._origin)
+            lines = load_initial_weights(
+                self.state.module, self.experiment, self.world, self._origin
+            )
             self.state.evaluations = {"": Weights()}
             for line in lines if self.world.is_master else ():
                 self.state.show(line)
@@ -273,6 +318,10 @@ class EvaluationLoop(Loop):
         # Hooks may restore training metrics from the checkpoint; leave them out.
         yield replace(
             report,
-            metrics={name: value for name, value in report.metrics.items() if phase_of(name) in ("", self._kind)},
+            metrics={
+                name: value
+                for name, value in report.metrics.items()
+                if phase_of(name) in ("", self._kind)
+            },
             is_final=True,
         )

@@ -8,10 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Report:
-    """A set of metrics at the end of a round of training and validation. All ranks report at the same points."""
+    """A set of metrics at the end of a round of training and validation. All ranks report at the
+    same points."""
 
     metrics: dict[str, Any]
-    """Counters, and the metrics of the phases. They are equal on all ranks, except for metrics that hooks add."""
+    """Counters, and the metrics of the phases. They are equal on all ranks, except for metrics that
+    hooks add."""
     checkpoint: str | None = None
     """The newest stored checkpoint."""
     stopped: tuple[str, ...] = field(default=())

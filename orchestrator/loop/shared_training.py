@@ -1,4 +1,5 @@
-"""Shared training: one training loop for several runs, each with its own hooks, validation and checkpoints."""
+"""Shared training: one training loop for several runs, each with its own hooks, validation and
+checkpoints."""
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping
@@ -24,7 +25,8 @@ from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
-"""Events at the start and during training phases. The hooks of all runs are called in one merged order."""
+"""Events at the start and during training phases. The hooks of all runs are called in one merged
+order."""
 EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
 """Events that fire once in total for a hook of the training, not once per run."""
 CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size", "loss_weight")
@@ -35,7 +37,8 @@ RUN_NOTE_PREFIX = "in the turn of run "
 
 
 class SharedState(State):
-    """State of one run in a shared training run: its own fields override those of the training's state."""
+    """State of one run in a shared training run: its own fields override those of the training's
+    state."""
 
     __slots__ = ("_own", "_training")
     _own: frozenset[str]
@@ -45,7 +48,8 @@ class SharedState(State):
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the training's state; called only for fields that this object does not have."""
+        """Return a field of the training's state; called only for fields that this object does not
+        have."""
         return getattr(self._training, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -53,7 +57,8 @@ class SharedState(State):
 
 
 class SharedContents(HookedContents):
-    """Checkpoint contents that runs share. Only the first run restores them: the other checkpoints hold the same."""
+    """Checkpoint contents that runs share. Only the first run restores them: the other checkpoints
+    hold the same."""
 
     _is_restored = False
 
@@ -66,11 +71,11 @@ class SharedContents(HookedContents):
 class SharedTraining(Training):
     """Training for several runs, which report in turn. Used in workers.
 
-    At the start and in training phases it calls the observing hooks of all runs, each with its run's state, in the
-    order that they have when the run trains alone. All other hooks belong to the training, and get its state.
-    The first run that needs another phase starts it. Between two phases each run takes a turn. Every turn begins with
-    the random state at the end of the phase. All turns must end with equal random states, because training continues
-    from there.
+    At the start and in training phases it calls the observing hooks of all runs, each with its
+    run's state, in the order that they have when the run trains alone. All other hooks belong to
+    the training, and get its state. The first run that needs another phase starts it. Between two
+    phases each run takes a turn. Every turn begins with the random state at the end of the phase.
+    All turns must end with equal random states, because training continues from there.
     """
 
     runs: "list[SharedRun]"  # type: ignore[assignment]  # only such runs join
@@ -81,12 +86,14 @@ class SharedTraining(Training):
         """Number of training phases so far."""
         self.files = TrainingFiles(HookedContents.files)
         self.hook_metrics: dict[str, Any] = {}
-        """Metrics that hooks of the training added to reports since the last training phase, except test metrics."""
+        """Metrics that hooks of the training added to reports since the last training phase, except
+        test metrics."""
         self._first_plan = self.plan
         """Plan of the first run alone."""
         self._has_begun = False
         self._turn_start = self._capture_turn_start()
-        """Random state, and fields of the training's state, after the last phase or the restored checkpoint."""
+        """Random state, and fields of the training's state, after the last phase or the restored
+        checkpoint."""
         self._random_state_after_turn: dict[str, Any] | None = None
         """Random state at the end of the first turn since the last phase."""
 
@@ -113,7 +120,9 @@ class SharedTraining(Training):
         self.hook_metrics.clear()
         self.state.metrics = {}
         self.plan = self.iterations.plan = self._joint_plan()
-        self.recorder.other_buffers = [run.recorder.recent for run in self.runs if run.recorder is not self.recorder]
+        self.recorder.other_buffers = [
+            run.recorder.recent for run in self.runs if run.recorder is not self.recorder
+        ]
         super().train_phase()
         self.recorder.other_buffers = ()
         self.phases += 1
@@ -123,14 +132,16 @@ class SharedTraining(Training):
         return random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
 
     def begin_turn(self) -> None:
-        """Begin a run's turn: reset the state to where the last phase, or the loaded checkpoint, left it."""
+        """Begin a run's turn: reset the state to where the last phase, or the loaded checkpoint,
+        left it."""
         generators, fields = self._turn_start
         restore_random_state(generators)
         for name, value in fields.items():
             setattr(self.state, name, value)
 
     def end_turn(self, name: str) -> None:
-        """End a run's turn. Raises RunError if it drew different random numbers from the earlier turns."""
+        """End a run's turn. Raises RunError if it drew different random numbers from the earlier
+        turns."""
         now = random_state()
         self._random_state_after_turn = self._random_state_after_turn or now
         if not _is_equal(now, self._random_state_after_turn):
@@ -146,10 +157,13 @@ class SharedTraining(Training):
             self._first_plan = plan
 
     def _joint_plan(self) -> Plan:
-        return self._first_plan.replace_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
+        return self._first_plan.replace_calls(
+            {event: self._joint_calls(event) for event in TRAINING_EVENTS}
+        )
 
     def _joint_calls(self, event: str) -> list[Call]:
-        """Merge the calls of all runs; each run's calls keep the order that they have when it trains alone."""
+        """Merge the calls of all runs; each run's calls keep the order that they have when it
+        trains alone."""
         calls = list(self._first_plan.calls[event])
         for run in (run for run in self.runs if not run.is_first):
             position = 0
@@ -157,7 +171,9 @@ class SharedTraining(Training):
                 if run.is_own(call):
                     calls.insert(position, call)
                 else:
-                    position = next(index for index, other in enumerate(calls) if other.name == call.name)
+                    position = next(
+                        index for index, other in enumerate(calls) if other.name == call.name
+                    )
                 position += 1
         return calls
 
@@ -184,14 +200,19 @@ class SharedTraining(Training):
 class SharedRun(HookedRun):
     """A run in a shared training run. Used in workers.
 
-    It has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of its experiment. The first
-    run also provides the training's experiment, context and non-observing hooks.
+    It has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of its
+    experiment. The first run also provides the training's experiment, context and non-observing
+    hooks.
     """
 
     training: SharedTraining
 
     def __init__(
-        self, training: SharedTraining, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext
+        self,
+        training: SharedTraining,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        context: RunContext,
     ) -> None:
         self.number, self.is_first = len(training.runs), not training.runs
         self._phases = 0
@@ -208,13 +229,17 @@ class SharedRun(HookedRun):
             "pause_reasons": [],
         }
         super().__init__(training, experiment, context, plan, SharedState(training.state, own))
-        for call in (call for event in TRAINING_EVENTS for call in plan.calls[event] if self.is_own(call)):
+        for call in (
+            call for event in TRAINING_EVENTS for call in plan.calls[event] if self.is_own(call)
+        ):
             call.run = self._with_own_state(call)
         self.saving.training_files = training.files
         if not self.is_first:
             self.saving.restored_hooks = self._own_hooks
 
-    def _make_plan(self, training: SharedTraining, hooks: Mapping[str, Hook], context: RunContext) -> Plan:
+    def _make_plan(
+        self, training: SharedTraining, hooks: Mapping[str, Hook], context: RunContext
+    ) -> Plan:
         plan = training.plan
         if not self.is_first:
             training_hooks = {name: plan.hooks.get(name, hook) for name, hook in hooks.items()}
@@ -243,9 +268,14 @@ class SharedRun(HookedRun):
         """End this run; training may continue for the others."""
         self.saving.finish_without_peers()
         plan = self.plan
-        plan.replace_calls({"on_end": filter(self.is_own, plan.calls["on_end"])}).fire("on_end", self.state)
+        plan.replace_calls({"on_end": filter(self.is_own, plan.calls["on_end"])}).fire(
+            "on_end", self.state
+        )
         self.plan = plan.replace_calls(
-            {event: [call for call in calls if not self.is_own(call)] for event, calls in plan.calls.items()}
+            {
+                event: [call for call in calls if not self.is_own(call)]
+                for event, calls in plan.calls.items()
+            }
         )
         self.training.remove(self, self.plan)
 
@@ -310,7 +340,9 @@ def _with_shared_metrics(call: Call, hook_metrics: dict[str, Any]) -> Call:
         before = {*metrics, *hook_metrics}
         call.run(state, metrics)
         if kind_of(state.phase) != "test":
-            hook_metrics.update({name: value for name, value in metrics.items() if name not in before})
+            hook_metrics.update(
+                {name: value for name, value in metrics.items() if name not in before}
+            )
 
     return replace(call, run=run)
 

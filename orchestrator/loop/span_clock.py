@@ -40,13 +40,15 @@ INTERVALS = (
 )
 """Spans between consecutive timestamps of an iteration, in order."""
 Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Function that computes a column from the numbers that `Clock.close` returns, shape (rows, any)."""
+"""Function that computes a column from the numbers that `Clock.close` returns, shape (rows,
+any)."""
 
 
 class Clock:
     """Clock of an iteration's timestamps. Used in workers.
 
-    A timestamp is a reading of the host's clock. A flush computes the spans between timestamps, for many rows.
+    A timestamp is a reading of the host's clock. A flush computes the spans between timestamps, for
+    many rows.
     """
 
     def __init__(self) -> None:
@@ -73,13 +75,17 @@ class Clock:
         return perf_counter()
 
     def close(
-        self, row: dict[str, Any], last: float, timestamps: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
+        self,
+        row: dict[str, Any],
+        last: float,
+        timestamps: Sequence[Any],
+        turns: Sequence[Sequence[Any]] = (),
     ) -> Sequence[float]:
         """End the iteration that began at `last`. Return its numbers, the last of which is its end.
 
-        While recording, these are the seconds of saving and waiting, `last`, all timestamps and the end; otherwise only
-        `last` and the end. If the iteration has several turns, `timestamps` end where the turns begin, and each turn
-        has its own timestamps from its beginning on.
+        While recording, these are the seconds of saving and waiting, `last`, all timestamps and the
+        end; otherwise only `last` and the end. If the iteration has several turns, `timestamps` end
+        where the turns begin, and each turn has its own timestamps from its beginning on.
         """
         ended = perf_counter()
         self.iteration_s = ended - last
@@ -105,7 +111,8 @@ _UNREAD = 64
 
 
 class DeviceTimestamp:
-    """Timestamp on a device's timeline. Its CUDA event is reused once the timestamp is garbage-collected."""
+    """Timestamp on a device's timeline. Its CUDA event is reused once the timestamp is
+    garbage-collected."""
 
     __slots__ = ("_free", "event")
 
@@ -124,7 +131,8 @@ class DeviceTimestamp:
 
 
 class DeviceSpan:
-    """Sum of the seconds between pairs of timestamps, which are read once the device has passed them."""
+    """Sum of the seconds between pairs of timestamps, which are read once the device has passed
+    them."""
 
     def __init__(self) -> None:
         self._pairs: deque[tuple[DeviceTimestamp, DeviceTimestamp]] = deque()
@@ -162,7 +170,8 @@ class DeviceSpan:
         return self
 
     def elapsed_so_far(self) -> float:
-        """Return the seconds between the timestamps that the device has passed; does not synchronize.
+        """Return the seconds between the timestamps that the device has passed; does not
+        synchronize.
 
         A failed device has passed none.
         """
@@ -177,11 +186,12 @@ class DeviceSpan:
 
 
 class CudaClock(Clock):
-    """Clock on the device's timeline: a timestamp is a CUDA event, and taking it does not synchronize.
+    """Clock on the device's timeline: a timestamp is a CUDA event, and taking it does not
+    synchronize.
 
-    On the host's clock, the device's work would be charged to whichever call happens to wait for it. Events are read
-    when rows are flushed; `host_step_s` has the host's time. Time that the device idles between two iterations is in
-    `other_s`, or in `checkpoint_s` after a checkpoint.
+    On the host's clock, the device's work would be charged to whichever call happens to wait for
+    it. Events are read when rows are flushed; `host_step_s` has the host's time. Time that the
+    device idles between two iterations is in `other_s`, or in `checkpoint_s` after a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -200,7 +210,11 @@ class CudaClock(Clock):
         return {"host_step_s": _wall_time}
 
     def close(
-        self, row: dict[str, Any], last: float, timestamps: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
+        self,
+        row: dict[str, Any],
+        last: float,
+        timestamps: Sequence[Any],
+        turns: Sequence[Sequence[Any]] = (),
     ) -> Sequence[float]:
         before, self._ended = self._ended, self.moment()
         ended = perf_counter()
@@ -209,7 +223,9 @@ class CudaClock(Clock):
             self.iteration_s, self._timed = self._timed.resolve() or ended - last, step
         if self.recording:
             between = "checkpoint_s" if self.checkpoint_s else "other_s"
-            row.update(_device_spans((between, *INTERVALS[1:]), (before, *timestamps), turns, self._ended))
+            row.update(
+                _device_spans((between, *INTERVALS[1:]), (before, *timestamps), turns, self._ended)
+            )
         self.checkpoint_s = self.waiting_s = 0.0
         return last, ended
 
@@ -223,7 +239,11 @@ def _device_spans(
     spans = {name: DeviceSpan() for name in SPANS}
     first = len(timestamps) - 1
     last = turns[-1][-1] if turns else timestamps[-1]
-    for start, part in ((0, timestamps), *((first, turn) for turn in turns), (len(intervals) - 1, (last, ended))):
+    for start, part in (
+        (0, timestamps),
+        *((first, turn) for turn in turns),
+        (len(intervals) - 1, (last, ended)),
+    ):
         for name, (earlier, later) in zip(intervals[start:], pairwise(part), strict=False):
             if earlier is not later:
                 spans[name].add(earlier, later)
@@ -235,7 +255,8 @@ def _wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _make_span_column(span: str) -> Column:
-    """Return the column of a span: the sum of its intervals, whose timestamps start at the third number."""
+    """Return the column of a span: the sum of its intervals, whose timestamps start at the third
+    number."""
     starts = [2 + index for index, name in enumerate(INTERVALS) if name == span]
     return lambda times: reduce(add, [times[:, start + 1] - times[:, start] for start in starts])
 
@@ -243,7 +264,9 @@ def _make_span_column(span: str) -> Column:
 _COLUMNS_OF_INTERVALS = {span: _make_span_column(span) for span in SPANS if span in INTERVALS}
 SPAN_COLUMNS: Mapping[str, Column] = {
     **_COLUMNS_OF_INTERVALS,
-    "all_reduce_wait_s": lambda times: _COLUMNS_OF_INTERVALS["all_reduce_wait_s"](times) + times[:, 1],
+    "all_reduce_wait_s": lambda times: (
+        _COLUMNS_OF_INTERVALS["all_reduce_wait_s"](times) + times[:, 1]
+    ),
     "other_s": lambda times: _COLUMNS_OF_INTERVALS["other_s"](times) - times[:, 0] - times[:, 1],
     "checkpoint_s": lambda times: times[:, 0],
     "step_s": lambda times: times[:, -1] - times[:, 2],
@@ -258,11 +281,12 @@ def clock_for(device: torch.device) -> Clock:
 class BackwardTimer:
     """Timer of the end of a rank's own backward pass. Used in workers.
 
-    `DistributedDataParallel` exchanges gradients during the pass, and waits for the missing ones in a callback that
-    autograd calls at its end. Autograd calls such callbacks in the order in which they were queued, and this one is
-    queued before the last gradient exists. So the time between its timestamp and the end of the pass is the wait for
-    other ranks, plus the part of the transfer that does not overlap with the pass. On CUDA the timestamp is an event on
-    the caller's stream, which autograd makes wait for the kernels of the pass.
+    `DistributedDataParallel` exchanges gradients during the pass, and waits for the missing ones in
+    a callback that autograd calls at its end. Autograd calls such callbacks in the order in which
+    they were queued, and this one is queued before the last gradient exists. So the time between
+    its timestamp and the end of the pass is the wait for other ranks, plus the part of the transfer
+    that does not overlap with the pass. On CUDA the timestamp is an event on the caller's stream,
+    which autograd makes wait for the kernels of the pass.
     """
 
     def __init__(self, model: DistributedDataParallel, clock: Clock) -> None:
@@ -270,8 +294,11 @@ class BackwardTimer:
         self._pass_end: Any = None
         self._is_queued = False
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # One parameter is enough if each gets a gradient in each pass. Its hook runs before DDP gets the gradient.
-        for parameter in trained if model.find_unused_parameters or model.static_graph else trained[:1]:
+        # One parameter is enough if each gets a gradient in each pass. Its hook runs before DDP
+        # gets the gradient.
+        for parameter in (
+            trained if model.find_unused_parameters or model.static_graph else trained[:1]
+        ):
             parameter.register_hook(self._queue_callback)
 
     def _queue_callback(self, gradient: Tensor) -> None:

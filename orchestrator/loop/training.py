@@ -1,4 +1,5 @@
-"""Training: a task's model, optimizers, schedules and data, and the training phases. Runs in workers."""
+"""Training: a task's model, optimizers, schedules and data, and the training phases. Runs in
+workers."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,8 +17,17 @@ from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, TaskError
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
 from orchestrator.loop.model.initial_weights import load_initial_weights
-from orchestrator.loop.model.strategy import build_model, forward_pass, initialize_shards, wrap_model
-from orchestrator.loop.model.torch_settings import Precision, apply_settings, settings_without_effect
+from orchestrator.loop.model.strategy import (
+    build_model,
+    forward_pass,
+    initialize_shards,
+    wrap_model,
+)
+from orchestrator.loop.model.torch_settings import (
+    Precision,
+    apply_settings,
+    settings_without_effect,
+)
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
@@ -37,10 +47,12 @@ from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_
 
 
 class Training:
-    """The model, optimizers, schedules and data of a task, and its training phases. One in each worker process.
+    """The model, optimizers, schedules and data of a task, and its training phases. One in each
+    worker process.
 
-    Its `runs` save, evaluate and report; a plain loop has one. `hooks` and `context` belong to the first run. With
-    `resumes`, a checkpoint replaces the initial weights, which were found at `origin` when the run was created.
+    Its `runs` save, evaluate and report; a plain loop has one. `hooks` and `context` belong to the
+    first run. With `resumes`, a checkpoint replaces the initial weights, which were found at
+    `origin` when the run was created.
     """
 
     def __init__(
@@ -65,9 +77,13 @@ class Training:
             for name in experiment.optimizations
         }
         steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
-        self.timeline = Timeline.from_hooks(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
+        self.timeline = Timeline.from_hooks(
+            self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch
+        )
         self.schedules = {
-            name: Schedule.make(optimization.scheduler, type(task), self.timeline, optimization.scheduler_path)
+            name: Schedule.make(
+                optimization.scheduler, type(task), self.timeline, optimization.scheduler_path
+            )
             if optimization.scheduler
             else None
             for name, optimization in experiment.optimizations.items()
@@ -89,10 +105,14 @@ class Training:
             task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
         )
         train = self.data.train
-        samples_per_iteration = experiment.batch_size * self.world.world_size if train.by_index else 0
+        samples_per_iteration = (
+            experiment.batch_size * self.world.world_size if train.by_index else 0
+        )
         self.epoch = EpochProgress(state, train.length, samples_per_iteration)
         self.modes = OptimizerModes(state.optimizers)
-        self.contents = contents(state, self.iterations, self.data, self.changes, self.schedules, self.modes)
+        self.contents = contents(
+            state, self.iterations, self.data, self.changes, self.schedules, self.modes
+        )
         self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_requested)
         self.runs: list[TrainingLoop] = []
         self.stage = Stage.TRAIN
@@ -124,7 +144,9 @@ class Training:
             scheduler=schedulers[first],
             scaler=self.precisions[first].scaler,
             several={
-                name: (optimizers[name], schedulers[name], self.precisions[name].scaler) for name in optimizers if name
+                name: (optimizers[name], schedulers[name], self.precisions[name].scaler)
+                for name in optimizers
+                if name
             },
             loaders=self.data.loaders,
             fresh_batches=self.data.fresh_batches,
@@ -153,7 +175,8 @@ class Training:
                 self.state.show(line)
 
     def _warn_of_changes(self) -> None:
-        """Show once, at the first checkpoint or the end of the first phase, which state no checkpoint holds."""
+        """Show once, at the first checkpoint or the end of the first phase, which state no
+        checkpoint holds."""
         if self._unsaved is not None:
             self._show(self._unsaved.find_changes())
             self._unsaved = None
@@ -205,7 +228,10 @@ class Training:
         self.changes.advance()
         state.phase, state.epoch_completed, state.stepped = "train", False, False
         state.at_step_boundary, state.between_phases = True, False
-        state.phase_length, state.iterations_before = epoch.length, state.iteration - state.phase_iteration
+        state.phase_length, state.iterations_before = (
+            epoch.length,
+            state.iteration - state.phase_iteration,
+        )
         self.stage = Stage.TRAIN
         for run in self.runs:
             run.cursor.begin_train_phase()
@@ -231,7 +257,8 @@ class Training:
         return min(last, (state.step // every.count + 1) * every.count)
 
     def _stop_at_end_of_data(self) -> None:
-        """End training, because a rank has no batch left; discard the gradients of an incomplete step."""
+        """End training, because a rank has no batch left; discard the gradients of an incomplete
+        step."""
         state = self.state
         if state.step == 0:
             raise TaskError(
@@ -261,9 +288,12 @@ class Training:
         self.stage, self.after_phase = Stage.TRAINED, random_state()
 
     def _ends_as_planned(self) -> bool:
-        """Return whether a longer run would end a phase here too: with an epoch, or for a validation."""
+        """Return whether a longer run would end a phase here too: with an epoch, or for a
+        validation."""
         validates = bool(self.data.phase_names("val"))
-        return self.state.epoch_completed or (validates and self.experiment.validate_every.due(self.state))
+        return self.state.epoch_completed or (
+            validates and self.experiment.validate_every.due(self.state)
+        )
 
     def close(self) -> None:
         hide_progress(self.task)

@@ -29,7 +29,8 @@ from orchestrator.task import Task
 
 @dataclass(frozen=True)
 class RunContext:
-    """Rank, storage and display of a loop. By default one rank of a run that writes nothing. Used in workers."""
+    """Rank, storage and display of a loop. By default one rank of a run that writes nothing. Used
+    in workers."""
 
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)
@@ -41,7 +42,8 @@ class RunContext:
     """Function that uploads these files to the run's storage."""
     display: Display | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment` itself."""
+    """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment`
+    itself."""
     name: str = ""
     """Name of the run; empty for the name of the experiment."""
     stop_requested: Callable[[], bool] = lambda: False
@@ -66,9 +68,11 @@ DEVICE_TIMEOUT_S = 2.0
 
 
 class TrainingLoop(ABC):
-    """Training in rounds: `for report in loop.run(): ...`. Each worker has one; it does not depend on Ray.
+    """Training in rounds: `for report in loop.run(): ...`. Each worker has one; it does not depend
+    on Ray.
 
-    All ranks yield the same number of reports, at the same points. A collective method must be called on every rank.
+    All ranks yield the same number of reports, at the same points. A collective method must be
+    called on every rank.
     """
 
     def __init__(
@@ -82,12 +86,24 @@ class TrainingLoop(ABC):
         epoch: EpochProgress,
         contents: CheckpointContents,
     ) -> None:
-        self.task, self.experiment, self.world, self.recorder = task, experiment, context.world, context.recorder
+        self.task, self.experiment, self.world, self.recorder = (
+            task,
+            experiment,
+            context.world,
+            context.recorder,
+        )
         self.plan, self.clock, self.state, self.cursor = plan, clock, state, RunCursor(state, epoch)
         self.stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
         self.row_writer = RowWriter(self.recorder, plan, state, self.cursor)
         self.saving = CheckpointSaver(
-            context.store, state, plan, contents, self.cursor, self.world, self.row_writer, context.send_artifacts
+            context.store,
+            state,
+            plan,
+            contents,
+            self.cursor,
+            self.world,
+            self.row_writer,
+            context.send_artifacts,
         )
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
@@ -106,7 +122,8 @@ class TrainingLoop(ABC):
         return self.saving.last_path
 
     def run(self) -> Generator[Report, None, None]:
-        """Train to the end and yield a report after each round. On an error, fire `on_exception` and re-raise it."""
+        """Train to the end and yield a report after each round. On an error, fire `on_exception`
+        and re-raise it."""
         try:
             self._begin()
             yield from self._rounds()
@@ -147,13 +164,19 @@ class TrainingLoop(ABC):
         self.row_writer.close()
 
     def _clean_up(self, *calls: Callable[[], object]) -> None:
-        """Make calls after a failure. An error in one of them is only logged, to keep the original error."""
+        """Make calls after a failure. An error in one of them is only logged, to keep the original
+        error."""
         for call in calls:
             try:
                 call()
             except Exception as error:
                 name = getattr(call, "func", call).__qualname__
-                logger.warning("Rank %d: after a failure, %s failed: %s", self.world.rank, name, describe_error(error))
+                logger.warning(
+                    "Rank %d: after a failure, %s failed: %s",
+                    self.world.rank,
+                    name,
+                    describe_error(error),
+                )
 
     def _rounds(self) -> Iterator[Report]:
         """Yield the report of each round, from the restored checkpoint's stage on."""
@@ -196,7 +219,13 @@ class TrainingLoop(ABC):
         run_ends = bool(stopping.reasons) or self._is_finished()
         is_final = is_partial or (run_ends and (is_last or not self._has_another_report()))
         return Report(
-            metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, is_final, is_partial, self.phases()
+            metrics,
+            self.saving.last_path,
+            stopping.reasons,
+            stopping.interrupted,
+            is_final,
+            is_partial,
+            self.phases(),
         )
 
     def _collect_metrics(self) -> dict[str, Any]:
@@ -269,7 +298,9 @@ def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
     Raises RankMismatch if ranks run different collective hooks, because they would deadlock.
     """
     plan = Plan(hooks, world.rank, world.local_rank, clock.device_mark)
-    collective_hooks = [f"{name}:{type(hook).__name__}" for name, hook in plan.hooks.items() if hook.collective]
+    collective_hooks = [
+        f"{name}:{type(hook).__name__}" for name, hook in plan.hooks.items() if hook.collective
+    ]
     signatures = world.gather(collective_hooks)
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:

@@ -13,7 +13,8 @@ import torch.distributed as dist
 class World:
     """Rank of this process in a run, and collectives for small messages.
 
-    The code that starts the ranks creates and destroys the process group. Messages use gloo, also beside NCCL.
+    The code that starts the ranks creates and destroys the process group. Messages use gloo, also
+    beside NCCL.
     """
 
     rank: int = 0
@@ -32,8 +33,8 @@ class World:
     def abort(self) -> None:
         """Abort the device's collectives, because a rank may have died; callable from any thread.
 
-        NCCL would wait for that rank until a timeout, and so would every synchronization with the device. Results on
-        the device may be wrong afterwards. Gloo detects a dead rank itself.
+        NCCL would wait for that rank until a timeout, and so would every synchronization with the
+        device. Results on the device may be wrong afterwards. Gloo detects a dead rank itself.
         """
         if self._is_aborted:
             return

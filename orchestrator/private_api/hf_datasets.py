@@ -4,7 +4,8 @@ from typing import Any
 
 
 def has_shuffle_buffer(dataset: Any) -> bool:
-    """Return whether a dataset has a shuffle buffer; its state does not include the buffer's samples."""
+    """Return whether a dataset has a shuffle buffer; its state does not include the buffer's
+    samples."""
     if type(dataset).__name__ == "BufferShuffledExamplesIterable":
         return True
     inner = [

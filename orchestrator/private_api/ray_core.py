@@ -1,4 +1,5 @@
-"""Ray core and Ray Train: the import path of workers, a local Ray's processes, drained nodes, wrapped failures."""
+"""Ray core and Ray Train: the import path of workers, a local Ray's processes, drained nodes,
+wrapped failures."""
 
 import os
 import sys
@@ -14,9 +15,10 @@ from ray.job_config import JobConfig
 class DriversImportPath(JobConfig):
     """Job config that gives workers the driver's import path.
 
-    Ray puts the current folder first on the import path of every worker, where a user's folder `hooks` would hide
-    Hookyard's. On the driver's machine, workers get its whole path, so tasks of other libraries, such as Ray Data's,
-    find the experiment's modules. On other machines the experiment appends its folders.
+    Ray puts the current folder first on the import path of every worker, where a user's folder
+    `hooks` would hide Hookyard's. On the driver's machine, workers get its whole path, so tasks of
+    other libraries, such as Ray Data's, find the experiment's modules. On other machines the
+    experiment appends its folders.
     """
 
     _py_driver_sys_path: list[str]
@@ -34,7 +36,8 @@ class DriversImportPath(JobConfig):
 
 
 def draining_nodes() -> set[str]:
-    """Return the ids of nodes about to be removed. Ray's public API lists only alive and dead nodes."""
+    """Return the ids of nodes about to be removed. Ray's public API lists only alive and dead
+    nodes."""
     return set(state.get_draining_nodes())
 
 
@@ -42,9 +45,13 @@ def draining_nodes() -> set[str]:
 def with_few_processes() -> Iterator[None]:
     """Start Ray on this machine without autoscaler, dashboard and log monitor.
 
-    Each is a process that takes a second to start. A local Ray, which ends with its run, needs none of them.
+    Each is a process that takes a second to start. A local Ray, which ends with its run, needs none
+    of them.
     """
-    started = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server", "start_log_monitor")}
+    started = {
+        name: getattr(Node, name)
+        for name in ("start_monitor", "start_api_server", "start_log_monitor")
+    }
     for name in started:
         setattr(Node, name, lambda node, **options: None)
     try:
@@ -57,15 +64,22 @@ def with_few_processes() -> Iterator[None]:
 def without_extra_actors(trainer: Any) -> Any:
     """Return a class of trainers without actors for datasets and placement groups.
 
-    The loop loads its own data, and a local Ray ends with its run. An actor is a process that takes seconds to start.
+    The loop loads its own data, and a local Ray ends with its run. An actor is a process that takes
+    seconds to start.
     """
     from ray.train.v2._internal.callbacks import DatasetsCallback
-    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import (
+        PlacementGroupCleanerCallback,
+    )
 
     class LeanTrainer(trainer):
         def _create_default_callbacks(self) -> list[Any]:
             unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
-            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unneeded)]
+            return [
+                callback
+                for callback in super()._create_default_callbacks()
+                if not isinstance(callback, unneeded)
+            ]
 
     return LeanTrainer
 
@@ -76,6 +90,10 @@ def unwrap(error: BaseException) -> Iterator[BaseException]:
     while isinstance(inner, BaseException):
         yield inner
         inner = next(
-            (cause for name in ("_base_exc", "cause", "controller_failure") if (cause := getattr(inner, name, None))),
+            (
+                cause
+                for name in ("_base_exc", "cause", "controller_failure")
+                if (cause := getattr(inner, name, None))
+            ),
             None,
         )

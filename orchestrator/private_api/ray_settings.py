@@ -1,4 +1,5 @@
-"""Environment variables of Ray, few of which are documented. Imports no Ray, which reads them at import."""
+"""Environment variables of Ray, few of which are documented. Imports no Ray, which reads them at
+import."""
 
 import json
 import os
@@ -24,6 +25,7 @@ SETTINGS = {
 
 
 def variables_of_job() -> set[str]:
-    """Return the variables that this driver's job sets for its workers; Ray rejects a variable that is set twice."""
+    """Return the variables that this driver's job sets for its workers; Ray rejects a variable that
+    is set twice."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     return set((job.get("runtime_env") or {}).get("env_vars") or {})

@@ -15,7 +15,8 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 
 
 def call_before_next_step(controller: Any, trial: Trial, method: str, *arguments: Any) -> None:
-    """Call a method in the process of a trial that has just reported. `controller` is a scheduler's argument."""
+    """Call a method in the process of a trial that has just reported. `controller` is a scheduler's
+    argument."""
     controller._tune_controller._schedule_trial_task(trial, method, args=arguments)
 
 
@@ -24,19 +25,23 @@ class PermanentFailure(Exception):
 
 
 class Controller(TuneController):
-    """Tune's controller, but it drops ended trials from memory, does not retry a trial after a PermanentFailure, and
-    survives the death of a reused process.
+    """Tune's controller, but it drops ended trials from memory, does not retry a trial after a
+    PermanentFailure, and survives the death of a reused process.
 
     The folders hold the ended trials; a resume reads them there.
 
-    If a process dies when Tune assigns it the next trial, Tune gets two failures: of the actor and of the reset. The
-    first restarts the trial; the second would end it, because it is not yet running (ray.tune 2.60,
-    `_process_trial_failure`).
+    If a process dies when Tune assigns it the next trial, Tune gets two failures: of the actor and
+    of the reset. The first restarts the trial; the second would end it, because it is not yet
+    running (ray.tune 2.60, `_process_trial_failure`).
     """
 
     def on_step_end(self) -> None:
         super().on_step_end()
-        ended = {trial for trial in self._stopped_trials | self._failed_trials if trial not in self._trial_to_actor}
+        ended = {
+            trial
+            for trial in self._stopped_trials | self._failed_trials
+            if trial not in self._trial_to_actor
+        }
         if not ended:
             return
         trials = self.get_trials()
@@ -48,7 +53,12 @@ class Controller(TuneController):
         """Do nothing, because Tune would keep an entry for each trial."""
 
     def _schedule_trial_task(
-        self, trial: Trial, method_name: str, *, on_error: Callable[[Trial, Exception], None] | None = None, **how: Any
+        self,
+        trial: Trial,
+        method_name: str,
+        *,
+        on_error: Callable[[Trial, Exception], None] | None = None,
+        **how: Any,
     ) -> Any:
         on_error = self._reset_failed if method_name == "reset" else on_error
         return super()._schedule_trial_task(trial, method_name, on_error=on_error, **how)
@@ -87,7 +97,9 @@ class Halving(ASHAScheduler):
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
         """Add a trial's results to the rungs of its bracket."""
         for result in results:
-            ASHAScheduler.on_trial_result(self, None, trial, result)  # not that of a subclass, which changes results
+            ASHAScheduler.on_trial_result(
+                self, None, trial, result
+            )  # not that of a subclass, which changes results
 
 
 class Bands(HyperBandScheduler):
@@ -96,9 +108,15 @@ class Bands(HyperBandScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Stop the trials of finished brackets, and return the trial to run.
 
-        At a bracket's last report, Tune misses a trial whose pause is still being saved; it would be paused forever.
+        At a bracket's last report, Tune misses a trial whose pause is still being saved; it would
+        be paused forever.
         """
-        for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
+        for bracket in (
+            bracket
+            for band in self._hyperbands
+            for bracket in band
+            if bracket and bracket.finished()
+        ):
             bracket.cleanup_full(tune_controller)
         return super().choose_trial_to_run(tune_controller)
 
@@ -116,7 +134,11 @@ class Median(MedianStoppingRule):
 
     def _forget_repeated(self, trial: Any, result: dict[str, Any]) -> None:
         time = result[TRAINING_ITERATION]
-        kept = [earlier for earlier in self._results.pop(trial, []) if earlier[TRAINING_ITERATION] < time]
+        kept = [
+            earlier
+            for earlier in self._results.pop(trial, [])
+            if earlier[TRAINING_ITERATION] < time
+        ]
         if kept:
             self._results[trial] = kept
 
@@ -127,7 +149,8 @@ class Median(MedianStoppingRule):
 
 
 class Exploiting(FIFOScheduler):
-    """Mixin for a population scheduler of Tune, whose subclass chooses the config of an exploiting trial."""
+    """Mixin for a population scheduler of Tune, whose subclass chooses the config of an exploiting
+    trial."""
 
     def compare_first_after(self, reports: int, burn_in: int) -> None:
         """Set the first comparison: after `burn_in`, and after the reports before a resume."""
@@ -135,12 +158,16 @@ class Exploiting(FIFOScheduler):
         self._next_perturbation_sync: int = max(burn_in, due)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Have the trial wait for the next comparison, also if it was resumed or restarted behind the others."""
+        """Have the trial wait for the next comparison, also if it was resumed or restarted behind
+        the others."""
         super().on_trial_add(tune_controller, trial)
-        self._trial_state[trial].last_perturbation_time = self._next_perturbation_sync - self._perturbation_interval
+        self._trial_state[trial].last_perturbation_time = (
+            self._next_perturbation_sync - self._perturbation_interval
+        )
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Return the trial to run. Compare the population first if the trial that the others waited for has ended.
+        """Return the trial to run. Compare the population first if the trial that the others waited
+        for has ended.
 
         Tune compares only at a report, and would wait forever.
         """
@@ -148,17 +175,27 @@ class Exploiting(FIFOScheduler):
         waiting = [*tune_controller.get_live_trials()]
         if chosen or not waiting or any(trial.status != Trial.PAUSED for trial in waiting):
             return chosen
-        super().on_trial_result(tune_controller, waiting[0], self._trial_state[waiting[0]].last_result)
+        super().on_trial_result(
+            tune_controller, waiting[0], self._trial_state[waiting[0]].last_result
+        )
         return super().choose_trial_to_run(tune_controller)
 
-    def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    def next_config(
+        self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """Return the config with which a trial continues from another trial's checkpoint."""
         raise NotImplementedError
 
     def record_exploit(
-        self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
+        self,
+        trial: Trial,
+        source: Trial,
+        result: Mapping[str, Any],
+        score: float,
+        source_score: float,
     ) -> None:
-        """Record an exploit; `result` is the source's last result, and the scores have the metric's own sign."""
+        """Record an exploit; `result` is the source's last result, and the scores have the metric's
+        own sign."""
         raise NotImplementedError
 
     def _save_trial_state(self, state: Any, *arguments: Any) -> Any:
@@ -167,9 +204,13 @@ class Exploiting(FIFOScheduler):
             state.last_score = -math.inf
         return returned
 
-    def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _get_new_config(
+        self, trial: Trial, trial_to_clone: Trial
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         tunes_own = super()._get_new_config
-        return self.next_config(trial, trial_to_clone, lambda: tunes_own(trial, trial_to_clone)[0]), {}
+        return self.next_config(
+            trial, trial_to_clone, lambda: tunes_own(trial, trial_to_clone)[0]
+        ), {}
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         own, source = self._trial_state[trial], self._trial_state[trial_to_clone]

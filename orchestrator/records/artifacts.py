@@ -19,9 +19,10 @@ _LISTS = ".artifacts"
 class Artifacts:
     """The files that one rank's hooks write. Used in workers.
 
-    For a run on a disk, `folder` is its folder. Otherwise `folder` is temporary: `fetch` downloads the files that the
-    rank wrote in earlier attempts, so hooks can append to them; `send` uploads changes. With fewer ranks than before,
-    each rank also downloads the files of some missing ranks. `close` or the end of the process removes the folder.
+    For a run on a disk, `folder` is its folder. Otherwise `folder` is temporary: `fetch` downloads
+    the files that the rank wrote in earlier attempts, so hooks can append to them; `send` uploads
+    changes. With fewer ranks than before, each rank also downloads the files of some missing ranks.
+    `close` or the end of the process removes the folder.
     """
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
@@ -38,10 +39,16 @@ class Artifacts:
         """Download the files of earlier attempts."""
         if self._run.local:
             return
-        lists = [name for name in self._run.names(_LISTS) if _parse_rank(name) % self._world_size == self._rank]
+        lists = [
+            name
+            for name in self._run.names(_LISTS)
+            if _parse_rank(name) % self._world_size == self._rank
+        ]
         self._listed = {file for files in self._run.map(self._read_list, lists) for file in files}
         self._run.map(self._download, sorted(self._listed))
-        self._sent = {name: state for name, state in self._stat_files().items() if name in self._listed}
+        self._sent = {
+            name: state for name, state in self._stat_files().items() if name in self._listed
+        }
 
     def send(self) -> None:
         """Upload new and changed files, and delete removed ones; raises StorageError."""
@@ -51,7 +58,9 @@ class Artifacts:
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
         # Write the list first: it must name every uploaded file.
         if self._listed != {*states}:
-            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", format_file({"files": sorted(states)}, None))
+            self._run.write(
+                f"{_LISTS}/rank-{self._rank:04d}.json", format_file({"files": sorted(states)}, None)
+            )
             self._listed = {*states}
         self._run.map(self._upload, changed)
         self._run.map(self._run.delete, [name for name in self._sent if name not in states])
@@ -68,26 +77,46 @@ class Artifacts:
             with suppress(FileNotFoundError):
                 if path.is_file():
                     status = path.stat()
-                    states[path.relative_to(self.folder).as_posix()] = status.st_size, status.st_mtime_ns
+                    states[path.relative_to(self.folder).as_posix()] = (
+                        status.st_size,
+                        status.st_mtime_ns,
+                    )
         return states
 
     def _read_list(self, name: str) -> Iterable[str]:
         try:
-            entries = read_json(self._run, f"{_LISTS}/{name}", check_mapping, "Files of its hooks are not downloaded.")
+            entries = read_json(
+                self._run,
+                f"{_LISTS}/{name}",
+                check_mapping,
+                "Files of its hooks are not downloaded.",
+            )
             files = entries["files"]
         except (FileNotFoundError, DamagedFile, KeyError):
             return []
         root = self.folder.resolve()
-        return [file for file in files if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(root)]
+        return [
+            file
+            for file in files
+            if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(root)
+        ]
 
     def _download(self, name: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError), self._run.open_copy(name) as content, path.open("wb") as file:
+        with (
+            suppress(FileNotFoundError),
+            self._run.open_copy(name) as content,
+            path.open("wb") as file,
+        ):
             shutil.copyfileobj(content, file)
 
     def _upload(self, name: str) -> None:
-        with suppress(FileNotFoundError), (self.folder / name).open("rb") as file, self._run.create(name) as copy:
+        with (
+            suppress(FileNotFoundError),
+            (self.folder / name).open("rb") as file,
+            self._run.create(name) as copy,
+        ):
             shutil.copyfileobj(file, copy)
 
 

@@ -1,4 +1,5 @@
-"""Reports of ranks while one makes no progress, and the rule to find the hung rank. Imports neither ray nor torch."""
+"""Reports of ranks while one makes no progress, and the rule to find the hung rank. Imports neither
+ray nor torch."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ _HOLDS_INTERPRETER = "in a call that does not release Python's interpreter lock"
 
 
 def tick_s(after_s: float) -> float:
-    """Return the seconds between two checks of a rank that may go without progress for `after_s`."""
+    """Return the seconds between two checks of a rank that may go without progress for
+    `after_s`."""
     return min(10.0, max(0.1, after_s / 10))
 
 
@@ -50,13 +52,17 @@ class RankStack:
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.at - self.idle_s))
-        node, duration = f" on {self.node}" if self.node else "", f" ({self.idle_s:.0f} s)" if self.idle_s else ""
+        node, duration = (
+            f" on {self.node}" if self.node else "",
+            f" ({self.idle_s:.0f} s)" if self.idle_s else "",
+        )
         return f"rank {self.rank}{node} has made no progress since {since}{duration}: {self.place}"
 
 
 @dataclass(frozen=True)
 class HungRanks:
-    """Ranks that hang, and ranks that wait for them. If all are waiting, they wait for each other."""
+    """Ranks that hang, and ranks that wait for them. If all are waiting, they wait for each
+    other."""
 
     hung: Sequence[RankStack]
     silent: Sequence[int]
@@ -66,7 +72,9 @@ class HungRanks:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that caused the hang; all waiting ranks if the cause is unknown."""
-        return (*(stack.rank for stack in self.hung), *self.silent) or tuple(stack.rank for stack in self.waiting)
+        return (*(stack.rank for stack in self.hung), *self.silent) or tuple(
+            stack.rank for stack in self.waiting
+        )
 
     def __str__(self) -> str:
         if not self.hung and not self.silent:
@@ -86,20 +94,29 @@ class HungRanks:
     def stacks(self) -> str:
         """Stacks of the hung ranks, for the log."""
         return "\n".join(
-            f"stack of rank {stack.rank}:\n{stack.stack}" for stack in self.hung or self.waiting if stack.stack
+            f"stack of rank {stack.rank}:\n{stack.stack}"
+            for stack in self.hung or self.waiting
+            if stack.stack
         )
 
 
 def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks | None:
-    """Return the ranks that hang; None if no rank is over its limit, or another rank may still make progress."""
+    """Return the ranks that hang; None if no rank is over its limit, or another rank may still make
+    progress."""
     if not any(stack.is_over_limit for stack in stacks):
         return None
     newest = max(stack.at for stack in stacks)
     hung = [stack for stack in stacks if stack.is_over_limit and not stack.waits]
     waiting = [stack for stack in stacks if stack.is_over_limit and stack.waits]
-    reporting = {stack.rank for stack in stacks if newest - stack.at < _SILENT_TICKS * tick_s(stack.limit_s)}
-    overdue = all(stack.idle_s >= stack.limit_s + _SILENT_TICKS * tick_s(stack.limit_s) for stack in waiting)
-    silent = [rank for rank in range(world_size) if rank not in reporting] if waiting and overdue else []
+    reporting = {
+        stack.rank for stack in stacks if newest - stack.at < _SILENT_TICKS * tick_s(stack.limit_s)
+    }
+    overdue = all(
+        stack.idle_s >= stack.limit_s + _SILENT_TICKS * tick_s(stack.limit_s) for stack in waiting
+    )
+    silent = (
+        [rank for rank in range(world_size) if rank not in reporting] if waiting and overdue else []
+    )
     if not hung and not silent and len(waiting) < world_size:
         return None
     return HungRanks(hung, silent, waiting)
@@ -125,36 +142,51 @@ class HangReports:
             self._storage.delete(self._name(rank, over_limit))
 
     def ranks_over_limit(self) -> list[int]:
-        """Return the ranks over their limit. Takes one listing, because thousands of ranks call this."""
-        names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
-        return sorted(int(name.split("-")[1].removesuffix(".hangs")) for name in names if name.endswith(".hangs"))
+        """Return the ranks over their limit. Takes one listing, because thousands of ranks call
+        this."""
+        names = [
+            name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")
+        ]
+        return sorted(
+            int(name.split("-")[1].removesuffix(".hangs"))
+            for name in names
+            if name.endswith(".hangs")
+        )
 
     def stack_file(self, rank: int) -> Path | None:
         """Return faulthandler's file for a rank's stack; None if the run is on an object store."""
         return self._storage.local and self._storage.local / STACKS / f"{self._attempt}-{rank}"
 
     def has_request(self) -> bool:
-        """Return whether the driver has requested stacks; only on a disk that can be read, where it costs nothing."""
+        """Return whether the driver has requested stacks; only on a disk that can be read, where it
+        costs nothing."""
         with suppress(HookyardError, OSError):
             return self._storage.local is not None and self._storage.exists(REQUEST)
         return False
 
     def read(self) -> list[RankStack]:
         """Return the ranks' reports, ordered by rank; skips reports that are being withdrawn."""
-        names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
+        names = [
+            name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")
+        ]
         stacks = {stack.rank: stack for stack in self._storage.map(self._read, names) if stack}
         written = self._storage.tree(STACKS) if stacks or self._world_size == 1 else {}
         for name, state in written.items():
             attempt, rank = map(int, name.split("-"))
             if state.size_bytes and attempt == self._attempt:
                 text = self._storage.read(f"{STACKS}/{name}").decode(errors="replace")
-                stacks[rank] = RankStack(rank, "", state.modified or 0, 0, 0, False, _HOLDS_INTERPRETER, text)
+                stacks[rank] = RankStack(
+                    rank, "", state.modified or 0, 0, 0, False, _HOLDS_INTERPRETER, text
+                )
         return [stacks[rank] for rank in sorted(stacks)]
 
     def _read(self, name: str) -> RankStack | None:
         with suppress(FileNotFoundError, DamagedFile):
             return read_json(
-                self._storage, f"{FOLDER}/{name}", lambda data: validate(data, RankStack), "It is left out."
+                self._storage,
+                f"{FOLDER}/{name}",
+                lambda data: validate(data, RankStack),
+                "It is left out.",
             )
         return None
 
@@ -168,7 +200,11 @@ def find_hang(folder: RunFolder) -> HungRanks | None:
     if not any("-" in name for name in names) and len(folder.storage.names(STACKS)) != 1:
         return None
     attempts = folder.read_attempts()
-    return HangReports(folder, attempts[-1].number, attempts[-1].world_size).find_hung_ranks() if attempts else None
+    return (
+        HangReports(folder, attempts[-1].number, attempts[-1].world_size).find_hung_ranks()
+        if attempts
+        else None
+    )
 
 
 def _join_ranks(ranks: Sequence[int]) -> str:

@@ -1,6 +1,7 @@
 """The lease on a run, which allows one driver at a time, and the identity of a driver's process.
 
-Its claims are files in the run's folder, on a disk, NFS or an object store. Imports neither ray nor torch.
+Its claims are files in the run's folder, on a disk, NFS or an object store. Imports neither ray nor
+torch.
 """
 
 import os
@@ -34,7 +35,9 @@ class Process:
 
     @classmethod
     def this(cls) -> Self:
-        return cls(os.getpid(), socket.gethostname(), _read_boot_id(), _read_start_time(os.getpid()))
+        return cls(
+            os.getpid(), socket.gethostname(), _read_boot_id(), _read_start_time(os.getpid())
+        )
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -70,7 +73,9 @@ def _read_start_time(pid: int) -> str | None:
         return _read_start_time_by_psutil(pid)
     try:
         # The program's name stands in brackets, and may contain anything.
-        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        state, *fields = (
+            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        )
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else fields[18]
@@ -92,8 +97,8 @@ FOLDER = ".driver"
 """Folder with the claims on a run."""
 HEARTBEAT_S = 10.0
 LEASE_TTL_S = 120.0
-"""Time without a heartbeat after which a driver on another machine counts as dead. Requests to an unresponsive store
-are also retried for this long. NFS shows a change within half this time."""
+"""Time without a heartbeat after which a driver on another machine counts as dead. Requests to an
+unresponsive store are also retried for this long. NFS shows a change within half this time."""
 _WAIT_S = 0.2
 
 _leases: "dict[str, Lease]" = {}
@@ -112,7 +117,8 @@ class Claim:
     driver: Process
     since: str
     fencing_token: int = 0
-    """Number that increases with each driver of the run, starting at 1; 0 until the driver has the lease."""
+    """Number that increases with each driver of the run, starting at 1; 0 until the driver has the
+    lease."""
 
     @property
     def precedence(self) -> tuple[int, str]:
@@ -120,7 +126,8 @@ class Claim:
         return self.fencing_token, self.name
 
     def is_alive(self, files: Mapping[str, FileState], now: float | None) -> bool:
-        """Check the process of a driver on this machine; otherwise the claim's age at `now`, by the store's clock."""
+        """Check the process of a driver on this machine; otherwise the claim's age at `now`, by the
+        store's clock."""
         if self.state == "released":
             return False
         if self.driver.is_this():
@@ -138,7 +145,8 @@ def read_claims(run: Storage) -> list[Claim]:
 
 
 def _read_claim(folder: Storage, name: str) -> Claim | None:
-    """Read a claim; return None if it has just been deleted. A damaged claim counts as an unknown driver's."""
+    """Read a claim; return None if it has just been deleted. A damaged claim counts as an unknown
+    driver's."""
     try:
         return replace(validate(parse_json(folder.read(name)), Claim), name=name)
     except FileNotFoundError:
@@ -148,8 +156,11 @@ def _read_claim(folder: Storage, name: str) -> Claim | None:
 
 
 def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
-    """Return whether a run has a live driver; None if it never had one. `other_process` ignores this process."""
-    claims = [claim for claim in read_claims(run) if not other_process or not claim.driver.is_this()]
+    """Return whether a run has a live driver; None if it never had one. `other_process` ignores
+    this process."""
+    claims = [
+        claim for claim in read_claims(run) if not other_process or not claim.driver.is_this()
+    ]
     if not claims:
         return None
     files = {} if all(claim.driver.is_visible() for claim in claims) else (run / FOLDER).tree()
@@ -164,20 +175,25 @@ def check_lease(path: str) -> None:
 
 
 class Lease:
-    """The right to drive a run or a sweep until the `with` block or the process ends. Used in the driver.
+    """The right to drive a run or a sweep until the `with` block or the process ends. Used in the
+    driver.
 
-    Each driver writes a claim, lists all claims, and has the lease once no other claim is live. If two drivers request
-    the lease at the same time, the one that lists last sees both claims, even if their clocks differ. It gives up if
-    the other driver has the lease, or if the other claim's name sorts first; otherwise it waits. Claims of dead drivers
-    are ignored. A driver wrongly presumed dead finds a higher fencing token, and raises LeaseLost before it writes.
+    Each driver writes a claim, lists all claims, and has the lease once no other claim is live. If
+    two drivers request the lease at the same time, the one that lists last sees both claims, even
+    if their clocks differ. It gives up if the other driver has the lease, or if the other claim's
+    name sorts first; otherwise it waits. Claims of dead drivers are ignored. A driver wrongly
+    presumed dead finds a higher fencing token, and raises LeaseLost before it writes.
 
-    Entering raises UsageError for another live driver or a failed storage. `force` presumes drivers elsewhere dead.
+    Entering raises UsageError for another live driver or a failed storage. `force` presumes drivers
+    elsewhere dead.
     """
 
     def __init__(self, run: Storage, *, force: bool = False) -> None:
         self._run, self._folder, self._force = run, run / FOLDER, force
         self.name = f"{secrets.token_hex(8)}.json"
-        self._claim = Claim(self.name, "requested", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime()))
+        self._claim = Claim(
+            self.name, "requested", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+        )
         self._loss_reason: str | None = None
         self._lock, self._released = Lock(), Event()
 
@@ -216,7 +232,9 @@ class Lease:
         """Write a heartbeat; raises LeaseLost if another driver has the run."""
         with self._lock:
             if not self._loss_reason and not self._released.is_set():
-                self._loss_reason = self._find_loss_reason({claim.name: claim for claim in read_claims(self._run)})
+                self._loss_reason = self._find_loss_reason(
+                    {claim.name: claim for claim in read_claims(self._run)}
+                )
                 if self._loss_reason is None:
                     self._write("held")
                 else:
@@ -231,7 +249,9 @@ class Lease:
                 f" {LEASE_TTL_S:g} s, or the other driver used --force-lease"
             )
         if self.name not in claims:
-            return f"{self._run}, or the claim of its driver ({self._folder}/{self.name}), was removed"
+            return (
+                f"{self._run}, or the claim of its driver ({self._folder}/{self.name}), was removed"
+            )
         return None
 
     def _send_heartbeats(self) -> None:
@@ -250,11 +270,15 @@ class Lease:
 
     def _acquire(self) -> None:
         presumed_dead = {
-            claim.name for claim in read_claims(self._run) if self._force and not claim.driver.is_visible()
+            claim.name
+            for claim in read_claims(self._run)
+            if self._force and not claim.driver.is_visible()
         }
         others, alive = self._request(presumed_dead)
         while alive:
-            if other := next((claim for claim in alive if claim.state == "held" or claim.name < self.name), None):
+            if other := next(
+                (claim for claim in alive if claim.state == "held" or claim.name < self.name), None
+            ):
                 raise UsageError(self._describe_refusal(other))
             sleep(_WAIT_S)
             others, alive = self._request(presumed_dead)
@@ -269,7 +293,11 @@ class Lease:
         # List after reading the claims: NFS refreshes the attributes of a file when it is opened.
         files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.tree()
         now = files[self.name].modified if self.name in files else None
-        return others, [claim for claim in others if claim.name not in presumed_dead and claim.is_alive(files, now)]
+        return others, [
+            claim
+            for claim in others
+            if claim.name not in presumed_dead and claim.is_alive(files, now)
+        ]
 
     def _describe_refusal(self, other: Claim) -> str:
         if other.state == "requested":

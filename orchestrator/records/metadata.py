@@ -1,4 +1,5 @@
-"""Metadata of a run (`run.json`) and of its attempts (`attempt.json`), and its reports (`metrics.jsonl`).
+"""Metadata of a run (`run.json`) and of its attempts (`attempt.json`), and its reports
+(`metrics.jsonl`).
 
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
@@ -18,7 +19,8 @@ from orchestrator.storage.stored_data import log_omission, validate
 
 EngineName = Literal["train", "gang", "in-process"]
 IfExists = Literal["error", "number", "replace"]
-"""What a new run does if its name is taken: it is refused, takes a numbered name, or replaces the other run."""
+"""What a new run does if its name is taken: it is refused, takes a numbered name, or replaces the
+other run."""
 """Engine of a run; a sweep uses one of the first two."""
 Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
 Mode = Literal["max", "min"]
@@ -48,7 +50,8 @@ class SweepMetadata:
 
 @dataclass(frozen=True)
 class ExploitedCheckpoint:
-    """The checkpoint of another trial that a trial continues from, and its number of attempts before that."""
+    """The checkpoint of another trial that a trial continues from, and its number of attempts
+    before that."""
 
     checkpoint: str
     attempts: int
@@ -167,7 +170,9 @@ class RunMetadata:
         """Seconds from start to end; None while the run is running."""
         if self.status == "running" or self.ended is None:
             return None
-        return max(0.0, seconds_at(self.ended) - seconds_at(self.started))  # the clock may have been set back
+        return max(
+            0.0, seconds_at(self.ended) - seconds_at(self.started)
+        )  # the clock may have been set back
 
     def describe_environment(self) -> dict[str, Any]:
         """Return what may change results besides the experiment, by dotted path."""
@@ -243,7 +248,8 @@ class Attempt:
     leader: LeadingAttempt | None = None
     """Attempt that it follows in a shared training, if any."""
     until: int | None = None
-    """Last training iteration of its run, if the run shares a training run that may continue for others."""
+    """Last training iteration of its run, if the run shares a training run that may continue for
+    others."""
 
     @property
     def has_own_rows(self) -> bool:
@@ -281,12 +287,17 @@ def check_report(line: Any) -> dict[str, Any]:
     return dict(line)
 
 
-def drop_superseded(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]) -> list[Mapping[str, Any]]:
-    """Return the reports that no later attempt has repeated; each attempt repeats the report of the test phase."""
+def drop_superseded(
+    lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]
+) -> list[Mapping[str, Any]]:
+    """Return the reports that no later attempt has repeated; each attempt repeats the report of the
+    test phase."""
     current = []
     for line in lines:
         if line.get("attempt") is None or line.get("iteration") is None:
-            log_omission(REPORTS, f"a report without attempt or iteration is left out: {dict(line)}")
+            log_omission(
+                REPORTS, f"a report without attempt or iteration is left out: {dict(line)}"
+            )
             continue
         later = [attempt.position for attempt in attempts if attempt.number > line["attempt"]]
         is_test = any(name.startswith("test/") for name in line)

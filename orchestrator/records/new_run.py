@@ -22,9 +22,9 @@ def taking_name(
 ) -> Iterator[tuple[RunFolder, Lease]]:
     """Yield the folder of a new run, and its lease until the block ends.
 
-    If the name is taken, `number` takes the first free one of NAME-2, NAME-3 and so on, and `replace` removes the run
-    that has it. Raises UsageError if the name stays taken, and before a running run, or one of `sources`, from which
-    the new run starts, is removed.
+    If the name is taken, `number` takes the first free one of NAME-2, NAME-3 and so on, and
+    `replace` removes the run that has it. Raises UsageError if the name stays taken, and before a
+    running run, or one of `sources`, from which the new run starts, is removed.
     """
     if if_exists not in get_args(IfExists):
         raise UsageError(f"if_exists must be 'error', 'number' or 'replace', got {if_exists!r}")
@@ -72,7 +72,9 @@ def _remove(folder: RunFolder, sources: Iterable[Storage]) -> None:
     folder.read_metadata()  # raises DamagedFile for what may not be a run
     for source in sources:
         if is_within(source.path, folder):
-            raise UsageError(f"{folder} cannot be replaced: the new run starts from it. Use --if-exists number")
+            raise UsageError(
+                f"{folder} cannot be replaced: the new run starts from it. Use --if-exists number"
+            )
     removal = plan_removal(folder.location)
     _log.warning("Replacing %s", folder)
     removal.execute()

@@ -21,7 +21,8 @@ _FILES_LIMIT = 1000
 
 
 def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
-    """Return command line, versions, environment variables, and the git state of the first import path, else of `.`."""
+    """Return command line, versions, environment variables, and the git state of the first import
+    path, else of `.`."""
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
@@ -34,9 +35,11 @@ def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
 
 
 def list_packages() -> dict[str, str]:
-    """Return the version of every installed package by its name, as pip writes it, in the order of the names.
+    """Return the version of every installed package by its name, as pip writes it, in the order of
+    the names.
 
-    Reads only the names of folders (`NAME-VERSION.dist-info`), because reading each package's metadata takes 0.1 s.
+    Reads only the names of folders (`NAME-VERSION.dist-info`), because reading each package's
+    metadata takes 0.1 s.
     """
     versions: dict[str, str] = {}
     for folder in sys.path:
@@ -74,7 +77,9 @@ def _git(folder: Path) -> dict[str, Any] | None:
 
 def _ask_git(folder: Path, *arguments: str) -> str | None:
     try:
-        answer = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout if answer.returncode == 0 else None

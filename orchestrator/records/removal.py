@@ -51,11 +51,14 @@ class Removal:
                     self.folder.storage.delete(name)
         self.folder.storage.parent.delete(self.folder.name)
         if self.folder.storage.exists():
-            raise StorageError(f"some files of {self.folder} could not be removed: check their permissions")
+            raise StorageError(
+                f"some files of {self.folder} could not be removed: check their permissions"
+            )
 
 
 def plan_removal(path: str) -> Removal:
-    """Plan the removal of a run; raises UsageError if it is a trial or running, or if another run needs it."""
+    """Plan the removal of a run; raises UsageError if it is a trial or running, or if another run
+    needs it."""
     folder = RunFolder.open(path)
     runs = [folder, *list_run_folders(folder.storage / "trials")]
     evaluations = folder.storage.map(lambda run: list_run_folders(run.storage / EVALUATIONS), runs)

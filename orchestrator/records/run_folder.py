@@ -1,4 +1,5 @@
-"""The folder of a run: its metadata, experiment, attempts and reports; and the runs in a storage, also new ones."""
+"""The folder of a run: its metadata, experiment, attempts and reports; and the runs in a storage,
+also new ones."""
 
 import json
 import logging
@@ -14,10 +15,24 @@ from hooks.position import Position
 from orchestrator.checkpoint.index import read_checkpoints, warn_lost_index
 from orchestrator.config.text.reader import load_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import MISSING, ConfigError, DamagedFile, NewerFormat, StorageError, UsageError
+from orchestrator.errors import (
+    MISSING,
+    ConfigError,
+    DamagedFile,
+    NewerFormat,
+    StorageError,
+    UsageError,
+)
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease, Process, check_lease, is_driven
-from orchestrator.records.metadata import REPORTS, Attempt, Host, RunMetadata, check_report, drop_superseded
+from orchestrator.records.metadata import (
+    REPORTS,
+    Attempt,
+    Host,
+    RunMetadata,
+    check_report,
+    drop_superseded,
+)
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import (
     append_line,
@@ -82,8 +97,8 @@ def errors_before_start() -> Iterator[None]:
 class RunFolder:
     """The files of one run, for driver and workers. Imports neither ray nor torch.
 
-    The driver owns `run.json`, `experiment.yaml`, `source.json` and `log.txt`; rank 0 writes `metrics.jsonl`,
-    `info.json` and the checkpoints; each rank its own files under `stats/`.
+    The driver owns `run.json`, `experiment.yaml`, `source.json` and `log.txt`; rank 0 writes
+    `metrics.jsonl`, `info.json` and the checkpoints; each rank its own files under `stats/`.
     """
 
     def __init__(self, storage: str | Path | Storage, name: str = "") -> None:
@@ -100,13 +115,20 @@ class RunFolder:
             if lost := folder.find_lost_metadata():
                 raise lost
             is_new = folder.storage.exists("source.json")
-            why = "; the process was killed while creating it, and a new run can reuse the name" if is_new else ""
-            raise UsageError(f"{folder} is not a run: it has no run.json{why}. `hookyard ls` lists the runs.")
+            why = (
+                "; the process was killed while creating it, and a new run can reuse the name"
+                if is_new
+                else ""
+            )
+            raise UsageError(
+                f"{folder} is not a run: it has no run.json{why}. `hookyard ls` lists the runs."
+            )
         folder._check_format()
         return folder
 
     def _check_format(self) -> None:
-        """Raise NewerFormat for a run of a later version, none of whose files this version may understand."""
+        """Raise NewerFormat for a run of a later version, none of whose files this version may
+        understand."""
         try:
             self.read_metadata()
         except NewerFormat:
@@ -122,9 +144,22 @@ class RunFolder:
         """Location including credentials, for other processes; `str` omits them."""
         return self.storage.location
 
-    def begin(self, experiment: str, source: ExperimentSource | None = None, code: str = "", **metadata: Any) -> None:
-        """Write the first files of a run, `run.json` last. `code` is the source of a notebook's or script's classes."""
-        entries = {"name": self.name, "status": "running", "started": now(), **asdict(Process.this()), **metadata}
+    def begin(
+        self,
+        experiment: str,
+        source: ExperimentSource | None = None,
+        code: str = "",
+        **metadata: Any,
+    ) -> None:
+        """Write the first files of a run, `run.json` last. `code` is the source of a notebook's or
+        script's classes."""
+        entries = {
+            "name": self.name,
+            "status": "running",
+            "started": now(),
+            **asdict(Process.this()),
+            **metadata,
+        }
         RunMetadata(**entries)
         self.write_experiment(experiment, source)
         if code:
@@ -138,7 +173,8 @@ class RunFolder:
         return self.storage.exists("run.json")
 
     def find_lost_metadata(self) -> DamagedFile | None:
-        """Return the error of a run that has lost its `run.json`: it has files besides those of a new run."""
+        """Return the error of a run that has lost its `run.json`: it has files besides those of a
+        new run."""
         if self.exists() or not self.storage.exists("experiment.yaml"):
             return None
         is_new = all(name.startswith((*INITIAL_FILES, ".")) for name in self.storage.names())
@@ -154,7 +190,10 @@ class RunFolder:
     def _read_metadata(self) -> tuple[RunMetadata, dict[str, Any]]:
         try:
             return read_json(
-                self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
+                self.storage,
+                "run.json",
+                lambda data: (RunMetadata.read(data), dict(data)),
+                ADVICE["run.json"],
             )
         except FileNotFoundError:
             raise self._make_error("run.json") from None
@@ -177,14 +216,19 @@ class RunFolder:
             entries = {"attempts": len(attempts), "ranks": attempts[-1].world_size, "hosts": hosts}
         try:
             with suppress(FileNotFoundError):
-                stored = read_json(self.storage, "info.json", check_mapping, "It is left out of run.json.")
+                stored = read_json(
+                    self.storage, "info.json", check_mapping, "It is left out of run.json."
+                )
                 entries["info"] = stored["info"]
         except DamagedFile as error:
             _log.warning("%s", error)
-        self.update(status=status, ended=now(), reports=len(self.read_reports()), **entries, **metadata)
+        self.update(
+            status=status, ended=now(), reports=len(self.read_reports()), **entries, **metadata
+        )
 
     def write_info(self, info: Mapping[str, Any]) -> None:
-        """Write the JSON values of `state.info` to `info.json`; `end` copies them to `run.json`. Called on rank 0."""
+        """Write the JSON values of `state.info` to `info.json`; `end` copies them to `run.json`.
+        Called on rank 0."""
         plain = {}
         for name, value in info.items():
             with suppress(TypeError, ValueError):  # of a tensor, for example
@@ -194,7 +238,8 @@ class RunFolder:
             write_json(self.storage, "info.json", {"info": plain})
 
     def read_launch_metadata(self) -> RunMetadata:
-        """Return the metadata of the launched command: for a trial of an existing sweep, the sweep's metadata."""
+        """Return the metadata of the launched command: for a trial of an existing sweep, the
+        sweep's metadata."""
         metadata = self.read_metadata()
         sweep = RunFolder(self.storage.parent.parent)
         return sweep.read_metadata() if metadata.trial and sweep.exists() else metadata
@@ -204,11 +249,19 @@ class RunFolder:
         run = run or self.read_metadata()
         driver = run.driver
         if run.status == "running" and driver is not None:
-            is_alive = driver.is_alive() if driver.is_visible() else is_driven(self._lease_folder(run))
+            is_alive = (
+                driver.is_alive() if driver.is_visible() else is_driven(self._lease_folder(run))
+            )
             return "lost" if is_alive is False else "running"
         # A resume takes the lease seconds before it trains. A trial's lease is its sweep's.
-        can_resume = run.status not in ("running", *COMPLETE) and not run.trial and self.storage.local is not None
-        return "running" if can_resume and is_driven(self.storage, other_process=True) else run.status
+        can_resume = (
+            run.status not in ("running", *COMPLETE)
+            and not run.trial
+            and self.storage.local is not None
+        )
+        return (
+            "running" if can_resume and is_driven(self.storage, other_process=True) else run.status
+        )
 
     def lease(self, *, force: bool = False) -> Lease:
         """Return the lease to drive the run, or a trial's sweep."""
@@ -232,7 +285,9 @@ class RunFolder:
     def read_source(self) -> ExperimentSource:
         """Return the experiment as written; without `source.json`, the resolved experiment."""
         try:
-            return read_json(self.storage, "source.json", ExperimentSource.from_record, ADVICE["source.json"])
+            return read_json(
+                self.storage, "source.json", ExperimentSource.from_record, ADVICE["source.json"]
+            )
         except FileNotFoundError:
             return ExperimentSource.from_data(self.read_experiment())
 
@@ -259,7 +314,8 @@ class RunFolder:
     # Attempts
 
     def read_attempts(self) -> list[Attempt]:
-        """Return every attempt, oldest first. An attempt with rows but no attempt.json is skipped with a warning."""
+        """Return every attempt, oldest first. An attempt with rows but no attempt.json is skipped
+        with a warning."""
         numbers = parse_numbers(self.storage.names("stats"), "attempt=")
         if not numbers and self.storage.exists("stats.parquet"):
             numbers = [0]
@@ -270,7 +326,9 @@ class RunFolder:
         try:
             return read_json(self.storage, file, Attempt.read, ADVICE["attempt.json"])
         except FileNotFoundError:
-            if self.storage.exists("stats.parquet") or self.storage.names(f"stats/attempt={number}"):
+            if self.storage.exists("stats.parquet") or self.storage.names(
+                f"stats/attempt={number}"
+            ):
                 _log.warning("%s", self.make_lost_attempt_error(number))
             return None
 
@@ -304,14 +362,17 @@ class RunFolder:
     # The rest
 
     def checkpoint_folder(self, out_dir: str | None = None) -> Storage:
-        """Return the folder of the checkpoints: in the run, or under the checkpoint hook's `out_dir`."""
+        """Return the folder of the checkpoints: in the run, or under the checkpoint hook's
+        `out_dir`."""
         return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
 
     def find_checkpoint_folder(self) -> Storage:
         """Return the folder of the checkpoints, as configured in the run's experiment."""
         hooks = self.read_experiment().get("hooks")
         checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
-        return self.checkpoint_folder(checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None)
+        return self.checkpoint_folder(
+            checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None
+        )
 
     def list_checkpoints(self) -> list[str]:
         """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
@@ -335,9 +396,14 @@ class RunFolder:
     def read_reports(self) -> list[dict[str, Any]]:
         """Return every intact line of `metrics.jsonl`.
 
-        Warns of damaged lines, and of missing ones of a complete run, but not of a line that a kill cut short.
+        Warns of damaged lines, and of missing ones of a complete run, but not of a line that a kill
+        cut short.
         """
-        metadata, path, data = self.read_metadata() if self.exists() else None, str(self.storage / REPORTS), b""
+        metadata, path, data = (
+            self.read_metadata() if self.exists() else None,
+            str(self.storage / REPORTS),
+            b"",
+        )
         with suppress(FileNotFoundError):
             data = self.storage.read(REPORTS)
         if metadata and metadata.status in COMPLETE:
@@ -360,7 +426,8 @@ def parse_numbers(names: Sequence[str], prefix: str) -> list[int]:
 
 
 def list_run_folders(storage: Storage) -> list[RunFolder]:
-    """Return the runs and sweeps in a storage by name; a folder that lost its `run.json` is skipped with a warning."""
+    """Return the runs and sweeps in a storage by name; a folder that lost its `run.json` is skipped
+    with a warning."""
     folders = [RunFolder(storage, name) for name in storage.names()]
     exists = dict(zip(folders, storage.map(RunFolder.exists, folders), strict=True))
     for folder in folders:
@@ -370,7 +437,8 @@ def list_run_folders(storage: Storage) -> list[RunFolder]:
 
 
 def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
-    """Return runs and sweeps, damaged ones first, then the oldest; raises UsageError for an unreachable storage."""
+    """Return runs and sweeps, damaged ones first, then the oldest; raises UsageError for an
+    unreachable storage."""
     root = Storage(storage)
     root.reach()
     folders = [RunFolder(root, name) for name in root.names()]
@@ -386,7 +454,9 @@ def _read_metadata(folder: RunFolder) -> RunMetadata | DamagedFile | None:
         return error if folder.exists() else folder.find_lost_metadata()
 
 
-def create_run(storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
+def create_run(
+    storage: str | Path | Storage, name: str, experiment: str, **metadata: Any
+) -> RunFolder:
     """Create a run; raises UsageError if the name is taken."""
     folder = RunFolder(storage, name)
     check_name_is_free(folder)
@@ -404,7 +474,8 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
 def check_name_is_free(folder: RunFolder) -> None:
     """Raise UsageError if a new run would overwrite another run, or other files.
 
-    A name can be reused if the process was killed while creating the run, or if the run ended before it trained.
+    A name can be reused if the process was killed while creating the run, or if the run ended
+    before it trained.
     """
     if folder.exists():
         if _is_untrained(folder):
@@ -414,11 +485,14 @@ def check_name_is_free(folder: RunFolder) -> None:
     foreign = [
         name
         for name in names
-        if name != CLAIMS and not any(name == first or name.startswith(f".{first}.") for first in INITIAL_FILES)
+        if name != CLAIMS
+        and not any(name == first or name.startswith(f".{first}.") for first in INITIAL_FILES)
     ]
     if foreign or names == ["experiment.yaml"]:
         content = ", ".join((foreign or names)[:5])
-        raise UsageError(f"{folder} exists and is not a run: it contains {content}; pass a different --name")
+        raise UsageError(
+            f"{folder} exists and is not a run: it contains {content}; pass a different --name"
+        )
 
 
 def _describe_taken_name(folder: RunFolder) -> str:
@@ -459,7 +533,9 @@ def _has_trained(folder: RunFolder) -> bool:
     if metadata.status in COMPLETE:
         return True
     files = ("metrics.jsonl", "stats.parquet", EVALUATIONS)
-    if any(map(folder.storage.exists, files)) or any("/rows-" in name for name in folder.storage.tree("stats")):
+    if any(map(folder.storage.exists, files)) or any(
+        "/rows-" in name for name in folder.storage.tree("stats")
+    ):
         return True
     parent = metadata.continued_from
     names = {name for name in folder.find_checkpoint_folder().names() if name != "index.json"}

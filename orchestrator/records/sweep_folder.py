@@ -1,4 +1,5 @@
-"""The folder of a sweep: its own run.json and experiment.yaml, and a run for each trial under `trials/`."""
+"""The folder of a sweep: its own run.json and experiment.yaml, and a run for each trial under
+`trials/`."""
 
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def list_trial_folders(sweep: RunFolder) -> list[RunFolder]:
 def find_checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str | None:
     """Return the checkpoint of another trial that this trial continues from, or None for its own.
 
-    It is the assigned checkpoint, or the one assigned before an interruption if no attempt has started from it.
+    It is the assigned checkpoint, or the one assigned before an interruption if no attempt has
+    started from it.
     """
     attempts = len(folder.read_attempts())
     if assigned is not None:

@@ -1,4 +1,5 @@
-"""Reports: one HTML file about a run or a sweep, which opens offline. Imports neither ray nor torch."""
+"""Reports: one HTML file about a run or a sweep, which opens offline. Imports neither ray nor
+torch."""
 
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.runs.result import Run

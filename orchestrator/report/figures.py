@@ -16,8 +16,19 @@ from orchestrator.report.markup import Markup, element
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.quantities import is_number
 
-COLORS = ("#3965b2", "#f06b10", "#1f7530", "#703df2", "#ef0d42", "#5899cf", "#9b9474", "#766ff2", "#5d648b")
-"""Colors of categories: they contrast with the page in both themes, and color-blind readers can tell them apart."""
+COLORS = (
+    "#3965b2",
+    "#f06b10",
+    "#1f7530",
+    "#703df2",
+    "#ef0d42",
+    "#5899cf",
+    "#9b9474",
+    "#766ff2",
+    "#5d648b",
+)
+"""Colors of categories: they contrast with the page in both themes, and color-blind readers can
+tell them apart."""
 GREY = "#808890"
 """Color of the background: all ranks, dominated trials."""
 BEST = COLORS[1]
@@ -33,7 +44,8 @@ SPAN_COLORS = {
     "backward_s": COLORS[5],
     "all_reduce_wait_s": GREY,
 }
-"""Color of each span, in the order in which bars stack them: the backward pass and the wait come last."""
+"""Color of each span, in the order in which bars stack them: the backward pass and the wait come
+last."""
 MIN_LOG_RATIO = 100.0
 """Smallest ratio of the largest to the smallest value for a logarithmic axis."""
 MAX_POINTS = 120
@@ -53,7 +65,12 @@ _TEMPLATE = go.layout.Template(
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12},
-        "hoverlabel": {"bgcolor": "#1b1f26", "bordercolor": "#1b1f26", "font": {"color": "#ffffff"}, "namelength": -1},
+        "hoverlabel": {
+            "bgcolor": "#1b1f26",
+            "bordercolor": "#1b1f26",
+            "font": {"color": "#ffffff"},
+            "namelength": -1,
+        },
         "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": GREY},
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
@@ -76,24 +93,45 @@ class Line:
 
     @classmethod
     def of(cls, name: str, envelope: pd.DataFrame, color: str = COLORS[0]) -> "Line":
-        """Make a line of an envelope's means, with a band from the smallest to the largest values."""
+        """Make a line of an envelope's means, with a band from the smallest to the largest
+        values."""
         mean, low, high = envelope[["mean", "low", "high"]].to_numpy().T
         return cls(name, envelope.index.to_numpy(), mean, color, low, high)
 
 
 def draw_chart(
-    title: str, figure: go.Figure, note: str = "", *, height: int = 300, wide: bool = False, min_width: int = 0
+    title: str,
+    figure: go.Figure,
+    note: str = "",
+    *,
+    height: int = 300,
+    wide: bool = False,
+    min_width: int = 0,
 ) -> Markup:
-    """Make the HTML of a figure, with its title and a note on how to read it. Sizes are in pixels."""
+    """Make the HTML of a figure, with its title and a note on how to read it. Sizes are in
+    pixels."""
     figure.update_layout(template=_TEMPLATE, height=height)
     lines = _escape(json.loads(figure.to_json()))
-    caption = element("figcaption", element("b", title), element("span", note, class_="note") if note else None)
-    # An escaped `<` cannot end the script element.
-    data = element("script", Markup(json.dumps(lines).replace("<", "\\u003c")), type="application/json")
-    plot = element(
-        "div", class_="plot", role="img", aria_label=title, style=f"height:{height}px;min-width:{min_width}px"
+    caption = element(
+        "figcaption", element("b", title), element("span", note, class_="note") if note else None
     )
-    return element("figure", caption, element("div", plot, data, class_="scroll"), class_="wide" if wide else None)
+    # An escaped `<` cannot end the script element.
+    data = element(
+        "script", Markup(json.dumps(lines).replace("<", "\\u003c")), type="application/json"
+    )
+    plot = element(
+        "div",
+        class_="plot",
+        role="img",
+        aria_label=title,
+        style=f"height:{height}px;min-width:{min_width}px",
+    )
+    return element(
+        "figure",
+        caption,
+        element("div", plot, data, class_="scroll"),
+        class_="wide" if wide else None,
+    )
 
 
 def _escape(value: Any, key: str = "") -> Any:
@@ -102,14 +140,22 @@ def _escape(value: Any, key: str = "") -> Any:
         return {name: _escape(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
         return [_escape(inner, key) for inner in value]
-    return escape(value, quote=False) if isinstance(value, str) and key != "hovertemplate" else value
+    return (
+        escape(value, quote=False) if isinstance(value, str) and key != "hovertemplate" else value
+    )
 
 
-def draw_lines(title: str, column: str, lines: Sequence[Line], x_name: str, note: str = "") -> Markup:
+def draw_lines(
+    title: str, column: str, lines: Sequence[Line], x_name: str, note: str = ""
+) -> Markup:
     """Draw lines on a shared axis. The name of `column` gives the unit."""
-    extremes = [edge for line in lines for edge in (line.y, line.low, line.high) if edge is not None]
+    extremes = [
+        edge for line in lines for edge in (line.y, line.low, line.high) if edge is not None
+    ]
     size, axis = _make_value_axis(column, np.concatenate(extremes))
-    figure = go.Figure(layout={"xaxis": {"title": {"text": x_name}}, "yaxis": axis, "hovermode": "x unified"})
+    figure = go.Figure(
+        layout={"xaxis": {"title": {"text": x_name}}, "yaxis": axis, "hovermode": "x unified"}
+    )
     for line in lines:
         band, hover = None, "%{y}"
         if line.low is not None and line.high is not None:
@@ -117,8 +163,14 @@ def draw_lines(title: str, column: str, lines: Sequence[Line], x_name: str, note
             hover = "%{y} (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})"
             for edge, fill in zip(band.T, (None, "tonexty"), strict=True):
                 red, green, blue = bytes.fromhex(line.color.removeprefix("#"))
-                style = {"fillcolor": f"rgba({red},{green},{blue},0.25)", "line": {"width": 0}, "mode": "lines"}
-                figure.add_scatter(x=line.x, y=edge, fill=fill, hoverinfo="skip", showlegend=False, **style)
+                style = {
+                    "fillcolor": f"rgba({red},{green},{blue},0.25)",
+                    "line": {"width": 0},
+                    "mode": "lines",
+                }
+                figure.add_scatter(
+                    x=line.x, y=edge, fill=fill, hoverinfo="skip", showlegend=False, **style
+                )
         figure.add_scatter(
             x=line.x,
             y=line.y / size,
@@ -132,11 +184,17 @@ def draw_lines(title: str, column: str, lines: Sequence[Line], x_name: str, note
 
 
 def draw_curves(
-    title: str, column: str, points: Mapping[str, tuple[Floats, Floats]], best: str | None, note: str = ""
+    title: str,
+    column: str,
+    points: Mapping[str, tuple[Floats, Floats]],
+    best: str | None,
+    note: str = "",
 ) -> Markup:
     """Draw the curves of many trials over steps, the best first. Worse ones are fainter."""
     size, axis = _make_value_axis(column, np.concatenate([y for _, y in points.values()]))
-    figure = go.Figure(layout={"xaxis": {"title": {"text": "step"}}, "yaxis": axis, "hovermode": "closest"})
+    figure = go.Figure(
+        layout={"xaxis": {"title": {"text": "step"}}, "yaxis": axis, "hovermode": "closest"}
+    )
     for index, (trial, (x, y)) in reversed([*enumerate(points.items())]):
         selected = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int)
         style = _make_trial_style(trial, 1 - index / len(points), trial == best)
@@ -147,12 +205,19 @@ def draw_curves(
 def _make_trial_style(trial: str, score: float, is_best: bool) -> dict[str, Any]:
     """Make the style of a trial's line. The better its score (0 to 1), the more opaque it is."""
     line = {"color": BEST if is_best else COLORS[0], "width": 2.5 if is_best else 1.4}
-    return {"name": trial, "line": line, "opacity": 1 if is_best else 0.1 + 0.8 * score, "showlegend": False}
+    return {
+        "name": trial,
+        "line": line,
+        "opacity": 1 if is_best else 0.1 + 0.8 * score,
+        "showlegend": False,
+    }
 
 
 def draw_stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> Markup:
     """Draw a stacked bar of the spans in each row of a table. `name` is the label of the axis."""
-    size, axis = _make_value_axis("total_s", spans.clip(lower=0).sum(axis=1).to_numpy(), from_zero=True)
+    size, axis = _make_value_axis(
+        "total_s", spans.clip(lower=0).sum(axis=1).to_numpy(), from_zero=True
+    )
     figure = go.Figure(
         layout={
             "barmode": "stack",
@@ -165,20 +230,32 @@ def draw_stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> M
     labels = [str(label) for label in spans.index]
     for column in map(str, spans.columns):
         color = {"color": SPAN_COLORS[column], "line": {"width": 0}}
-        figure.add_bar(x=labels, y=spans[column].to_numpy(dtype=float) / size, name=column, marker=color)
+        figure.add_bar(
+            x=labels, y=spans[column].to_numpy(dtype=float) / size, name=column, marker=color
+        )
     return draw_chart(title, figure, note, height=380, wide=True)
 
 
-def draw_scatter(title: str, points: pd.DataFrame, front: Collection[str], note: str = "") -> Markup:
-    """Draw a dot for each trial of a table with two columns. A line connects the trials of the Pareto front."""
+def draw_scatter(
+    title: str, points: pd.DataFrame, front: Collection[str], note: str = ""
+) -> Markup:
+    """Draw a dot for each trial of a table with two columns. A line connects the trials of the
+    Pareto front."""
     across, up = map(str, points.columns)
-    (x_size, x), (y_size, y) = (_make_value_axis(name, points[name].to_numpy(dtype=float)) for name in (across, up))
+    (x_size, x), (y_size, y) = (
+        _make_value_axis(name, points[name].to_numpy(dtype=float)) for name in (across, up)
+    )
     x["title"], y["title"] = {"text": across}, {"text": up}
     figure = go.Figure(layout={"xaxis": x, "yaxis": y, "hovermode": "closest"})
     is_best = points.index.isin([*front])
     for name, rows, mode, marker in (
         ("dominated", points[~is_best], "markers", {"color": GREY, "size": 7, "opacity": 0.7}),
-        ("on the Pareto front", points[is_best].sort_values(across), "lines+markers", {"color": BEST, "size": 10}),
+        (
+            "on the Pareto front",
+            points[is_best].sort_values(across),
+            "lines+markers",
+            {"color": BEST, "size": 10},
+        ),
     ):
         figure.add_scatter(
             x=rows[across].to_numpy(dtype=float) / x_size,
@@ -193,11 +270,13 @@ def draw_scatter(title: str, points: pd.DataFrame, front: Collection[str], note:
     return draw_chart(title, figure, note, height=380, wide=True)
 
 
-def draw_parallel_coordinates(title: str, trials: pd.DataFrame, best: str | None, note: str = "") -> Markup:
+def draw_parallel_coordinates(
+    title: str, trials: pd.DataFrame, best: str | None, note: str = ""
+) -> Markup:
     """Draw a line for each row through its columns, the best first. Worse ones are fainter.
 
-    Columns are numbers or text. A line ends where a trial has no finite value. These are plain lines, because plotly's
-    own parallel coordinates need WebGL and `eval`, which the page forbids.
+    Columns are numbers or text. A line ends where a trial has no finite value. These are plain
+    lines, because plotly's own parallel coordinates need WebGL and `eval`, which the page forbids.
     """
     columns = [str(column) for column in trials.columns]
     scales = [_scale_heights(trials[name]) for name in columns]
@@ -207,7 +286,8 @@ def draw_parallel_coordinates(title: str, trials: pd.DataFrame, best: str | None
                 "tickvals": [*range(len(columns))],
                 # The end of a dotted path differs most from others.
                 "ticktext": [
-                    name if len(name) <= MAX_NAME_LENGTH else f"…{name[1 - MAX_NAME_LENGTH :]}" for name in columns
+                    name if len(name) <= MAX_NAME_LENGTH else f"…{name[1 - MAX_NAME_LENGTH :]}"
+                    for name in columns
                 ],
                 "tickangle": 0,
                 "side": "top",
@@ -216,7 +296,14 @@ def draw_parallel_coordinates(title: str, trials: pd.DataFrame, best: str | None
             },
             "yaxis": {"visible": False, "range": [-0.05, 1.05], "fixedrange": True},
             "annotations": [
-                {"x": index, "y": height, "text": text, "showarrow": False, "xanchor": "left", "xshift": 4}
+                {
+                    "x": index,
+                    "y": height,
+                    "text": text,
+                    "showarrow": False,
+                    "xanchor": "left",
+                    "xshift": 4,
+                }
                 for index, (_, labels) in enumerate(scales)
                 for height, text in labels.items()
             ],
@@ -235,7 +322,9 @@ def draw_parallel_coordinates(title: str, trials: pd.DataFrame, best: str | None
             hovertemplate="%{customdata}: %{text}<extra>%{fullData.name}</extra>",
             **_make_trial_style(str(trial), 1 - index / len(trials), trial == best),
         )
-    return draw_chart(title, figure, note, height=400, wide=True, min_width=AXIS_PIXELS * len(columns))
+    return draw_chart(
+        title, figure, note, height=400, wide=True, min_width=AXIS_PIXELS * len(columns)
+    )
 
 
 def _scale_heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
@@ -267,7 +356,10 @@ def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> 
     """Draw heat maps of seconds by groups of ranks and iterations, with a menu to choose one."""
     figure = go.Figure()
     rows, columns = (
-        [str(group.left) if group.left == group.right else f"{group.left}-{group.right}" for group in groups]
+        [
+            str(group.left) if group.left == group.right else f"{group.left}-{group.right}"
+            for group in groups
+        ]
         for groups in next(iter(grids.values())).axes
     )
     for index, (name, grid) in enumerate(grids.items()):
@@ -286,21 +378,37 @@ def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> 
             visible=index == 0,
         )
     buttons = [
-        {"label": name, "method": "restyle", "args": [{"visible": [other == name for other in grids]}]}
+        {
+            "label": name,
+            "method": "restyle",
+            "args": [{"visible": [other == name for other in grids]}],
+        }
         for name in grids
     ]
-    menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "showactive": False}
+    menu = {
+        "buttons": buttons,
+        "x": 0,
+        "xanchor": "left",
+        "y": 1.02,
+        "yanchor": "bottom",
+        "showactive": False,
+    }
     figure.update_layout(updatemenus=[menu], margin={"t": 40})
     figure.update_xaxes(type="category", title_text="iteration", nticks=8)
     figure.update_yaxes(type="category", title_text="rank", nticks=8, autorange="reversed")
     return draw_chart(title, figure, note, height=min(480, 160 + 24 * len(rows)), wide=True)
 
 
-def _make_value_axis(name: str, values: Floats, *, from_zero: bool = False) -> tuple[float, dict[str, Any]]:
+def _make_value_axis(
+    name: str, values: Floats, *, from_zero: bool = False
+) -> tuple[float, dict[str, Any]]:
     """Return the size of the axis's unit relative to the column's unit, and the axis."""
     finite = values[np.isfinite(values)]
     unit, size = _choose_unit(quantities.get_unit(name), float(np.abs(finite).max(initial=0.0)))
-    axis: dict[str, Any] = {"ticksuffix": unit if unit == "/s" else f" {unit}".rstrip(), "hoverformat": ".4~g"}
+    axis: dict[str, Any] = {
+        "ticksuffix": unit if unit == "/s" else f" {unit}".rstrip(),
+        "hoverformat": ".4~g",
+    }
     if from_zero or len(np.unique(finite)) == 1:  # plotly draws a constant between -1 and 1
         axis["rangemode"] = "tozero"
     elif _needs_log_axis(name, finite):
@@ -309,7 +417,8 @@ def _make_value_axis(name: str, values: Floats, *, from_zero: bool = False) -> t
 
 
 def _needs_log_axis(name: str, values: Floats) -> bool:
-    """Return whether a column's values span enough magnitudes for a logarithmic axis, which bytes never have."""
+    """Return whether a column's values span enough magnitudes for a logarithmic axis, which bytes
+    never have."""
     known = values[np.isfinite(values)]
     if quantities.get_unit(name) == "bytes" or not len(known) or known.min() <= 0:
         return False
@@ -317,6 +426,7 @@ def _needs_log_axis(name: str, values: Floats) -> bool:
 
 
 def _choose_unit(unit: str, largest: float) -> tuple[str, float]:
-    """Choose the unit in which to show numbers up to `largest`, and return it with its size in the given unit."""
+    """Choose the unit in which to show numbers up to `largest`, and return it with its size in the
+    given unit."""
     scales = {"s": _TIMES, "bytes": _SIZES}.get(unit, ((unit, 1.0),))
     return next((scale for scale in scales if largest >= scale[1]), scales[-1])

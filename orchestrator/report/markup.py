@@ -25,7 +25,8 @@ _VOID_TAGS = ("input", "meta")
 
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:
-    """Make an element. In attribute names, `_` becomes `-`, and is dropped at the end. None and False omit them."""
+    """Make an element. In attribute names, `_` becomes `-`, and is dropped at the end. None and
+    False omit them."""
     names = ""
     for name, value in attributes.items():
         if value is not None and value is not False:
@@ -37,7 +38,11 @@ def element(tag: str, *children: Content, **attributes: str | float | bool | Non
 
 def concatenate(children: Iterable[Content]) -> Markup:
     """Concatenate markup and escaped text."""
-    return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children if child))
+    return Markup(
+        "".join(
+            child if isinstance(child, Markup) else escape(child) for child in children if child
+        )
+    )
 
 
 # Tables
@@ -73,9 +78,12 @@ def make_table(
 ) -> Markup:
     """Make a table in which each row's first cell is its heading.
 
-    A cell is a value with the unit of its column's name, a Quantity, a Share, or markup. `headings` rename columns.
+    A cell is a value with the unit of its column's name, a Quantity, a Share, or markup. `headings`
+    rename columns.
     """
-    cells = [[make_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
+    cells = [
+        [make_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows
+    ]
     head = []
     for number, name in enumerate(columns):
         exact = next((exact for content, exact in (row[number] for row in cells) if content), None)
@@ -89,7 +97,11 @@ def make_table(
         )
         for (heading, exact), *rest in cells
     ]
-    parts = element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
+    parts = (
+        element("caption", caption),
+        element("thead", element("tr", *head)),
+        element("tbody", *body),
+    )
     return element("div", element("table", *parts, **attributes), class_="scroll")
 
 
@@ -107,7 +119,9 @@ def make_cell(name: str, value: Any) -> Cell:
 def list_values(values: Mapping[Any, Any]) -> str:
     """Format names and values on one line, without empty ones."""
     return ", ".join(
-        f"{name} {shown}" for name, value in values.items() if (shown := quantities.format_value(str(name), value))
+        f"{name} {shown}"
+        for name, value in values.items()
+        if (shown := quantities.format_value(str(name), value))
     )
 
 

@@ -10,7 +10,8 @@ from orchestrator.records.metadata import RunMetadata
 from orchestrator.report.markup import Content, Markup, Quantity, concatenate, element, make_cell
 
 CHARTS = "plotly-cartesian.min.js"
-"""plotly.js with the charts of two axes alone, a third of the whole: npm's package plotly.js-cartesian-dist-min."""
+"""plotly.js with the charts of two axes alone, a third of the whole: npm's package
+plotly.js-cartesian-dist-min."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,22 @@ class Section:
         heading = element("h2", self.title, id=f"{self.id}-title")
         note = element("p", self.note, class_="note") if self.note else None
         content = self.content if isinstance(self.content, Markup) else make_note(self.content)
-        return element("section", heading, note, content, id=self.id, aria_labelledby=f"{self.id}-title")
+        return element(
+            "section", heading, note, content, id=self.id, aria_labelledby=f"{self.id}-title"
+        )
 
 
 def make_page(name: str, path: str, header: Content, sections: Sequence[Section], made: str) -> str:
     """Make the document. `header` comes before the sections; `made` is the time of creation."""
     scripts = [_read_resource(CHARTS), _read_resource("script.js")]
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     # Allows only these scripts, and no loading.
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
+    )
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
     head = element(
         "head",
@@ -51,7 +58,12 @@ def make_page(name: str, path: str, header: Content, sections: Sequence[Section]
         "body",
         element("a", "Skip to the content", href="#content", class_="skip"),
         element("nav", *links, aria_label="Sections"),
-        element("main", element("header", header), *(section.render() for section in sections), id="content"),
+        element(
+            "main",
+            element("header", header),
+            *(section.render() for section in sections),
+            id="content",
+        ),
         element("footer", f"Made by hookyard report at {made} from {path}."),
         *(element("script", Markup(script)) for script in scripts),
     )
@@ -77,13 +89,20 @@ class Tile:
 
 
 def make_headline(name: str, status: str, run: RunMetadata, entries: Sequence[Tile]) -> Markup:
-    """Make the headline of a page: name, status and error of a run, a few numbers, and its wall time."""
+    """Make the headline of a page: name, status and error of a run, a few numbers, and its wall
+    time."""
     wall = Quantity("wall_s", run.wall_s)
-    tiles = [*entries, Tile("wall time", wall, "from start to end")] if run.wall_s is not None else entries
+    tiles = (
+        [*entries, Tile("wall time", wall, "from start to end")]
+        if run.wall_s is not None
+        else entries
+    )
     pieces = [
         element("h1", name, " ", make_status_badge(status)),
         element("p", f"Stopped: {'; '.join(run.stopped)}") if run.stopped else None,
-        element("pre", run.error, class_="failed", tabindex=0, aria_label="Error") if run.error else None,
+        element("pre", run.error, class_="failed", tabindex=0, aria_label="Error")
+        if run.error
+        else None,
         element("dl", *(tile.render() for tile in tiles), class_="tiles"),
     ]
     return concatenate(pieces)
@@ -95,7 +114,9 @@ def make_status_badge(word: str) -> Markup:
 
 def make_details(summary: str, text: str, *, is_open: bool = False) -> Markup:
     """Make a text that can be expanded below its summary."""
-    return element("details", element("summary", summary), element("pre", text, tabindex=0), open=is_open)
+    return element(
+        "details", element("summary", summary), element("pre", text, tabindex=0), open=is_open
+    )
 
 
 def _read_resource(name: str) -> str:

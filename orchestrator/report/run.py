@@ -11,7 +11,12 @@ from orchestrator.report import page
 from orchestrator.report.markup import Quantity, element
 from orchestrator.report.page import Tile
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.report.views.learning import find_best_and_last, render_learning, render_memory, render_other_columns
+from orchestrator.report.views.learning import (
+    find_best_and_last,
+    render_learning,
+    render_memory,
+    render_other_columns,
+)
 from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
@@ -22,14 +27,20 @@ MAX_METRIC_TILES = 4
 """Maximum number of metrics in the headline."""
 MAX_FINDINGS = 8
 """Maximum number of findings on the page."""
-_PEAKS = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
+_PEAKS = {
+    "rss_bytes": "peak memory of a process",
+    "cuda_peak_allocated_bytes": "peak memory of a device",
+}
 
 
 def make_run_page(run: Run, made: str) -> str:
     """Make the page of a run, which may still be running. `made` is the time of creation."""
     metadata, reports, modes = run.folder.read_metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    columns = {"step_s": merge_blocks("step_s", "total"), **{name: merge_blocks(name, "high") for name in _PEAKS}}
+    columns = {
+        "step_s": merge_blocks("step_s", "total"),
+        **{name: merge_blocks(name, "high") for name in _PEAKS},
+    }
     recorded = {name: how for name, how in columns.items() if name in rows.columns}
     by_rank = rows.aggregate({"rows": "sum(rows)::bigint", **recorded}, ["rank"], table=rows.blocks)
     sections = [
@@ -38,13 +49,19 @@ def make_run_page(run: Run, made: str) -> str:
         render_learning(rows, reports, modes),
         render_spans(rows, reports),
         render_memory(rows),
-        render_hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
+        render_hooks(
+            hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan
+        ),
         render_other_columns(rows),
         render_experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
     tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(by_rank)]
     return page.make_page(
-        run.name, str(run.folder), page.make_headline(run.name, run.status, metadata, tiles), sections, made
+        run.name,
+        str(run.folder),
+        page.make_headline(run.name, run.status, metadata, tiles),
+        sections,
+        made,
     )
 
 
@@ -69,9 +86,14 @@ def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
 
 
-def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
-    """Make tiles of the metrics' best values, or last ones if unknown: metrics of val and test if there are any."""
-    names = dict.fromkeys(name for report in reports for name in report if not name.endswith(quantities.COSTS))
+def _make_metric_tiles(
+    reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]
+) -> list[Tile]:
+    """Make tiles of the metrics' best values, or last ones if unknown: metrics of val and test if
+    there are any."""
+    names = dict.fromkeys(
+        name for report in reports for name in report if not name.endswith(quantities.COSTS)
+    )
     shown = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")
     ]
@@ -79,7 +101,9 @@ def _make_metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str,
     for name, best, last in find_best_and_last(shown, reports, modes):
         report = best or last
         note = f"epoch {report.get('epoch')}, step {report.get('step')}"
-        tiles.append(Tile(f"{'best' if best else 'last'} {name}", Quantity(name, report[name]), note))
+        tiles.append(
+            Tile(f"{'best' if best else 'last'} {name}", Quantity(name, report[name]), note)
+        )
     return tiles[:MAX_METRIC_TILES]
 
 
@@ -93,5 +117,11 @@ def _make_cost_tiles(by_rank: pd.DataFrame) -> list[Tile]:
         tiles.append(Tile("rank-seconds", Quantity("", float(by_rank["step_s"].sum())), note))
     for name, title in _PEAKS.items():
         if name in by_rank and by_rank[name].notna().any():
-            tiles.append(Tile(title, Quantity(name, float(by_rank[name].max())), f"rank {by_rank[name].idxmax()}"))
+            tiles.append(
+                Tile(
+                    title,
+                    Quantity(name, float(by_rank[name].max())),
+                    f"rank {by_rank[name].idxmax()}",
+                )
+            )
     return tiles

@@ -39,7 +39,11 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
     drawn = select_trials(reported, MAX_CURVES)
     reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
     sections = [
-        *([render_configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
+        *(
+            [render_configurations(ordered, objectives, sweep.aggregate)]
+            if sweep.repeats > 1
+            else []
+        ),
         render_trials(ordered, objectives, str(sweep.folder)),
         render_best_checkpoint(sweep.folder, sweep.trial(best).best if best else None, best),
         render_coordinates(ordered, objectives, best),
@@ -57,7 +61,11 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
         *make_cost_tiles(ordered),
     ]
     return page.make_page(
-        sweep.name, str(sweep.folder), page.make_headline(sweep.name, sweep.status, metadata, tiles), sections, made
+        sweep.name,
+        str(sweep.folder),
+        page.make_headline(sweep.name, sweep.status, metadata, tiles),
+        sections,
+        made,
     )
 
 
@@ -68,7 +76,12 @@ def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
         rows = sweep.trial(name).rows()
         spans = {span: f"avg({span})" for span in SPAN_COLORS if span in rows.columns}
         means[name] = rows.aggregate(spans, where=TRAINING).iloc[0]
-    return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)
+    return (
+        pd.DataFrame(means)
+        .T.reindex(columns=[*SPAN_COLORS])
+        .dropna(how="all")
+        .dropna(how="all", axis=1)
+    )
 
 
 def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
@@ -76,7 +89,9 @@ def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> lis
     if select_candidates(trials, metric).empty:
         return []
     best, name = trials.iloc[0], str(trials.index[0])
-    chosen = {path.removeprefix(CONFIG): best[path] for path in trials.columns if path.startswith(CONFIG)}
+    chosen = {
+        path.removeprefix(CONFIG): best[path] for path in trials.columns if path.startswith(CONFIG)
+    }
     reached = Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), name)
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), list_values(chosen))]
 
@@ -90,7 +105,11 @@ def make_cost_tiles(trials: pd.DataFrame) -> list[Tile]:
             spent = spent * reports.groupby(leaders).transform("max") / reports.clip(lower=1)
         note = "training time of each trial's slowest rank, times its ranks"
         entries.append(Tile("rank-seconds", Quantity("", float(spent.sum())), note))
-    peaks = trials["process_peak_rss_bytes"].dropna() if "process_peak_rss_bytes" in trials else pd.Series(dtype=float)
+    peaks = (
+        trials["process_peak_rss_bytes"].dropna()
+        if "process_peak_rss_bytes" in trials
+        else pd.Series(dtype=float)
+    )
     if len(peaks):
         most = Quantity("process_peak_rss_bytes", float(peaks.max()))
         entries.append(Tile("peak memory of a process", most, str(peaks.idxmax())))

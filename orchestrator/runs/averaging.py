@@ -1,4 +1,5 @@
-"""Weight averages for any std, computed after training from the snapshots of `ema`. Needs neither Ray nor the task."""
+"""Weight averages for any std, computed after training from the snapshots of `ema`. Needs neither
+Ray nor the task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -48,16 +49,21 @@ class Average:
     terms: Sequence[Term]
 
     def save(self, path: str | Path | Storage) -> None:
-        """Write a `.safetensors` file, or one of torch.save with the weights under `model`; raises UsageError."""
+        """Write a `.safetensors` file, or one of torch.save with the weights under `model`; raises
+        UsageError."""
         file = path if isinstance(path, Storage) else Storage(path)
         buffer = BytesIO()
         if file.name.endswith(".safetensors"):
             try:
                 from safetensors.torch import save
             except ImportError:
-                raise UsageError("safetensors is not installed: pip install 'hookyard[safetensors]'") from None
+                raise UsageError(
+                    "safetensors is not installed: pip install 'hookyard[safetensors]'"
+                ) from None
             # safetensors refuses tensors that share memory.
-            buffer.write(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
+            buffer.write(
+                save({name: value.clone().contiguous() for name, value in self.weights.items()})
+            )
         else:
             torch.save({"model": self.weights, "average": self.summary()}, buffer)
         try:
@@ -67,13 +73,23 @@ class Average:
 
     def summary(self) -> dict[str, Any]:
         terms = [asdict(term) for term in self.terms]
-        return {"std": self.std, "checkpoint": self.checkpoint, "step": self.step, "error": self.error, "terms": terms}
+        return {
+            "std": self.std,
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "error": self.error,
+            "terms": terms,
+        }
 
 
-def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str | None = None) -> Average:
+def make_average(
+    folder: RunFolder, std: float, at: int | None = None, hook: str | None = None
+) -> Average:
     """Return the average of `Run.average`; raises UsageError."""
     if not 0 < std <= LARGEST_STD:
-        raise UsageError(f"--std must be greater than 0 and at most {LARGEST_STD} (nearly the plain mean), got {std:g}")
+        raise UsageError(
+            f"--std must be greater than 0 and at most {LARGEST_STD} (nearly the plain mean), got {std:g}"
+        )
     store = open_checkpoints(folder)
     hook = _choose_hook(folder, hook)
     try:
@@ -85,7 +101,8 @@ def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str
         if error > MAX_ERROR:
             raise UsageError(_format_error(folder, std, error, stored, step))
         terms = [
-            Term(term.checkpoint, term.step, term.std, factor) for term, factor in zip(stored, factors, strict=True)
+            Term(term.checkpoint, term.step, term.std, factor)
+            for term, factor in zip(stored, factors, strict=True)
         ]
         return Average(_sum(store, hook, terms), std, name, step, error, terms)
     except CheckpointError as failure:
@@ -94,37 +111,56 @@ def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str
 
 def _choose_hook(folder: RunFolder, hook: str | None) -> str:
     hooks: Mapping[str, Any] = folder.read_experiment().get("hooks") or {}
-    names = [name for name, entry in hooks.items() if isinstance(entry, dict) and entry.get("average") == "power"]
+    names = [
+        name
+        for name, entry in hooks.items()
+        if isinstance(entry, dict) and entry.get("average") == "power"
+    ]
     if not names:
-        raise UsageError(f"{folder} has no snapshots; train with hooks: {{ema: {{average: power, std: [0.05, 0.10]}}}}")
+        raise UsageError(
+            f"{folder} has no snapshots; train with hooks: {{ema: {{average: power, std: [0.05, 0.10]}}}}"
+        )
     if hook not in (*names, None) or (hook is None and len(names) > 1):
-        raise UsageError(f"--hook must be one of {', '.join(names)}, which keep snapshots in {folder}, got {hook}")
+        raise UsageError(
+            f"--hook must be one of {', '.join(names)}, which keep snapshots in {folder}, got {hook}"
+        )
     return hook or names[0]
 
 
 def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
-    """Return the averages in each checkpoint, oldest first. Of several at the same step, the latest is used."""
+    """Return the averages in each checkpoint, oldest first. Of several at the same step, the latest
+    is used."""
     by_step: dict[int, tuple[str, list[Term]]] = {}
     for name in store.list_names():
-        state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.read_manifest(name)["files"] else None
+        state = (
+            store.load(name, "hooks.pt").get(hook)
+            if f"{hook}.pt" in store.read_manifest(name)["files"]
+            else None
+        )
         if state and state["last_steps"]:
             step = max(state["last_steps"].values())  # optimizers may take turns
             by_step[step] = name, [Term(name, step, std) for std in state["stds"]]
     return dict(by_step.values())
 
 
-def _choose_checkpoint(folder: RunFolder, store: CheckpointStore, snapshots: Mapping[str, Any], at: int | None) -> str:
+def _choose_checkpoint(
+    folder: RunFolder, store: CheckpointStore, snapshots: Mapping[str, Any], at: int | None
+) -> str:
     steps = {store.read_position(name).step: name for name in snapshots}
     if not steps:
         raise UsageError(f"{folder} has no snapshot yet: none of its checkpoints has an average")
     if at is not None and at not in steps:
         nearest = sorted(sorted(steps, key=lambda step: abs(step - at))[:6])
         suffix = " and others" if len(steps) > 6 else ""
-        raise UsageError(f"{folder} has no snapshot at step {at}; there are {', '.join(map(str, nearest))}{suffix}")
+        raise UsageError(
+            f"{folder} has no snapshot at step {at}; there are {', '.join(map(str, nearest))}{suffix}"
+        )
     return steps[max(steps) if at is None else at]
 
 
-def _format_error(folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int) -> str:
+def _format_error(
+    folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int
+) -> str:
     stds = ", ".join(f"{value:g}" for value in sorted({term.std for term in stored}))
     count = len({term.checkpoint for term in stored})
     return (
@@ -144,8 +180,16 @@ def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, 
         for number, term in enumerate(term for term in terms if term.checkpoint == checkpoint):
             averages = record["further"][str(term.std)] if number else first
             for parameter in {*record["averaged"].values()}:
-                value = averages[parameter].to(torch.promote_types(averages[parameter].dtype, torch.float64))
-                total[parameter] = total[parameter] + term.factor * value if parameter in total else term.factor * value
+                value = averages[parameter].to(
+                    torch.promote_types(averages[parameter].dtype, torch.float64)
+                )
+                total[parameter] = (
+                    total[parameter] + term.factor * value
+                    if parameter in total
+                    else term.factor * value
+                )
     model, averaged = record["model"], record["averaged"]
     cast = {parameter: value.to(model[parameter].dtype) for parameter, value in total.items()}
-    return {name: cast[averaged[name]] if name in averaged else value for name, value in model.items()}
+    return {
+        name: cast[averaged[name]] if name in averaged else value for name, value in model.items()
+    }

@@ -16,7 +16,8 @@ from orchestrator.stats.aggregate.best_report import Divergence, find_best_repor
 from orchestrator.storage import Storage
 
 _LENGTH_ARGUMENTS = ("T_max", "total_iters", "total_steps")
-"""Scheduler arguments that hold a length. If it equals the run's length, it changes along with it."""
+"""Scheduler arguments that hold a length. If it equals the run's length, it changes along with
+it."""
 _COUNTERS = ("epoch", "step", "iteration")
 """Counters of each report."""
 
@@ -50,7 +51,8 @@ class Best:
 
 
 def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | None]:
-    """Return the best report of a run, and its divergence if it diverged; (None, None) for an evaluation.
+    """Return the best report of a run, and its divergence if it diverged; (None, None) for an
+    evaluation.
 
     The best is None if no metric's direction is known.
     """
@@ -77,20 +79,27 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     return _with_checkpoint(best, storage, index.get("labels", {}).get("best"), reports), diverged
 
 
-def _with_checkpoint(best: Best, storage: Storage, name: str | None, reports: Sequence[Mapping[str, Any]]) -> Best:
+def _with_checkpoint(
+    best: Best, storage: Storage, name: str | None, reports: Sequence[Mapping[str, Any]]
+) -> Best:
     if name is None:
         warn_lost_index(storage)
         return best
     position = read_position(storage, name)
     if position is None:
         return best
-    values = (line[best.metric] for line in reports if line["iteration"] == position.iteration and best.metric in line)
+    values = (
+        line[best.metric]
+        for line in reports
+        if line["iteration"] == position.iteration and best.metric in line
+    )
     return replace(best, checkpoint=name, checkpoint_value=next(values, None))
 
 
 @contextmanager
 def recording_best(folder: RunFolder) -> Iterator[None]:
-    """Record the best report in `run.json` when the block ends, even after a failure. `ls` reads nothing else."""
+    """Record the best report in `run.json` when the block ends, even after a failure. `ls` reads
+    nothing else."""
     try:
         yield
     except BaseException:
@@ -114,9 +123,11 @@ class UsageHint:
 
 
 def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = None) -> UsageHint:
-    """Return code that loads the model, and a command that resumes the run or trains for as long again.
+    """Return code that loads the model, and a command that resumes the run or trains for as long
+    again.
 
-    `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a checkpoint.
+    `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a
+    checkpoint.
     """
     config, attempts = folder.read_experiment(), (trial or folder).read_attempts()
     has_model = not attempts or attempts[-1].order is not None
@@ -124,14 +135,23 @@ def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = Non
     if not has_model:
         code = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
     opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
-    python = f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}"
+    python = (
+        f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}"
+    )
     status = folder.find_status()
     if status in ("interrupted", "failed", "lost"):
         return UsageHint(python, f"hookyard resume {shlex.quote(str(folder))}")
     unit = "epochs" if config.get("epochs") else "steps"
     length, scheduler = config.get(unit) or 0, config.get("scheduler")
     entries = scheduler.items() if isinstance(scheduler, dict) else ()
-    keys = [unit, *(f"scheduler.{key}" for key, value in entries if key in _LENGTH_ARGUMENTS and value == length)]
+    keys = [
+        unit,
+        *(
+            f"scheduler.{key}"
+            for key, value in entries
+            if key in _LENGTH_ARGUMENTS and value == length
+        ),
+    ]
     trained = {"epochs": 0, "steps": 0}
     for report in folder.read_current_reports()[-1:]:
         trained = {"epochs": report.get("epoch", -1) + 1, "steps": report.get("step", 0)}

@@ -31,7 +31,9 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
         return ": hooks.checkpoint was off"
     if label != "best":
         return ": none was saved, or all were removed"
-    reported = list(dict.fromkeys(name for report in folder.read_reports() for name in report if "/" in name))
+    reported = list(
+        dict.fromkeys(name for report in folder.read_reports() for name in report if "/" in name)
+    )
     best = hook.get("best") or AUTO
     metric = best if isinstance(best, str) else best[0]
     if metric != AUTO and metric not in reported:
@@ -45,7 +47,8 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
-    """Return the experiment of `Run.continue_from`; raises its errors, and UsageError for another optimizer."""
+    """Return the experiment of `Run.continue_from`; raises its errors, and UsageError for another
+    optimizer."""
     store = open_checkpoints(folder)
     try:
         name = store.resolve(label)
@@ -56,7 +59,11 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     trial = folder.read_metadata().trial
     run = f"{folder.storage.path.split('/')[-3]}-{trial}" if trial else folder.name
     source = folder.read_source().with_values(
-        {"name": re.sub(r"[^\w.-]", "-", f"{run}-from-{name}"), "init": None, **_keep_sweep_metrics(folder)}
+        {
+            "name": re.sub(r"[^\w.-]", "-", f"{run}-from-{name}"),
+            "init": None,
+            **_keep_sweep_metrics(folder),
+        }
     )
     source = replace(
         source,
@@ -65,26 +72,37 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
     )
     experiment = with_overrides(source, overrides)
     if experiment.init is not None:
-        raise UsageError(f"init has no effect: the run starts with the weights of {store.get_path(name)}; remove init")
+        raise UsageError(
+            f"init has no effect: the run starts with the weights of {store.get_path(name)}; remove init"
+        )
     check_same_optimizers(folder, store, name, experiment)
     unit = "steps" if experiment.steps else "epochs"
-    done, length = (position.step, experiment.steps) if experiment.steps else (position.epoch, experiment.epochs)
+    done, length = (
+        (position.step, experiment.steps)
+        if experiment.steps
+        else (position.epoch, experiment.epochs)
+    )
     if length is not None and done >= length:
         advice = f"set {unit} to more than that, such as {unit}={2 * done}"
         raise UsageError(f"{store.get_path(name)} has already trained for {done} {unit}; {advice}")
     return experiment
 
 
-def check_same_optimizers(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment) -> None:
+def check_same_optimizers(
+    folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment
+) -> None:
     """Raise UsageError if the optimizers of a checkpoint differ from those of the experiment."""
     manifest = store.read_manifest(name)
     optimizers = manifest.get("optimizers") or {"": manifest}
     stored = {key: entries.get("optimizer", {}).get("type") for key, entries in optimizers.items()}
-    needed = {key: optimization.optimizer.type for key, optimization in experiment.optimizations.items()}
+    needed = {
+        key: optimization.optimizer.type for key, optimization in experiment.optimizations.items()
+    }
     if None in stored.values() or stored == needed:
         return
     stored_text, needed_text = (
-        ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items()) for kinds in (stored, needed)
+        ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items())
+        for kinds in (stored, needed)
     )
     raise UsageError(
         f"{store.get_path(name)} has the state of {stored_text}, not of {needed_text}; keep the optimizer, or load only"
@@ -92,18 +110,27 @@ def check_same_optimizers(folder: RunFolder, store: CheckpointStore, name: str, 
     )
 
 
-def check_same_ranks(folder: RunFolder, name: str, experiment: Experiment, engine: EngineName) -> None:
-    """Raise UsageError if a checkpoint has per-rank state, and the number of ranks or loader processes has changed."""
+def check_same_ranks(
+    folder: RunFolder, name: str, experiment: Experiment, engine: EngineName
+) -> None:
+    """Raise UsageError if a checkpoint has per-rank state, and the number of ranks or loader
+    processes has changed."""
     ranks = 1 if engine == "in-process" else experiment.workers.max_count
     if engine != "in-process" and experiment.workers.min_count < ranks:
         return
     store = open_checkpoints(folder)
     manifest = store.read_manifest(name)
     stored_ranks, per_rank_state = manifest["world_size"], ", ".join(manifest.get("per_rank", ()))
-    is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get("data", ("train",))
+    is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get(
+        "data", ("train",)
+    )
     stream = "the train data is a stream, and each {} has its own place in it"
     if ranks != stored_ranks and (is_stream or per_rank_state):
-        what = stream.format("rank") if is_stream else f"session.restore() has parts of each rank ({per_rank_state})"
+        what = (
+            stream.format("rank")
+            if is_stream
+            else f"session.restore() has parts of each rank ({per_rank_state})"
+        )
         number = f"{stored_ranks} rank{'s' if stored_ranks > 1 else ''}"
         raise UsageError(
             f"{what}, and {store.get_path(name)} is of {number}, not {ranks}; use {stored_ranks}"
@@ -118,20 +145,28 @@ def check_same_ranks(folder: RunFolder, name: str, experiment: Experiment, engin
 
 
 def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
-    """Copy the parent checkpoint into a new run. Raises CheckpointError if it has changed or is damaged."""
+    """Copy the parent checkpoint into a new run. Raises CheckpointError if it has changed or is
+    damaged."""
     parent = experiment.source.continued_from
     store = open_checkpoints(folder)
     if parent is None or folder.read_attempts() or parent.checkpoint in store.list_names():
         return
     source = CheckpointStore(RunFolder(folder.storage.at(parent.run)).find_checkpoint_folder())
     if source.compute_fingerprint(parent.checkpoint) != parent.sha256:
-        raise CheckpointError(f"{source.get_path(parent.checkpoint)} has changed since this run was created from it")
+        raise CheckpointError(
+            f"{source.get_path(parent.checkpoint)} has changed since this run was created from it"
+        )
     store.copy_from(source, parent.checkpoint)
 
 
 def _keep_sweep_metrics(folder: RunFolder) -> dict[str, Any]:
-    """Return values by which a trial's best checkpoint is that of its sweep's val metrics, unless it sets its own."""
-    modes = {metric: mode for metric, mode in folder.read_metadata().modes.items() if metric.startswith("val/")}
+    """Return values by which a trial's best checkpoint is that of its sweep's val metrics, unless
+    it sets its own."""
+    modes = {
+        metric: mode
+        for metric, mode in folder.read_metadata().modes.items()
+        if metric.startswith("val/")
+    }
     checkpoint = (folder.read_experiment().get("hooks") or {}).get("checkpoint")
     if not modes or not isinstance(checkpoint, dict) or checkpoint.get("best"):
         return {}

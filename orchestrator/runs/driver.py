@@ -4,7 +4,13 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.config.load import apply_edits, check_experiment, make_experiment_from_source, to_dict, to_yaml
+from orchestrator.config.load import (
+    apply_edits,
+    check_experiment,
+    make_experiment_from_source,
+    to_dict,
+    to_yaml,
+)
 from orchestrator.config.python.plain_data import read_main_source
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.workers import rank_count_overrides
@@ -40,25 +46,29 @@ def run(
 ) -> Run:
     """Run an experiment to its end.
 
-    The `engine` is `train` (Ray Train, the default), `gang` (a process for each rank, which starts sooner), or
-    `in-process` (a single rank in this process, the same as `local`).
+    The `engine` is `train` (Ray Train, the default), `gang` (a process for each rank, which starts
+    sooner), or `in-process` (a single rank in this process, the same as `local`).
 
-    If there is a run of this name, `if_exists="number"` takes NAME-2, NAME-3 and so on, and `"replace"` removes that
-    run with all its files, unless it is running.
+    If there is a run of this name, `if_exists="number"` takes NAME-2, NAME-3 and so on, and
+    `"replace"` removes that run with all its files, unless it is running.
 
-    Raises UsageError, before anything starts, if the name is taken or the machine is too small; RunError if the run
-    fails. An interrupted run is returned with the status `interrupted`.
+    Raises UsageError, before anything starts, if the name is taken or the machine is too small;
+    RunError if the run fails. An interrupted run is returned with the status `interrupted`.
     """
     experiment = check_experiment(experiment)
     if experiment.sweep is not None:
-        raise UsageError(f"{experiment.name} has a `sweep` section; use `hookyard sweep` (sweep() in Python)")
+        raise UsageError(
+            f"{experiment.name} has a `sweep` section; use `hookyard sweep` (sweep() in Python)"
+        )
     engine = choose_engine(engine, local)
     address = choose_address(address, local=engine == "in-process")
     Storage(storage).reach()
     check_can_run(experiment, engine, address)
     parent = experiment.source.continued_from
     if parent:
-        check_same_ranks(RunFolder(Storage(storage).at(parent.run)), parent.checkpoint, experiment, engine)
+        check_same_ranks(
+            RunFolder(Storage(storage).at(parent.run)), parent.checkpoint, experiment, engine
+        )
     metadata = {
         **collect_launch_metadata(experiment, engine),
         "tags": experiment.tags,
@@ -84,11 +94,12 @@ def resume(
     force_lease: bool = False,
     from_start: bool = False,
 ) -> Run:
-    """Resume a run that was interrupted, failed, or lost its driver, from its last intact checkpoint.
+    """Resume a run that was interrupted, failed, or lost its driver, from its last intact
+    checkpoint.
 
-    `workers` changes the number of ranks from now on. `from_start` deletes the checkpoints and restarts. `force_lease`
-    takes the lease of a dead driver on another machine. Raises UsageError if there is nothing to resume, all
-    checkpoints are damaged, or the run has a driver.
+    `workers` changes the number of ranks from now on. `from_start` deletes the checkpoints and
+    restarts. `force_lease` takes the lease of a dead driver on another machine. Raises UsageError
+    if there is nothing to resume, all checkpoints are damaged, or the run has a driver.
     """
     with errors_before_start():
         folder = RunFolder.open(path)
@@ -96,7 +107,9 @@ def resume(
     if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; resume it with resume_sweep (hookyard resume)")
     with folder.lease(force=force_lease) as lease:
-        return resume_with_lease(folder, lease, workers=workers, address=address, from_start=from_start)
+        return resume_with_lease(
+            folder, lease, workers=workers, address=address, from_start=from_start
+        )
 
 
 def resume_with_lease(
@@ -107,7 +120,9 @@ def resume_with_lease(
         metadata = folder.read_metadata()
         if metadata.status in COMPLETE:
             command = make_usage_hint(folder, "last").command
-            raise UsageError(f"{folder} has {metadata.status}. To train it longer, set a new total: {command}")
+            raise UsageError(
+                f"{folder} has {metadata.status}. To train it longer, set a new total: {command}"
+            )
         if metadata.evaluates:
             raise UsageError(
                 f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"
@@ -127,13 +142,16 @@ def resume_with_lease(
             check_same_ranks(folder, checkpoint, experiment, engine)
         folder.write_experiment(to_yaml(experiment), experiment.source)
         resumed = [*metadata.resumed, now()]
-        folder.update(status="running", error=None, stopped=[], resumed=resumed, **asdict(Process.this()))
+        folder.update(
+            status="running", error=None, stopped=[], resumed=resumed, **asdict(Process.this())
+        )
     drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 
 
 def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
-    """Return the newest checkpoint, if any; raises UsageError if all are damaged. `from_start` deletes them."""
+    """Return the newest checkpoint, if any; raises UsageError if all are damaged. `from_start`
+    deletes them."""
     store = open_checkpoints(folder)
     if from_start:
         store.clear()
@@ -146,7 +164,11 @@ def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | Non
         return store.find_latest(check_hashes=False)
     except CheckpointError as error:
         reports = folder.read_current_reports()
-        lost = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "its training"
+        lost = (
+            f"its {len(reports)} reports, up to step {reports[-1].get('step')}"
+            if reports
+            else "its training"
+        )
         raise UsageError(
             f"{error}\nNothing was started. {format_resume_command(folder)} --from-start restarts it, and discards"
             f" these checkpoints and {lost}"
@@ -154,7 +176,8 @@ def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | Non
 
 
 def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
-    """Return an experiment with edits of its experiment.yaml, and with `workers` ranks if given; raises ConfigError."""
+    """Return an experiment with edits of its experiment.yaml, and with `workers` ranks if given;
+    raises ConfigError."""
     experiment = apply_edits(folder.read_source(), folder.read_experiment_text())
     if workers is None:
         return experiment

@@ -1,4 +1,5 @@
-"""Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in the driver."""
+"""Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in
+the driver."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +41,8 @@ _RESET_VALUES: Mapping[str, Any] = {
     "workers.spares": 0,
     "activation_checkpointing": None,
 }
-"""Values that only training uses, and that may not be valid for another number of ranks or precision."""
+"""Values that only training uses, and that may not be valid for another number of ranks or
+precision."""
 _TRAINING_EVENTS = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
 _NO_EFFECT = "has no effect on an evaluation"
 
@@ -57,17 +59,28 @@ class Evaluation:
 
     @classmethod
     def prepare(
-        cls, run: RunFolder, label: str, phase: Phase, overrides: Iterable[str] = (), workers: int | None = None
+        cls,
+        run: RunFolder,
+        label: str,
+        phase: Phase,
+        overrides: Iterable[str] = (),
+        workers: int | None = None,
     ) -> "Evaluation":
         """Prepare what `Run.evaluate` runs; raises its errors."""
         overrides = list(overrides)
-        has_rank_override = any(override.startswith(("workers=", "workers.count=")) for override in overrides)
+        has_rank_override = any(
+            override.startswith(("workers=", "workers.count=")) for override in overrides
+        )
         if workers is not None and has_rank_override:
-            raise UsageError(f"--workers {workers} and workers.count set the same number; remove one of them")
+            raise UsageError(
+                f"--workers {workers} and workers.count set the same number; remove one of them"
+            )
         if phase not in ("val", "test"):
             raise UsageError(f"phase must be val or test, got {phase!r}")
         if run.read_metadata().evaluates:
-            raise UsageError(f"{run} is an evaluation, and has no checkpoints; evaluate its run, {run.evaluated_run()}")
+            raise UsageError(
+                f"{run} is an evaluation, and has no checkpoints; evaluate its run, {run.evaluated_run()}"
+            )
         has_other_data = any(override.startswith("task_args") for override in overrides)
         subject = _find_subject(run, label, phase, has_other_data)
         source = run.read_source()
@@ -78,23 +91,34 @@ class Evaluation:
         except ConfigError as error:
             raise make_import_error(run, "evaluated", error) from None
         if has_custom_loop(type(trained.task)):
-            raise UsageError(f"{run} cannot be evaluated: its task has a training loop of its own (train())")
+            raise UsageError(
+                f"{run} cannot be evaluated: its task has a training loop of its own (train())"
+            )
         document = Document({})
         values = read_overrides(document, overrides)
-        if problems := [problem for path, value in values for problem in _check_override(trained, path, value)]:
+        if problems := [
+            problem for path, value in values for problem in _check_override(trained, path, value)
+        ]:
             raise ConfigError([*document.problems, *map(document.locate, problems)])
         source = source.with_values({**_RESET_VALUES, **_turn_off_training(trained)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
-        experiment = with_overrides(source, overrides) if overrides else make_experiment_from_source(source)
+        experiment = (
+            with_overrides(source, overrides) if overrides else make_experiment_from_source(source)
+        )
         hooks = resolve(experiment.source).hooks
-        idle = [name for name, hook in hooks.items() if name not in trained.hooks and not _is_active(hook)]
+        idle = [
+            name
+            for name, hook in hooks.items()
+            if name not in trained.hooks and not _is_active(hook)
+        ]
         if idle:
             raise ConfigError([Problem(f"hooks.{name}", _NO_EFFECT) for name in idle])
         return cls(run, subject, experiment, has_rank_override or workers is not None)
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
-        """Run it on an engine, by default the run's, and return its folder. Raises RunError if it fails."""
+        """Run it on an engine, by default the run's, and return its folder. Raises RunError if it
+        fails."""
         if engine or local:
             engine = choose_engine(engine, local)
         else:
@@ -107,18 +131,25 @@ class Evaluation:
             )
         address = choose_address(address, local=engine == "in-process")
         check_can_run(self.experiment, engine, address)
-        metadata = {**collect_launch_metadata(self.experiment, engine), "evaluates": asdict(self.subject)}
+        metadata = {
+            **collect_launch_metadata(self.experiment, engine),
+            "evaluates": asdict(self.subject),
+        }
         checkpoint, phase = self.subject.checkpoint, self.subject.phase
         root = self.run.storage / EVALUATIONS
         used_names = root.names()
-        names = chain([f"{checkpoint}-{phase}"], (f"{checkpoint}-{phase}-{number}" for number in count(2)))
+        names = chain(
+            [f"{checkpoint}-{phase}"], (f"{checkpoint}-{phase}-{number}" for number in count(2))
+        )
         name = next(name for name in names if name not in used_names)
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
             command = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
             has_same_seed = self.experiment.seed == self.run.read_experiment()["seed"]
             target = EvaluationTarget(checkpoint, phase, has_same_seed)
-            drive(folder, self.experiment, engine, address, lease, resume_with=command, target=target)
+            drive(
+                folder, self.experiment, engine, address, lease, resume_with=command, target=target
+            )
         return folder
 
 
@@ -126,43 +157,66 @@ def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool
     store = open_checkpoints(run)
     try:
         name = store.resolve(label)
-        sha256, manifest, position = store.verify(name), store.read_manifest(name), store.read_position(name)
+        sha256, manifest, position = (
+            store.verify(name),
+            store.read_manifest(name),
+            store.read_position(name),
+        )
     except CheckpointError as error:
         raise UsageError(str(error)) from None
     phases = manifest.get("phases", [phase])
     if not has_other_data and all(known.partition("/")[0] != phase for known in phases):
-        raise UsageError(f"{run} has no {phase} data: data() returned {' and '.join(phases)} when {name} was saved")
+        raise UsageError(
+            f"{run} has no {phase} data: data() returned {' and '.join(phases)} when {name} was saved"
+        )
     return Evaluated(str(run), name, sha256, position.epoch, position.step, phase)
 
 
 def _turn_off_training(trained: ResolvedExperiment) -> dict[str, Any]:
     """Return values that disable hooks that only train, and changes of training values."""
     required = trained.task.required_hooks()
-    disabled = [name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required]
+    disabled = [
+        name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required
+    ]
     enabled = tuple(f"hooks.{name}." for name in trained.hooks if name not in disabled)
     changes = [
-        {**change, "set": {path: value for path, value in change["set"].items() if path.startswith(enabled)}}
+        {
+            **change,
+            "set": {
+                path: value for path, value in change["set"].items() if path.startswith(enabled)
+            },
+        }
         for change in to_dict(trained.experiment)["changes"]
     ]
-    return {**{f"hooks.{name}": None for name in disabled}, "changes": [change for change in changes if change["set"]]}
+    return {
+        **{f"hooks.{name}": None for name in disabled},
+        "changes": [change for change in changes if change["set"]],
+    }
 
 
 def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
-    """Yield a problem for an override without effect on an evaluation. Hooks may be added or removed, not changed."""
+    """Yield a problem for an override without effect on an evaluation. Hooks may be added or
+    removed, not changed."""
     if path.startswith("hooks."):
         name = path.split(".")[1]
         hook = trained.hooks.get(name)
         if hook is not None and not _is_active(hook):
             yield Problem(path, _NO_EFFECT)
         elif hook is not None and (path != f"hooks.{name}" or value not in (None, False)):
-            yield Problem(path, f"cannot differ from the run; hooks.{name}=false leaves the hook out")
+            yield Problem(
+                path, f"cannot differ from the run; hooks.{name}=false leaves the hook out"
+            )
         elif hook is None and value in (None, False):
             yield Problem(path, "is already off")
-    elif path.startswith("workers.ddp") or not any(f"{path}.".startswith(f"{key}.") for key in _USED_KEYS):
+    elif path.startswith("workers.ddp") or not any(
+        f"{path}.".startswith(f"{key}.") for key in _USED_KEYS
+    ):
         nearest = did_you_mean(path, _USED_KEYS)
         allowed = "" if nearest else f", which reads {', '.join(_USED_KEYS)} and hooks.NAME"
         yield Problem(path, f"{_NO_EFFECT}{allowed}", suggestion=nearest)
 
 
 def _is_active(hook: Hook) -> bool:
-    return hook.evaluates and any(hook.handles(event) for event in EVENTS if event not in _TRAINING_EVENTS)
+    return hook.evaluates and any(
+        hook.handles(event) for event in EVENTS if event not in _TRAINING_EVENTS
+    )

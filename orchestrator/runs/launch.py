@@ -64,13 +64,18 @@ def check_can_run(experiment: Experiment, engine: EngineName, address: str | Non
             f"workers.count must be one number for --engine gang, got {workers.count}; or use --engine train"
         )
     if engine != "gang" and workers.spares:
-        raise UsageError(f"workers.spares has no effect with --engine {engine}; use --engine gang, or set it to 0")
+        raise UsageError(
+            f"workers.spares has no effect with --engine {engine}; use --engine gang, or set it to 0"
+        )
     if engine != "in-process":
         with_classes_of_main(experiment.source, address)
     from orchestrator.engines.in_process import check_local_resources
 
     check_local_resources(
-        workers, f"{experiment.name} with {workers.describe('worker')}", address, local=engine == "in-process"
+        workers,
+        f"{experiment.name} with {workers.describe('worker')}",
+        address,
+        local=engine == "in-process",
     )
 
 
@@ -84,8 +89,13 @@ def drive(
     resume_with: str,
     target: EvaluationTarget | None = None,
 ) -> None:
-    """Train a run to its end, or evaluate its `target`; raises RunError. Prints `resume_with` after an interruption."""
-    source = experiment.source if engine == "in-process" else with_classes_of_main(experiment.source, address)
+    """Train a run to its end, or evaluate its `target`; raises RunError. Prints `resume_with` after
+    an interruption."""
+    source = (
+        experiment.source
+        if engine == "in-process"
+        else with_classes_of_main(experiment.source, address)
+    )
     assignment = Assignment(source, folder.location, target=target)
     messages = [resume_with, "The evaluation runs to its end."] if target else [resume_with]
     with (
@@ -110,7 +120,9 @@ def drive(
             workers = resolved.experiment.workers
             if workers.max_count > 1:
                 display.line(f"local: one process instead of {workers.describe('worker')}")
-            in_process = InProcess(workers, display=display, stop_requested=is_stop_requested, end_hung=interrupts.fail)
+            in_process = InProcess(
+                workers, display=display, stop_requested=is_stop_requested, end_hung=interrupts.fail
+            )
             Lifecycle(in_process, assignment, resolved).train()
         else:
             _drive_on_ray(engine, assignment, resolved, display, is_stop_requested, address)
@@ -136,7 +148,10 @@ def _drive_on_ray(
 ) -> None:
     display.line(describe_connection(address))
     experiment, workers = resolved.experiment, resolved.experiment.workers
-    with Ray(address, environment=read_environment(experiment.environment)) as ray, ExitStack() as on_exit:
+    with (
+        Ray(address, environment=read_environment(experiment.environment)) as ray,
+        ExitStack() as on_exit,
+    ):
         from orchestrator.engines.mailbox import Mailbox, start_mailbox
 
         def show_line(line: str) -> None:
@@ -147,7 +162,10 @@ def _drive_on_ray(
             from orchestrator.engines.gang import Gang
 
             name, mailbox = start_mailbox(Mailbox)
-            trainer, restarts = Gang(workers, in_trial=False, show_line=show_line), experiment.max_failures
+            trainer, restarts = (
+                Gang(workers, in_trial=False, show_line=show_line),
+                experiment.max_failures,
+            )
             on_exit.callback(trainer.close)
             spares = f", with {workers.spares} spare" if workers.spares else ""
             display.line(f"training with a gang of {workers.describe('rank')}{spares}")
@@ -156,7 +174,10 @@ def _drive_on_ray(
             from orchestrator.engines.train_engine import TrainJobs
 
             name, mailbox = start_mailbox(ReportQueue)
-            trainer, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train restarts workers itself
+            trainer, restarts = (
+                TrainJobs(workers, lean=address is None),
+                0,
+            )  # Ray Train restarts workers itself
             display.line(f"training with Ray Train on {workers.describe('worker')}")
 
         from orchestrator.engines.preemption import PreemptionWatch, is_preempted
@@ -175,13 +196,20 @@ def _drive_on_ray(
         work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
         import orchestrator.stats.write.compaction  # noqa: F401  # needed at the end; imported while the ranks start
 
-        _show_until_done(ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned())
+        _show_until_done(
+            ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned()
+        )
 
 
 def _show_until_done(
-    ray: Any, mailbox: Any, work: Future[None], display: Display, is_stop_requested: Callable[[], bool]
+    ray: Any,
+    mailbox: Any,
+    work: Future[None],
+    display: Display,
+    is_stop_requested: Callable[[], bool],
 ) -> None:
-    """Show rank 0's messages and forward stop requests until the work is done; raises the work's error."""
+    """Show rank 0's messages and forward stop requests until the work is done; raises the work's
+    error."""
     calls: list[Any] = []
     is_done = False
     while not is_done:
@@ -189,7 +217,9 @@ def _show_until_done(
         calls.append(mailbox.collect.remote(is_stop_requested()))
         ready, calls = ray.wait(calls, num_returns=len(calls), timeout=5 if is_done else 2)
         for call in ready:
-            with suppress(ray.exceptions.RayActorError):  # the mailbox actor died and was restarted empty
+            with suppress(
+                ray.exceptions.RayActorError
+            ):  # the mailbox actor died and was restarted empty
                 for kind, *content in ray.get(call):
                     (display.line if kind == "line" else display.progress)(*content)
     work.result()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def load_model(folder: RunFolder, label: str) -> nn.Module:
-    """Return the model of `Run.load`, made with the run's seed; leaves the caller's random state alone."""
+    """Return the model of `Run.load`, made with the run's seed; leaves the caller's random state
+    alone."""
     store = open_checkpoints(folder)
     weights = store.load_weights(label)
     config = folder.read_experiment()

@@ -1,4 +1,5 @@
-"""Ranks of a replay or a verification, each in a fresh process, with gloo on the CPU. Needs no Ray."""
+"""Ranks of a replay or a verification, each in a fresh process, with gloo on the CPU. Needs no
+Ray."""
 
 import multiprocessing
 from collections.abc import Callable, Mapping
@@ -22,16 +23,21 @@ def without_loggers(hooks: Mapping[str, Hook]) -> dict[str, Hook]:
     return {
         name: hook
         for name, hook in hooks.items()
-        if not isinstance(hook, TimeLimit) and not (hook.observes and type(hook).__module__.startswith(_LOGGERS))
+        if not isinstance(hook, TimeLimit)
+        and not (hook.observes and type(hook).__module__.startswith(_LOGGERS))
     }
 
 
-def train_in_processes(train: Callable[[World], None], world_size: int, folder: str, threads: int) -> None:
+def train_in_processes(
+    train: Callable[[World], None], world_size: int, folder: str, threads: int
+) -> None:
     """Call a picklable function on each rank, and wait. Raises RunError with the first error.
 
     `folder` is for files by which the ranks find each other.
     """
-    multiprocessing.set_forkserver_preload(["orchestrator.runs.replay"])  # imported once, not by each rank
+    multiprocessing.set_forkserver_preload(
+        ["orchestrator.runs.replay"]
+    )  # imported once, not by each rank
     processes = start_processes(
         _train_rank,
         (train, world_size, folder, threads),
@@ -48,12 +54,17 @@ def train_in_processes(train: Callable[[World], None], world_size: int, folder: 
         raise RunError(message.read_text() if message.exists() else str(error)) from None
 
 
-def _train_rank(rank: int, train: Callable[[World], None], world_size: int, folder: str, threads: int) -> None:
-    # Loader processes start as in a run, and not as this process did, which would import everything again.
+def _train_rank(
+    rank: int, train: Callable[[World], None], world_size: int, folder: str, threads: int
+) -> None:
+    # Loader processes start as in a run, and not as this process did, which would import everything
+    # again.
     multiprocessing.set_start_method(None, force=True)
     torch.set_num_threads(threads)
     if world_size > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world_size)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world_size
+        )
     try:
         train(World(rank, world_size, rank))
     except HookyardError as error:

@@ -1,4 +1,5 @@
-"""Replay of an iteration from the nearest checkpoint before it, on this machine, without Ray or writing to the run."""
+"""Replay of an iteration from the nearest checkpoint before it, on this machine, without Ray or
+writing to the run."""
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +39,8 @@ class Replay:
     checkpoint: str | None
     """Checkpoint that it started from; None if it started from the beginning."""
     row: pd.DataFrame
-    """Values that the iteration recorded on the rank: `stored`, `replayed`, and `same` if they are equal bit for bit. A
-    failed iteration has no stored values."""
+    """Values that the iteration recorded on the rank: `stored`, `replayed`, and `same` if they are
+    equal bit for bit. A failed iteration has no stored values."""
     threads: int
     """Number of torch threads of each rank."""
     losses: pd.DataFrame
@@ -87,7 +88,8 @@ class _ReplayedRange:
         self.train(world, {})
 
     def train(self, world: World, hooks: Mapping[str, Hook]) -> None:
-        """Replay the iterations on one rank. Raises UsageError if the run ends early; RankFailed if user code fails."""
+        """Replay the iterations on one rank. Raises UsageError if the run ends early; RankFailed if
+        user code fails."""
         folder = RunFolder(self.run)
         resolved = resolve_attempt(folder, self.attempt)
         own = without_loggers(resolved.hooks)
@@ -99,7 +101,10 @@ class _ReplayedRange:
             RunContext(
                 world=world,
                 recorder=_StoppingRecorder(
-                    self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity
+                    self.iteration,
+                    Storage(self.rows),
+                    f"stats/attempt=0/rank={world.rank}",
+                    identity,
                 ),
                 store=open_checkpoints(folder, is_master=False),
                 artifacts=Path(self.rows),
@@ -124,27 +129,37 @@ class _ReplayedRange:
         raise UsageError(f"{folder} ends before iteration {self.iteration}")
 
 
-def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | None = None) -> Replay:
-    """Replay a run up to an iteration: one rank in this process, several in their own, with gloo on the CPU.
+def replay(
+    run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | None = None
+) -> Replay:
+    """Replay a run up to an iteration: one rank in this process, several in their own, with gloo on
+    the CPU.
 
-    `hooks` are added; they need a run with one rank. Raises UsageError if the run cannot be replayed, or if it has no
-    row of the iteration and did not fail in it. Raises RunError if a rank fails.
+    `hooks` are added; they need a run with one rank. Raises UsageError if the run cannot be
+    replayed, or if it has no row of the iteration and did not fail in it. Raises RunError if a rank
+    fails.
     """
     folder = run.folder
     rows = run.load_stats(where=f"phase = 'train' and iteration = {iteration} and rank = {rank}")
     attempts = {attempt.number: attempt for attempt in folder.read_attempts()}
     number = (
-        _find_failed_attempt(run, [*attempts.values()], iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
+        _find_failed_attempt(run, [*attempts.values()], iteration, rank)
+        if rows.empty
+        else int(rows["attempt"].iloc[0])
     )
     if number not in attempts:
         raise folder.make_lost_attempt_error(number)
     attempt = attempts[number]
     resolved = resolve_attempt(folder, attempt)
     if has_custom_loop(type(resolved.task)):
-        raise UsageError(f"the task of {folder} has its own training loop, so the run cannot be replayed")
+        raise UsageError(
+            f"the task of {folder} has its own training loop, so the run cannot be replayed"
+        )
     if attempt.world_size > 1 and (hooks or resolved.experiment.workers.gpu):
         what = "a debugger or added hooks" if hooks else "GPUs"
-        raise UsageError(f"an iteration of {attempt.world_size} ranks can only be replayed without {what}")
+        raise UsageError(
+            f"an iteration of {attempt.world_size} ranks can only be replayed without {what}"
+        )
     checkpoint, start = _find_checkpoint_before(folder, iteration)
     _check_same_setup_between(folder, attempts.values(), attempt, start)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as rows_folder:
@@ -157,27 +172,41 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
             train_in_processes(span.train_rank, attempt.world_size, rows_folder, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")
     stored = run.load_stats(
-        ["rank", "iteration", "loss"], f"phase = 'train' and iteration > {start} and iteration <= {iteration}"
+        ["rank", "iteration", "loss"],
+        f"phase = 'train' and iteration > {start} and iteration <= {iteration}",
     )
     losses = stored.merge(
-        replayed[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")
+        replayed[["rank", "iteration", "loss"]],
+        on=["rank", "iteration"],
+        how="left",
+        suffixes=("", "_replayed"),
     )
     row = replayed[(replayed["rank"] == rank) & (replayed["iteration"] == iteration)].iloc[0]
-    return Replay(checkpoint, _compare(row[[]] if rows.empty else rows.iloc[0], row), threads, losses)
+    return Replay(
+        checkpoint, _compare(row[[]] if rows.empty else rows.iloc[0], row), threads, losses
+    )
 
 
 def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, rank: int) -> int:
     """Return the attempt that failed in an iteration; raises UsageError if none did."""
-    last = run.rows(f"phase == 'train' and rank == {rank}").aggregate({"last": "max(iteration)"})["last"].max()
+    last = (
+        run.rows(f"phase == 'train' and rank == {rank}")
+        .aggregate({"last": "max(iteration)"})["last"]
+        .max()
+    )
     last = 0 if pd.isna(last) else int(last)
     attempts_with_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
     if attempts_with_rank and iteration == last + 1 and run.status == "failed":
         return attempts_with_rank[-1]
     ranks = max((attempt.world_size for attempt in attempts), default=1)
     if rank >= ranks:
-        raise UsageError(f"{run.folder} has no rank {rank}; it had {ranks} rank{'s' * (ranks > 1)}, counted from 0")
+        raise UsageError(
+            f"{run.folder} has no rank {rank}; it had {ranks} rank{'s' * (ranks > 1)}, counted from 0"
+        )
     known = f"the last is {last}" if last else "none was recorded"
-    raise UsageError(f"{run.folder} has no training row of iteration {iteration} on rank {rank}; {known}")
+    raise UsageError(
+        f"{run.folder} has no training row of iteration {iteration} on rank {rank}; {known}"
+    )
 
 
 def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
@@ -185,13 +214,16 @@ def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
     numbers = [
         name
         for name in row.index
-        if (name == "loss" or any(quantities.is_number(values.get(name)) for values in (stored, replayed)))
+        if (
+            name == "loss"
+            or any(quantities.is_number(values.get(name)) for values in (stored, replayed))
+        )
         and not quantities.get_unit(str(name))  # measured values differ from run to run
         and name != "attempt"
     ]
-    table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": replayed.reindex(numbers)}).rename_axis(
-        "number"
-    )
+    table = pd.DataFrame(
+        {"stored": stored.reindex(numbers), "replayed": replayed.reindex(numbers)}
+    ).rename_axis("number")
     return table.assign(same=_are_equal(table["stored"], table["replayed"]))
 
 
@@ -213,8 +245,11 @@ def _find_checkpoint_before(folder: RunFolder, iteration: int) -> tuple[str | No
     return None, 0
 
 
-def _check_same_setup_between(folder: RunFolder, attempts: Iterable[Attempt], last: Attempt, start: int) -> None:
-    """Raise UsageError if ranks or batches changed since the checkpoint, or if the initial checkpoint was deleted."""
+def _check_same_setup_between(
+    folder: RunFolder, attempts: Iterable[Attempt], last: Attempt, start: int
+) -> None:
+    """Raise UsageError if ranks or batches changed since the checkpoint, or if the initial
+    checkpoint was deleted."""
     for attempt in attempts:
         is_between = attempt.number < last.number and start < last.position.iteration
         if is_between and (attempt.world_size, attempt.order) != (last.world_size, last.order):

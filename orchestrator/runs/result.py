@@ -50,7 +50,8 @@ class Result:
 
     @property
     def status(self) -> str:
-        """running, finished, stopped (by a hook), interrupted (can be resumed), failed, or lost (its driver died)."""
+        """running, finished, stopped (by a hook), interrupted (can be resumed), failed, or lost
+        (its driver died)."""
         return self.folder.find_status()
 
     @property
@@ -73,7 +74,9 @@ class Run(Result):
             if name in ("epoch", "step") or ("/" in name and not name.endswith(COSTS))
         ]
         best = f"best {self.best}" if self.best else None
-        return render_result(str(self.folder), self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS))
+        return render_result(
+            str(self.folder), self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS)
+        )
 
     @property
     def error(self) -> str | None:
@@ -92,11 +95,14 @@ class Run(Result):
         """All valid rows: one per rank, phase, epoch and iteration."""
         return self.load_stats()
 
-    def load_stats(self, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
+    def load_stats(
+        self, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> pd.DataFrame:
         """Return columns of `stats` for the rows that match a condition. Nothing else is read.
 
-        `where` is a condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. Empty cells and NaN are
-        null. Raises UsageError for a column that was not recorded, and for an invalid condition.
+        `where` is a condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. Empty
+        cells and NaN are null. Raises UsageError for a column that was not recorded, and for an
+        invalid condition.
         """
         from orchestrator.stats.read.tables import load
 
@@ -110,7 +116,11 @@ class Run(Result):
         costs = load_costs(self._compact(), self.folder.read_attempts())
         with suppress(DamagedFile):
             entries = self.config.get("hooks") or {}
-            every = {name: entry.get("every") for name, entry in entries.items() if isinstance(entry, Mapping)}
+            every = {
+                name: entry.get("every")
+                for name, entry in entries.items()
+                if isinstance(entry, Mapping)
+            }
             return costs.assign(every=costs["hook"].map(every).astype(object))
         return costs
 
@@ -126,8 +136,12 @@ class Run(Result):
             integers = [value for value in values if isinstance(value, int)]
             if any(abs(integer) > 2**53 for integer in integers):
                 with suppress(TypeError, ValueError, OverflowError):  # other reports have fractions
-                    table[name] = pd.array(values, dtype="UInt64" if max(integers) >= 2**63 else "Int64")
-        return table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
+                    table[name] = pd.array(
+                        values, dtype="UInt64" if max(integers) >= 2**63 else "Int64"
+                    )
+        return (
+            table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
+        )
 
     def reports(self) -> list[dict[str, Any]]:
         """Return the reports that no later attempt has repeated, as plain data."""
@@ -135,38 +149,51 @@ class Run(Result):
 
     @property
     def best(self) -> Best | None:
-        """Best report by the main metric, with its checkpoint; None if no metric's direction is known."""
+        """Best report by the main metric, with its checkpoint; None if no metric's direction is
+        known."""
         return find_best_and_divergence(self.folder)[0]
 
     def summary(
         self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None
     ) -> pd.DataFrame:
-        """Return statistics of each column across all ranks, or a table by rank, node, phase, span or hook.
+        """Return statistics of each column across all ranks, or a table by rank, node, phase, span
+        or hook.
 
-        `where` is a condition as in `load_stats`. If it does not mention the phase, only `train` rows are used,
-        except for `by="phase"` and evaluation runs. Raises UsageError for columns that cannot be summarized.
+        `where` is a condition as in `load_stats`. If it does not mention the phase, only `train`
+        rows are used, except for `by="phase"` and evaluation runs. Raises UsageError for columns
+        that cannot be summarized.
         """
         from orchestrator.stats.aggregate import summaries
         from orchestrator.stats.read.query import check_columns
 
         if by == "hook":
             if columns is not None or where is not None:
-                raise UsageError("hook costs are not recorded by row: by='hook' takes neither columns nor where")
+                raise UsageError(
+                    "hook costs are not recorded by row: by='hook' takes neither columns nor where"
+                )
             return summaries.summarize_hooks(self.hook_costs, summaries.sum_seconds(self.rows()))
         if by not in (None, "rank", "node", "phase", "span"):
             kinds = "'rank', 'node', 'phase', 'span' or 'hook'"
-            raise UsageError(f"by must be {kinds}, got {by!r}{'; --by trial is for sweeps' if by == 'trial' else ''}")
+            raise UsageError(
+                f"by must be {kinds}, got {by!r}{'; --by trial is for sweeps' if by == 'trial' else ''}"
+            )
         rows = self.rows(where if by == "phase" else self._restrict_to_training(where))
         check_columns(columns or (), rows.columns)
         if by is None:
             return summaries.summarize(rows, columns)
-        return summaries.summarize_spans(rows, columns) if by == "span" else summaries.summarize_by(by, rows, columns)
+        return (
+            summaries.summarize_spans(rows, columns)
+            if by == "span"
+            else summaries.summarize_by(by, rows, columns)
+        )
 
     def query(self, sql: str) -> pd.DataFrame:
-        """Return the result of an SQL query, such as `select rank, avg(step_s) from rows group by rank`.
+        """Return the result of an SQL query, such as
+        `select rank, avg(step_s) from rows group by rank`.
 
-        The table `rows` has the rows of `stats`, in no particular order; empty cells are null. The dialect is DuckDB's.
-        A query reads nothing else, changes nothing, and uses bounded memory. Raises UsageError if it is invalid.
+        The table `rows` has the rows of `stats`, in no particular order; empty cells are null. The
+        dialect is DuckDB's. A query reads nothing else, changes nothing, and uses bounded memory.
+        Raises UsageError if it is invalid.
         """
         from orchestrator.stats.read.query import query
         from orchestrator.stats.read.valid_rows import open_valid_rows
@@ -174,7 +201,8 @@ class Run(Result):
         return query(open_valid_rows(self._compact(), self.folder.read_attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
-        """Return the rows that match a condition as in `load_stats`, for queries on more rows than fit in memory."""
+        """Return the rows that match a condition as in `load_stats`, for queries on more rows than
+        fit in memory."""
         from orchestrator.stats.read.query import Rows
         from orchestrator.stats.read.valid_rows import open_valid_rows
 
@@ -184,9 +212,9 @@ class Run(Result):
         """Return the samples of each batch: their dataset `index`, the batch's row and its `loss`.
 
         A stream has a `position` instead of an index: how many samples its rank had read by then.
-        Evaluations of a stream lack it and have a row per batch. `where` is a condition as in `load_stats`, and
-        defaults to rows of `train`. Imports the task and loads its data. Raises UsageError if the data has
-        changed, or if there is no such rank.
+        Evaluations of a stream lack it and have a row per batch. `where` is a condition as in
+        `load_stats`, and defaults to rows of `train`. Imports the task and loads its data. Raises
+        UsageError if the data has changed, or if there is no such rank.
         """
         from orchestrator.runs.samples import find_samples
         from orchestrator.stats.read.valid_rows import list_columns
@@ -201,8 +229,12 @@ class Run(Result):
         value_columns = [name for name in ("loss", "samples", "batch_size") if name in recorded]
         condition = self._restrict_to_training(where)
         if rank is not None:
-            condition = f"rank = {rank}" if condition is None else f"rank = {rank} and ({condition}\n)"
-        table = self.load_stats(["rank", "phase", "epoch", "iteration", "attempt", *value_columns], condition)
+            condition = (
+                f"rank = {rank}" if condition is None else f"rank = {rank} and ({condition}\n)"
+            )
+        table = self.load_stats(
+            ["rank", "phase", "epoch", "iteration", "attempt", *value_columns], condition
+        )
         eval_starts: dict[Any, int] = {}
         if (table["phase"] != "train").any():
             keys = ["attempt", "rank", "phase", "epoch"]
@@ -211,11 +243,13 @@ class Run(Result):
         return find_samples(self.folder, table, eval_starts)
 
     def _restrict_to_training(self, where: str | None) -> str | None:
-        """Restrict a condition that does not mention the phase to rows of `train`, except in an evaluation."""
+        """Restrict a condition that does not mention the phase to rows of `train`, except in an
+        evaluation."""
         return where if self.folder.read_metadata().evaluates else restrict_to_training(where)
 
     def checkpoint(self, label: str = "last") -> Path | str:
-        """Return the folder of `last`, `best` or a named checkpoint: a Path, or a URL on an object store.
+        """Return the folder of `last`, `best` or a named checkpoint: a Path, or a URL on an object
+        store.
 
         Raises CheckpointError if there is none.
         """
@@ -224,11 +258,12 @@ class Run(Result):
         return folder.local or str(folder)
 
     def load(self, label: str = "best") -> nn.Module:
-        """Return the task's model with the evaluated weights of `best`, `last` or a named checkpoint.
+        """Return the task's model with the evaluated weights of `best`, `last` or a named
+        checkpoint.
 
-        If validation used the averages of `ema`, these are the evaluated weights. The model is on the CPU, in
-        evaluation mode, in plain PyTorch. Raises CheckpointError if the checkpoint is missing, damaged, or does not fit
-        the model; UsageError if the task cannot be imported.
+        If validation used the averages of `ema`, these are the evaluated weights. The model is on
+        the CPU, in evaluation mode, in plain PyTorch. Raises CheckpointError if the checkpoint is
+        missing, damaged, or does not fit the model; UsageError if the task cannot be imported.
         """
         from orchestrator.runs.model import load_model
 
@@ -239,20 +274,24 @@ class Run(Result):
         return self._store().load_weights(label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
-        """Return the averaged weights of profile width `std`, from the snapshots of `ema: {average: power}`.
+        """Return the averaged weights of profile width `std`, from the snapshots of
+        `ema: {average: power}`.
 
-        Averages up to the newest snapshot, or the one at step `at`. Set `hook` if several hooks keep snapshots.
-        `Average.save` writes a file. Raises UsageError if the snapshots do not approximate the std.
+        Averages up to the newest snapshot, or the one at step `at`. Set `hook` if several hooks
+        keep snapshots. `Average.save` writes a file. Raises UsageError if the snapshots do not
+        approximate the std.
         """
         from orchestrator.runs.averaging import make_average
 
         return make_average(self.folder, std, at, hook)
 
     def continue_from(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
-        """Return an experiment, with overrides, that continues from `best`, `last` or a named checkpoint.
+        """Return an experiment, with overrides, that continues from `best`, `last` or a named
+        checkpoint.
 
-        It continues with weights, optimizer, averages and counters, so `epochs` is the total. Raises UsageError if the
-        checkpoint is missing or damaged, or nothing is left to train; ConfigError for an invalid override.
+        It continues with weights, optimizer, averages and counters, so `epochs` is the total.
+        Raises UsageError if the checkpoint is missing or damaged, or nothing is left to train;
+        ConfigError for an invalid override.
         """
         from orchestrator.runs.continuation import make_continuation
 
@@ -271,13 +310,16 @@ class Run(Result):
     ) -> Run:
         """Evaluate `best`, `last` or a named checkpoint as the run does, on any number of ranks.
 
-        Returns a run in `evaluations/`, by default of the same engine. Raises UsageError if the checkpoint, the data or
-        the task is missing, ConfigError for an override that is wrong or has no effect, RunError if it fails.
+        Returns a run in `evaluations/`, by default of the same engine. Raises UsageError if the
+        checkpoint, the data or the task is missing, ConfigError for an override that is wrong or
+        has no effect, RunError if it fails.
         """
         from orchestrator.runs.evaluation import Evaluation
 
         return Run(
-            Evaluation.prepare(self.folder, label, phase, overrides, workers).start(engine, address, local=local)
+            Evaluation.prepare(self.folder, label, phase, overrides, workers).start(
+                engine, address, local=local
+            )
         )
 
     def _compact(self) -> Storage:
@@ -307,10 +349,13 @@ def restrict_to_training(where: str | None) -> str:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run. Raises UsageError if there is none, StorageError if its storage does not answer."""
+    """Open a run. Raises UsageError if there is none, StorageError if its storage does not
+    answer."""
     folder = RunFolder.open(path)
     if folder.read_metadata().sweep:
-        raise UsageError(f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000")
+        raise UsageError(
+            f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000"
+        )
     return Run(folder)
 
 
@@ -318,4 +363,9 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the differences between runs; see `orchestrator.stats.aggregate.compare.compare`."""
     from orchestrator.stats.aggregate.compare import Side, compare
 
-    return compare([Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes) for run in runs])
+    return compare(
+        [
+            Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes)
+            for run in runs
+        ]
+    )

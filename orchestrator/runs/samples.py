@@ -1,4 +1,5 @@
-"""The samples of a run's batches, found by running the code that made the batches again. Does not need Ray."""
+"""The samples of a run's batches, found by running the code that made the batches again. Does not
+need Ray."""
 
 import json
 from collections.abc import Mapping
@@ -32,15 +33,23 @@ _GROUP_COLUMNS = ["attempt", "rank", "phase", "epoch"]
 
 
 def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) -> pd.DataFrame:
-    """Return a row for each sample in the batches of `rows`, with its `index`, or its `position` in a stream.
+    """Return a row for each sample in the batches of `rows`, with its `index`, or its `position` in
+    a stream.
 
-    `begins` has each evaluation's first iteration by attempt, rank, phase and epoch. Leaves the caller's random
-    state alone. Raises UsageError if the task or its data has changed.
+    `begins` has each evaluation's first iteration by attempt, rank, phase and epoch. Leaves the
+    caller's random state alone. Raises UsageError if the task or its data has changed.
     """
-    attempts, orders = {attempt.number: attempt for attempt in folder.read_attempts()}, dict[str, _DataOrder]()
+    attempts, orders = (
+        {attempt.number: attempt for attempt in folder.read_attempts()},
+        dict[str, _DataOrder](),
+    )
     if missing := sorted({*rows["attempt"]} - attempts.keys()):
         raise folder.make_lost_attempt_error(missing[0])
-    rows, random_state_before, tables = rows.astype({"phase": "str"}), random_state(), list[pd.DataFrame]()
+    rows, random_state_before, tables = (
+        rows.astype({"phase": "str"}),
+        random_state(),
+        list[pd.DataFrame](),
+    )
     try:
         for named, group in rows.groupby(_GROUP_COLUMNS):
             number, rank, phase, epoch = cast(tuple[int, int, str, int], named)
@@ -51,29 +60,45 @@ def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int
             if not order.is_stream(phase):
                 start = begins[number, rank, phase, epoch] if phase != "train" else None
                 column = "index"
-                locations = order.find_indices(attempt, int(rank), phase, int(epoch), group["iteration"], start)
+                locations = order.find_indices(
+                    attempt, int(rank), phase, int(epoch), group["iteration"], start
+                )
             elif phase == "train":
                 ends = zip(group["samples"], group["batch_size"], strict=True)
                 locations = [[*range(read - size, read)] for read, size in ends]
             else:  # unknown
                 locations = [[None]] * len(group)
-            tables.append(group.assign(**{column: pd.Series(locations, group.index, dtype=object)}).explode(column))
+            tables.append(
+                group.assign(**{column: pd.Series(locations, group.index, dtype=object)}).explode(
+                    column
+                )
+            )
     finally:
         restore_random_state(random_state_before)
     table = pd.concat(tables).sort_index(kind="stable") if tables else rows[:0]
     kinds = {name: "Int64" for name in ("index", "position") if name == "index" or name in table}
-    columns = ["rank", "phase", "epoch", "iteration", *kinds, *(["loss"] if "loss" in table else [])]
+    columns = [
+        "rank",
+        "phase",
+        "epoch",
+        "iteration",
+        *kinds,
+        *(["loss"] if "loss" in table else []),
+    ]
     return table.reindex(columns=columns).astype(kinds).reset_index(drop=True)
 
 
 def resolve_attempt(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:
-    """Return a run's experiment with the data order of an attempt; raises UsageError if it cannot be built here."""
+    """Return a run's experiment with the data order of an attempt; raises UsageError if it cannot
+    be built here."""
     source = folder.read_source()
     extend_import_path([*source.import_paths, Path.cwd()])
     try:
         return resolve(source.with_values(attempt.order.values) if attempt.order else source)
     except ConfigError as error:
-        raise UsageError(f"{folder} cannot be repeated, since its task or a hook cannot be built: {error}") from None
+        raise UsageError(
+            f"{folder} cannot be repeated, since its task or a hook cannot be built: {error}"
+        ) from None
 
 
 class _DataOrder:
@@ -86,13 +111,16 @@ class _DataOrder:
             raise UsageError(
                 f"the samples of {folder} are unknown, since its task has a training loop of its own (train())"
             )
-        self._sets_sampler_epoch = any(isinstance(hook, DistSamplerSeed) for hook in resolved.hooks.values())
+        self._sets_sampler_epoch = any(
+            isinstance(hook, DistSamplerSeed) for hook in resolved.hooks.values()
+        )
         seed_all(self._experiment.seed)
         self._datasets = data_from_task(self._task, self._experiment, World())
         self._initial_random_state = random_state()
 
     def is_stream(self, phase: str) -> bool:
-        """Return whether the data of a phase is a stream. Raises UsageError if the phase no longer has data."""
+        """Return whether the data of a phase is a stream. Raises UsageError if the phase no longer
+        has data."""
         if phase not in self._datasets:
             raise UsageError(
                 f"{self._folder} has rows of {phase}, and data() of its task now gives only {', '.join(self._datasets)}"
@@ -100,7 +128,13 @@ class _DataOrder:
         return not is_indexed(self._datasets[phase])
 
     def find_indices(
-        self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, start: int | None
+        self,
+        attempt: Attempt,
+        rank: int,
+        phase: str,
+        epoch: int,
+        iterations: pd.Series,
+        start: int | None,
     ) -> list[list[int]]:
         """Return the samples of each iteration. `start` is the first iteration of an evaluation."""
         world = _ReplayedRank(rank, attempt.world_size)
@@ -117,17 +151,30 @@ class _DataOrder:
     def _make_data(self, attempt: Attempt, phase: str, world: World) -> Indexed:
         restore_random_state(self._initial_random_state)
         # The task's samplers draw random numbers in order when they are made.
-        names = (name for kind in PHASES for name in phases_of(kind, self._datasets) if not self.is_stream(name))
+        names = (
+            name
+            for kind in PHASES
+            for name in phases_of(kind, self._datasets)
+            if not self.is_stream(name)
+        )
         for name in names:
-            data = Indexed(self._task, self._datasets[name], name, self._experiment, world, torch.Generator())
+            data = Indexed(
+                self._task, self._datasets[name], name, self._experiment, world, torch.Generator()
+            )
             if name == phase:
                 break
         batches = getattr(data.loader, "batch_sampler", None)
-        if type(batches) not in (BatchSampler, SeededBatches) or getattr(batches, "sampler", None) is not data.sampler:
+        if (
+            type(batches) not in (BatchSampler, SeededBatches)
+            or getattr(batches, "sampler", None) is not data.sampler
+        ):
             raise UsageError(
                 f"loader() of {type(self._task).__name__} makes the batches of {phase}; their samples are unknown"
             )
-        current_size, size_at_attempt = data.size, attempt.order.sizes.get(phase) if attempt.order else None
+        current_size, size_at_attempt = (
+            data.size,
+            attempt.order.sizes.get(phase) if attempt.order else None,
+        )
         if size_at_attempt not in (current_size, None):
             raise UsageError(
                 f"{phase} of {self._folder} had {size_at_attempt:,} samples in attempt {attempt.number}, but has"
@@ -140,8 +187,11 @@ class _DataOrder:
             )
         return data
 
-    def _find_start(self, attempt: Attempt, epoch: int, data: Indexed, world: World) -> tuple[int, int]:
-        """Return the iterations, and the consumed samples of all ranks, before an attempt's part of an epoch."""
+    def _find_start(
+        self, attempt: Attempt, epoch: int, data: Indexed, world: World
+    ) -> tuple[int, int]:
+        """Return the iterations, and the consumed samples of all ranks, before an attempt's part of
+        an epoch."""
         state, position = State(), attempt.position
         progress = EpochProgress(state, data.length, self._experiment.batch_size * world.world_size)
         RunCursor(state, progress).restore(position)
@@ -153,7 +203,8 @@ class _DataOrder:
 
 @dataclass
 class _ReplayedRank(World):
-    """A rank without its peers. Collectives return its own value, because the peers' values are the same."""
+    """A rank without its peers. Collectives return its own value, because the peers' values are the
+    same."""
 
     def __post_init__(self) -> None:
         self._group = None

@@ -1,4 +1,5 @@
-"""Verification that training continues bit for bit from its checkpoints, on this machine, without Ray or a run."""
+"""Verification that training continues bit for bit from its checkpoints, on this machine, without
+Ray or a run."""
 
 import hashlib
 import pickle
@@ -49,7 +50,8 @@ _MAX_CAUSES = 6
 
 @dataclass(frozen=True)
 class Continuation:
-    """Training that continued from a checkpoint in a fresh process, compared with training that did not stop."""
+    """Training that continued from a checkpoint in a fresh process, compared with training that did
+    not stop."""
 
     checkpoint: str
     iteration: int
@@ -75,7 +77,8 @@ class _Trained:
     """Weights, buffers, optimizers and random states at the end."""
     checkpoints: dict[int, str] = field(default_factory=dict)
     is_stream: bool = False
-    """Whether the training data is iterable, which continues only with as many loader processes as before."""
+    """Whether the training data is iterable, which continues only with as many loader processes as
+    before."""
     suspects: list[str] = field(default_factory=list)
     """Generators of the training data and of its modules."""
 
@@ -128,7 +131,8 @@ class _Training:
     checkpoint: str | None = None
 
     def train_rank(self, world: World) -> None:
-        """Train one rank, and write what it did to the folder. Raises RankFailed if user code fails."""
+        """Train one rank, and write what it did to the folder. Raises RankFailed if user code
+        fails."""
         try:
             trained = self._train(world)
         except HookyardError:
@@ -143,7 +147,9 @@ class _Training:
         if world.world_size == 1:
             world = replace(world, device=find_device(experiment.workers))
         witness = _Witness()
-        store = CheckpointStore(Storage(Path(self.folder, "checkpoints")), is_master=world.is_master)
+        store = CheckpointStore(
+            Storage(Path(self.folder, "checkpoints")), is_master=world.is_master
+        )
         loop = Loop(
             resolved.task,
             experiment,
@@ -155,7 +161,10 @@ class _Training:
         length = min(steps * experiment.micro_batches, loop.training.epoch.length)
         inside = length + max(1, steps // 2) * experiment.micro_batches
         witness.trained.is_stream = isinstance(loop.training.data.train, Stream)
-        witness.loop, witness.save_at = loop, (inside, 2 * length) if inside < 2 * length else (2 * length,)
+        witness.loop, witness.save_at = (
+            loop,
+            (inside, 2 * length) if inside < 2 * length else (2 * length,),
+        )
         loop.training.epoch.shorten(length)
         for phase in loop.training.data.phases.values():
             # Few batches tell as much as all, in a fraction of the time.
@@ -163,7 +172,9 @@ class _Training:
         if self.checkpoint:
             loop.restore(self.checkpoint)
             loop.saving.store = None  # the checkpoints stay as they are
-        witness.trained.suspects = [path for path, value in _list_of_data(loop) if isinstance(value, GENERATORS)]
+        witness.trained.suspects = [
+            path for path, value in _list_of_data(loop) if isinstance(value, GENERATORS)
+        ]
         reports = loop.run()
         for report in reports:
             witness.trained.metrics[loop.state.iteration] = dict(report.metrics)
@@ -175,20 +186,28 @@ class _Training:
 
 
 def verify(experiment: Experiment) -> Iterator[Continuation]:
-    """Train a few steps, continue from a checkpoint inside an epoch and from one at its end, and compare.
+    """Train a few steps, continue from a checkpoint inside an epoch and from one at its end, and
+    compare.
 
-    Each training runs in fresh processes on this machine, with as many ranks as the experiment names. If the
-    experiment has loader processes and map-style data, the second continuation has another number of them. Raises
-    UsageError if the experiment cannot be verified, or if its training fails.
+    Each training runs in fresh processes on this machine, with as many ranks as the experiment
+    names. If the experiment has loader processes and map-style data, the second continuation has
+    another number of them. Raises UsageError if the experiment cannot be verified, or if its
+    training fails.
     """
     resolved = resolve(experiment.source)
     if has_custom_loop(type(resolved.task)):
-        raise UsageError("the task has its own training loop, which saves what it gives to session.restore()")
+        raise UsageError(
+            "the task has its own training loop, which saves what it gives to session.restore()"
+        )
     if may_use_ray_data(type(resolved.task)):
-        raise UsageError("the task uses Ray Data, which needs a Ray cluster; verify it with a dataset of PyTorch")
+        raise UsageError(
+            "the task uses Ray Data, which needs a Ray cluster; verify it with a dataset of PyTorch"
+        )
     workers = resolved.experiment.workers
     if workers.max_count > 1 and workers.gpu:
-        raise UsageError("ranks on several GPUs cannot be verified; set workers.count=1, or workers.gpu=false")
+        raise UsageError(
+            "ranks on several GPUs cannot be verified; set workers.count=1, or workers.gpu=false"
+        )
     processes = resolved.experiment.loader.num_workers
     train = partial(_train, experiment.source, workers.max_count, thread_count(resolved.experiment))
     with tempfile.TemporaryDirectory(prefix="hookyard-verify-") as folder:
@@ -214,9 +233,15 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
 
 
 def _train(
-    source: ExperimentSource, ranks: int, threads: int, folder: str, processes: int, checkpoint: str | None = None
+    source: ExperimentSource,
+    ranks: int,
+    threads: int,
+    folder: str,
+    processes: int,
+    checkpoint: str | None = None,
 ) -> list[_Trained]:
-    """Train in fresh processes, and return the record of each rank. Raises UsageError if the training fails."""
+    """Train in fresh processes, and return the record of each rank. Raises UsageError if the
+    training fails."""
     if checkpoint is None:
         folder = tempfile.mkdtemp(dir=folder) if Path(folder, "checkpoints").exists() else folder
     for name in ("ranks", "failed"):
@@ -256,22 +281,31 @@ def _list_state(loop: Loop) -> dict[str, str]:
     for name, optimizer in state.optimizers.items():
         values |= list_values(optimizer, ".".join(filter(None, ["optimizer", name])), known)
     known |= {id(optimizer) for optimizer in state.optimizers.values()}
-    known |= {id(part) for part in [state.model, *state.module.modules(), *state.module.parameters()]}
+    known |= {
+        id(part) for part in [state.model, *state.module.modules(), *state.module.parameters()]
+    }
     values |= list_values(loop.task, "task", known)
     for name, hook in loop.plan.hooks.items():
-        if not (hook.observes or type(hook).__module__.startswith("hooks.") or isinstance(hook, _Witness)):
+        if not (
+            hook.observes
+            or type(hook).__module__.startswith("hooks.")
+            or isinstance(hook, _Witness)
+        ):
             values |= list_values(hook, f"hooks.{name}", known)
     values |= list_values(state.module, "model")
     return {path: _digest([value]) for path, value in values.items()}
 
 
 def _list_of_data(loop: Loop) -> Iterator[tuple[str, Any]]:
-    """Yield values of the training dataset, and generators of the modules of dataset and task, with their paths."""
+    """Yield values of the training dataset, and generators of the modules of dataset and task, with
+    their paths."""
     dataset = getattr(loop.training.data.train.loader, "dataset", None)
     modules = {type(loop.task).__module__}
     if dataset is not None:
         modules.add(type(dataset).__module__)
-        for path, value in list_values(dataset, f"the train data: {type(dataset).__name__}").items():
+        for path, value in list_values(
+            dataset, f"the train data: {type(dataset).__name__}"
+        ).items():
             if getattr(value, "nbytes", 0) < _LARGE_BYTES:
                 yield path, value
     for name in sorted(module for module in modules if not module.startswith("torch.")):
@@ -302,10 +336,18 @@ def _to_bytes(value: Any) -> bytes:
         return read_generator(value).encode()
     if isinstance(value, Tensor):
         tensor = shards.local(value).detach().cpu().contiguous()
-        raw = tensor.reshape(-1).view(torch.uint8) if tensor.layout is torch.strided and tensor.numel() else tensor
-        return f"{value.dtype}{tuple(value.shape)}".encode() + (raw.numpy().tobytes() if tensor.numel() else b"")
+        raw = (
+            tensor.reshape(-1).view(torch.uint8)
+            if tensor.layout is torch.strided and tensor.numel()
+            else tensor
+        )
+        return f"{value.dtype}{tuple(value.shape)}".encode() + (
+            raw.numpy().tobytes() if tensor.numel() else b""
+        )
     if isinstance(value, numpy.ndarray):
-        return f"{value.dtype}{value.shape}".encode() + (value.tobytes() if value.dtype != object else b"")
+        return f"{value.dtype}{value.shape}".encode() + (
+            value.tobytes() if value.dtype != object else b""
+        )
     return repr(value).encode()
 
 
@@ -318,7 +360,8 @@ def _is_repeatable(metric: str) -> bool:
 
 
 def _find_difference(whole: _Trained, other: _Trained) -> str:
-    """Return the first difference in samples, losses, metrics, or the state at the end; empty if there is none."""
+    """Return the first difference in samples, losses, metrics, or the state at the end; empty if
+    there is none."""
     for iteration, loss in other.losses.items():
         if other.samples[iteration] != whole.samples.get(iteration):
             return f"the samples of iteration {iteration} differ"
@@ -330,7 +373,9 @@ def _find_difference(whole: _Trained, other: _Trained) -> str:
             before = whole.metrics.get(iteration, {}).get(name)
             if repr(value) != repr(before) and _is_repeatable(name) and isinstance(value, float):
                 return f"{name} after iteration {iteration} is {value}, not {before}"
-    different = [name for name in {**whole.end, **other.end} if whole.end.get(name) != other.end.get(name)]
+    different = [
+        name for name in {**whole.end, **other.end} if whole.end.get(name) != other.end.get(name)
+    ]
     return f"at the end {', '.join(different[:4])} differ" if different else ""
 
 
@@ -361,12 +406,20 @@ def _find_other_causes(whole: _Trained, again: _Trained, loader_processes: int) 
     """Return causes that no value of the training process shows."""
     if difference := _find_difference(whole, again):
         cause = "the time, an unseeded generator, the order of a set, or operations that are not deterministic"
-        return [f"a second run from the beginning differs too ({difference}): training depends on {cause}"]
+        return [
+            f"a second run from the beginning differs too ({difference}): training depends on {cause}"
+        ]
     if loader_processes:
-        names = f", such as {', '.join(whole.suspects)}" if whole.suspects else ", such as numpy.random there"
+        names = (
+            f", such as {', '.join(whole.suspects)}"
+            if whole.suspects
+            else ", such as numpy.random there"
+        )
         advice = "derive them from the index, or draw from the generators that the loop seeds for each batch"
         return [f"samples depend on state in the DataLoader workers{names}: {advice}"]
-    return ["training depends on state outside the attributes of task, data, model, optimizer and hooks"]
+    return [
+        "training depends on state outside the attributes of task, data, model, optimizer and hooks"
+    ]
 
 
 def summarize(continuations: Iterable[Continuation]) -> Mapping[str, Any]:

@@ -1,4 +1,5 @@
-"""Files in a folder or under a URL, read and written the same way. Imports neither ray nor torch."""
+"""Files in a folder or under a URL, read and written the same way. Imports neither ray nor
+torch."""
 
 from orchestrator.storage.remote import without_credentials
 from orchestrator.storage.storage import FileState, Storage

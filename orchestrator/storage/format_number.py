@@ -5,7 +5,8 @@ from typing import Any
 from orchestrator.errors import NewerFormat
 
 FORMAT = 1
-"""Format that this version writes. A change that earlier versions would misread needs the next number."""
+"""Format that this version writes. A change that earlier versions would misread needs the next
+number."""
 FORMAT_KEY = "format"
 """Entry of a JSON file with the number."""
 METADATA_KEY = b"hookyard.format"
@@ -13,7 +14,8 @@ METADATA_KEY = b"hookyard.format"
 
 
 def check_format(number: Any, place: object) -> None:
-    """Raise NewerFormat for the number of a later version, and ValueError for what is not a number."""
+    """Raise NewerFormat for the number of a later version, and ValueError for what is not a
+    number."""
     if type(number) is not int or number < 1:
         raise ValueError(f"its format must be a number from 1, got {number!r}")
     if number > FORMAT:

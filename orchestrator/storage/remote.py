@@ -1,4 +1,5 @@
-"""Remote file systems, and locations: a folder, or a URL whose options come last (`s3://bucket/runs?region=eu-west-1`).
+"""Remote file systems, and locations: a folder, or a URL whose options come last
+(`s3://bucket/runs?region=eu-west-1`).
 
 Requests are retried while a store does not answer.
 """
@@ -37,12 +38,16 @@ def split_options(location: str) -> tuple[str, str]:
 
 
 def with_access_of(location: str, path: str) -> str:
-    """Return a path with the credentials and options of a location on the same store; a local one has none."""
+    """Return a path with the credentials and options of a location on the same store; a local one
+    has none."""
     if not (is_url(path) and is_url(location)):
         return path
     store, options = split_options(location)
     credentials = _CREDENTIALS.search(store)
-    return split_options(path)[0].replace("://", f"://{credentials[0] if credentials else ''}", 1) + options
+    return (
+        split_options(path)[0].replace("://", f"://{credentials[0] if credentials else ''}", 1)
+        + options
+    )
 
 
 def without_credentials(text: str) -> str:
@@ -88,8 +93,9 @@ _log = logging.getLogger("hookyard")
 class Remote:
     """An object store, or another file system of pyarrow or fsspec. Folders of a storage share it.
 
-    Data stays on the local disk until it is sent, so every request can be retried: for RETRY_TIMEOUT_S, or not at all
-    if the store has already failed to answer for that long. Raises StorageError for no answer or a refused request.
+    Data stays on the local disk until it is sent, so every request can be retried: for
+    RETRY_TIMEOUT_S, or not at all if the store has already failed to answer for that long. Raises
+    StorageError for no answer or a refused request.
     """
 
     def __init__(self, location: str) -> None:
@@ -112,7 +118,10 @@ class Remote:
                     _silent.add(self._store)
                     reason = without_credentials(str(error))
                     _log.warning(
-                        "storage %s does not answer; retrying for up to %g s: %s", self._name, RETRY_TIMEOUT_S, reason
+                        "storage %s does not answer; retrying for up to %g s: %s",
+                        self._name,
+                        RETRY_TIMEOUT_S,
+                        reason,
                     )
                 was_silent = True
                 sleep(pause_s)
@@ -155,7 +164,9 @@ class Remote:
 
         selector = FileSelector(path, allow_not_found=True, recursive=recursive)
         try:
-            return self.request(lambda filesystem: cast(list[Any], filesystem.get_file_info(selector)))
+            return self.request(
+                lambda filesystem: cast(list[Any], filesystem.get_file_info(selector))
+            )
         except NotADirectoryError:
             return []
 

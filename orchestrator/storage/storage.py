@@ -68,9 +68,11 @@ def advice_on(error: OSError) -> str:
 
 
 class raising_storage_errors:
-    """Convert OSErrors to StorageErrors with the path and advice; FileNotFoundError only if `missing`.
+    """Convert OSErrors to StorageErrors with the path and advice; FileNotFoundError only if
+    `missing`.
 
-    A class, because an error that a generator raises keeps the callers' frames until the next garbage collection.
+    A class, because an error that a generator raises keeps the callers' frames until the next
+    garbage collection.
     """
 
     def __init__(self, place: object, missing: bool = True) -> None:
@@ -83,14 +85,17 @@ class raising_storage_errors:
             return
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not self._missing:
             raise FileNotFoundError(error.errno, error.strerror, str(self._place)) from error
-        raise StorageError(f"{self._place}: {error.strerror or error}. {advice_on(error)}") from error
+        raise StorageError(
+            f"{self._place}: {error.strerror or error}. {advice_on(error)}"
+        ) from error
 
 
 class Storage:
     """A folder on this machine, or a location that pyarrow or fsspec supports (`s3://bucket/runs`).
 
-    Local files are written to a temporary name, synced and renamed, so no reader sees an incomplete file. Remote files
-    are uploaded in one operation. Raises StorageError if the store fails, UsageError for an unknown location.
+    Local files are written to a temporary name, synced and renamed, so no reader sees an incomplete
+    file. Remote files are uploaded in one operation. Raises StorageError if the store fails,
+    UsageError for an unknown location.
     """
 
     def __init__(self, location: str | Path) -> None:
@@ -128,7 +133,10 @@ class Storage:
     def parent(self) -> "Storage":
         folder, options = split_options(self.location)
         around = copy.copy(self)
-        around.location, around.root = f"{posixpath.dirname(folder.rstrip('/'))}{options}", posixpath.dirname(self.root)
+        around.location, around.root = (
+            f"{posixpath.dirname(folder.rstrip('/'))}{options}",
+            posixpath.dirname(self.root),
+        )
         around.local = self.local and self.local.parent
         return around
 
@@ -148,7 +156,8 @@ class Storage:
             self._remote.reach()
 
     def check_present(self) -> None:
-        """Raise StorageError if the storage's own folder is missing, for example because a share is unmounted.
+        """Raise StorageError if the storage's own folder is missing, for example because a share is
+        unmounted.
 
         Files written there would be lost when it is mounted again.
         """
@@ -166,7 +175,9 @@ class Storage:
             with raising_storage_errors(self.local / name):
                 return (self.local / name).exists()
         path = self._path(name)
-        return bool(self._remote.request(lambda filesystem: filesystem.get_file_info(path).type.value))
+        return bool(
+            self._remote.request(lambda filesystem: filesystem.get_file_info(path).type.value)
+        )
 
     def state(self, name: str) -> FileState | None:
         """Return the state of a file; None if there is none."""
@@ -207,7 +218,8 @@ class Storage:
         return dict(sorted(files.items()))
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-        """Return the results of a function for all items, in order; remote calls run concurrently."""
+        """Return the results of a function for all items, in order; remote calls run
+        concurrently."""
         if self.local or current_thread().name.startswith(_THREADS):
             return [call(item) for item in items]
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=_THREADS) as pool:
@@ -265,7 +277,8 @@ class Storage:
 
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a temporary file for writing and reading; it gets its name after the block, unless the block fails."""
+        """Open a temporary file for writing and reading; it gets its name after the block, unless
+        the block fails."""
         if self.local is None:
             with tempfile.TemporaryFile() as file:
                 yield file
@@ -291,7 +304,8 @@ class Storage:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
     def link(self, name: str, source: "Storage", file: str) -> bool:
-        """Hard-link a file of another storage; return False if that is impossible or the file is missing."""
+        """Hard-link a file of another storage; return False if that is impossible or the file is
+        missing."""
         if self.local is None or source.local is None:
             return False
         path = self.local / name
@@ -303,7 +317,8 @@ class Storage:
         return True
 
     def append(self, name: str, data: str) -> None:
-        """Append text to a file. A remote file is uploaded again, so keep it small; it must have one writer."""
+        """Append text to a file. A remote file is uploaded again, so keep it small; it must have
+        one writer."""
         added = data.encode(errors="backslashreplace")
         if self.local is None:
             with suppress(FileNotFoundError):
@@ -317,7 +332,8 @@ class Storage:
         return None
 
     def open_stream(self, name: str, start: bytes) -> IO[bytes]:
-        """Open a local file for incremental writing. Readers never see it without the bytes `start`."""
+        """Open a local file for incremental writing. Readers never see it without the bytes
+        `start`."""
         self.check_present()
         path = cast(Path, self.local) / name
         with raising_storage_errors(path):
@@ -374,8 +390,11 @@ def _to_state(info: Any) -> FileState:
 
 
 def _check_is_file(path: Path) -> Path:
-    """Return the path; raises OSError for a pipe or a device, because reading it may block or never end."""
+    """Return the path; raises OSError for a pipe or a device, because reading it may block or never
+    end."""
     mode = path.stat().st_mode
     if S_ISREG(mode) or S_ISDIR(mode):
         return path
-    raise OSError(errno.ENXIO, "A pipe, a socket or a device is in the place of a file: move it away")
+    raise OSError(
+        errno.ENXIO, "A pipe, a socket or a device is in the place of a file: move it away"
+    )

@@ -1,7 +1,8 @@
-"""JSON files in a storage: written with a format and a checksum, validated when read. Needs neither torch nor pandas.
+"""JSON files in a storage: written with a format and a checksum, validated when read. Needs neither
+torch nor pandas.
 
-The text is strict JSON, which has no numbers for NaN and infinity: they are the words of `_FLOATS`, and a text that is
-such a word has a backslash in front. `parse_json` returns what was written.
+The text is strict JSON, which has no numbers for NaN and infinity: they are the words of `_FLOATS`,
+and a text that is such a word has a backslash in front. `parse_json` returns what was written.
 """
 
 import json
@@ -42,7 +43,8 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def format_json(value: Any, indent: int | None = None) -> str:
-    """Return a value as strict JSON. Numbers of numpy and torch become JSON numbers, and other objects text."""
+    """Return a value as strict JSON. Numbers of numpy and torch become JSON numbers, and other
+    objects text."""
     text = json.dumps(value, indent=indent, default=_to_plain)
     if "NaN" in text or "Infinity" in text:
         text = json.dumps(_with_words(value), indent=indent, default=_to_plain, allow_nan=False)
@@ -90,7 +92,8 @@ def format_file(entries: Mapping[str, Any], indent: int | None = 1) -> str:
 
 
 def seal(text: str) -> str:
-    """Return the JSON text of a mapping with one more entry: `crc`, the CRC-32 of the text before it."""
+    """Return the JSON text of a mapping with one more entry: `crc`, the CRC-32 of the text before
+    it."""
     body = text.removesuffix("}").rstrip()
     gap = "\n" if "\n" in body else ""
     return f'{body},{gap} "crc": "{crc32(body.encode()):08x}"{gap}}}'
@@ -99,7 +102,11 @@ def seal(text: str) -> str:
 def has_valid_seal(data: bytes) -> bool | None:
     """Compare the seal of a JSON text with its content; None if it has no seal."""
     match = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
-    return None if match is None else match.groups() == (b"crc", b"%08x" % crc32(data[: match.start()]))
+    return (
+        None
+        if match is None
+        else match.groups() == (b"crc", b"%08x" % crc32(data[: match.start()]))
+    )
 
 
 @cache
@@ -114,10 +121,11 @@ def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
 
 
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
-    """Return the content of a JSON file, converted by `read`, which raises ValueError for invalid content.
+    """Return the content of a JSON file, converted by `read`, which raises ValueError for invalid
+    content.
 
-    Warns of a file edited by hand. Raises FileNotFoundError, DamagedFile with `advice` for invalid content, or
-    NewerFormat.
+    Warns of a file edited by hand. Raises FileNotFoundError, DamagedFile with `advice` for invalid
+    content, or NewerFormat.
     """
     data = storage.read(name)
     try:
@@ -126,12 +134,15 @@ def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str
         raise DamagedFile(str(storage / name), str(error), advice) from error
     if has_valid_seal(data) is False:
         place = storage / name
-        warn_once(f"{place} was changed after it was written: its checksum does not match. It is read as it is")
+        warn_once(
+            f"{place} was changed after it was written: its checksum does not match. It is read as it is"
+        )
     return content
 
 
 def parse_file(data: bytes, place: object) -> Any:
-    """Return the content of a JSON file, without its format and seal; raises ValueError or NewerFormat."""
+    """Return the content of a JSON file, without its format and seal; raises ValueError or
+    NewerFormat."""
     content = parse_json(data)
     if isinstance(content, dict):
         check_format(content.pop(FORMAT_KEY, FORMAT), place)
@@ -188,7 +199,8 @@ def format_line(entries: Mapping[str, Any]) -> str:
 
 
 def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
-    """Return the lines of a JSON Lines file as dataclasses; see `parse_lines`. Return [] if there is no file."""
+    """Return the lines of a JSON Lines file as dataclasses; see `parse_lines`. Return [] if there
+    is no file."""
     try:
         lines = storage.read(name)
     except FileNotFoundError:
@@ -199,8 +211,9 @@ def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
 def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:
     """Return the content of each line of a JSON Lines file.
 
-    `read` converts a line, and raises ValueError for an invalid one. `place` names the file, and `first` is the number
-    of the first line in `data`. A damaged line is skipped with a warning, a line cut short by a kill without one.
+    `read` converts a line, and raises ValueError for an invalid one. `place` names the file, and
+    `first` is the number of the first line in `data`. A damaged line is skipped with a warning, a
+    line cut short by a kill without one.
     """
     values = []
     for number, line in enumerate(data.split(b"\n"), start=first):
@@ -223,7 +236,8 @@ def check_mapping(value: Any) -> dict[str, Any]:
 
 
 def validate(value: Any, kind: type[T], path: str = "") -> T:
-    """Convert a JSON value to a type, such as a dataclass, an enum or a dict; raises ValueError with the path.
+    """Convert a JSON value to a type, such as a dataclass, an enum or a dict; raises ValueError
+    with the path.
 
     Entries that the dataclass does not have are dropped.
     """
@@ -253,4 +267,6 @@ def _describe(error: Any, path: str) -> str:
         return str(error["ctx"]["error"])
     value = repr(error["input"])
     value = value if len(value) < 60 else f"{value[:57]}..."
-    return f"{f'`{path}`: ' if path else ''}{error['msg'][0].lower()}{error['msg'][1:]}, got {value}"
+    return (
+        f"{f'`{path}`: ' if path else ''}{error['msg'][0].lower()}{error['msg'][1:]}, got {value}"
+    )

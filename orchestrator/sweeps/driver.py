@@ -1,4 +1,5 @@
-"""The driver of a sweep: runs its trials under Ray Tune or in this process, and shows their progress."""
+"""The driver of a sweep: runs its trials under Ray Tune or in this process, and shows their
+progress."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,13 @@ from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as SweepSettings
 from orchestrator.engines.lifecycle import recording_failure
-from orchestrator.engines.ray_environment import Ray, Resources, choose_address, describe_connection, read_environment
+from orchestrator.engines.ray_environment import (
+    Ray,
+    Resources,
+    choose_address,
+    describe_connection,
+    read_environment,
+)
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.model.initial_weights import describe_initial_weights
@@ -64,16 +71,22 @@ def sweep(
 ) -> Sweep:
     """Run the trials of a sweep. A failed trial ends it only if `fail_fast` is set.
 
-    With `local` the trials run one after the other in this process, with one rank each. `if_exists` is as in `run`.
+    With `local` the trials run one after the other in this process, with one rank each. `if_exists`
+    is as in `run`.
 
-    Raises UsageError if the name is taken, an extra is missing, or no trial fits; RunError if the sweep itself failed.
+    Raises UsageError if the name is taken, an extra is missing, or no trial fits; RunError if the
+    sweep itself failed.
     """
     experiment = check_experiment(experiment)
     settings = experiment.sweep
     if settings is None:
-        raise UsageError(f"{experiment.name} has no `sweep` section; add one, or use `hookyard run` (run() in Python)")
+        raise UsageError(
+            f"{experiment.name} has no `sweep` section; add one, or use `hookyard run` (run() in Python)"
+        )
     if experiment.source.continued_from:
-        raise UsageError(f"a sweep cannot continue from {experiment.source.continued_from}; set init.from instead")
+        raise UsageError(
+            f"a sweep cannot continue from {experiment.source.continued_from}; set init.from instead"
+        )
     address = choose_address(address, local=local)
     Storage(storage).reach()
     _check_requirements(experiment, settings, local, address)
@@ -90,7 +103,11 @@ def sweep(
     wanted = RunFolder(storage, check_run_name(experiment, name))
     with taking_name(wanted, if_exists, [Storage(init["path"])] if init else []) as (folder, lease):
         folder = create_run(
-            storage, folder.name, to_yaml(experiment), code=read_main_source(to_dict(experiment)), **metadata
+            storage,
+            folder.name,
+            to_yaml(experiment),
+            code=read_main_source(to_dict(experiment)),
+            **metadata,
         )
         return _run_trials(folder, experiment, {}, address, lease)
 
@@ -98,11 +115,12 @@ def sweep(
 def resume_sweep(
     path: str | Path, *, failed: bool = False, address: str | None = None, force_lease: bool = False
 ) -> Sweep:
-    """Resume a sweep that was interrupted or lost its driver, with any edits made to the experiment.yaml in its folder.
-    Finished trials stay as they are; the others resume from their newest checkpoint, or start if they have none.
-    With `failed`, failed trials restart too.
+    """Resume a sweep that was interrupted or lost its driver, with any edits made to the
+    experiment.yaml in its folder. Finished trials stay as they are; the others resume from their
+    newest checkpoint, or start if they have none. With `failed`, failed trials restart too.
 
-    Raises UsageError if no trial is left, or, without `force_lease`, if the sweep runs, perhaps on another machine.
+    Raises UsageError if no trial is left, or, without `force_lease`, if the sweep runs, perhaps on
+    another machine.
     """
     folder = open_sweep_folder(path)
     with folder.lease(force=force_lease) as lease:
@@ -126,12 +144,18 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
             print_line(f"All {len(previous)} trials of {folder} have ended; recording the result.")
             return _conclude(folder, settings)
         count = sum(trial.status == "failed" for trial in previous.values())
-        hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
-        raise UsageError(f"all {len(previous)} trials of {folder} have ended; there is nothing to resume{hint}")
+        hint = (
+            f"; use --failed to run failed trials again ({count})" if count and not failed else ""
+        )
+        raise UsageError(
+            f"all {len(previous)} trials of {folder} have ended; there is nothing to resume{hint}"
+        )
     _check_requirements(experiment, settings, metadata.local, address)
     with errors_before_start():
         TrialIndex(folder, settings.objectives).write(previous.values())
-        _wait_for_orphans(folder, [trial.name for trial in previous.values() if not trial.has_ended])
+        _wait_for_orphans(
+            folder, [trial.name for trial in previous.values() if not trial.has_ended]
+        )
         History(folder).drop_unstarted({trial.name: trial.values for trial in previous.values()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.update(
@@ -145,8 +169,11 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
     return _run_trials(folder, experiment, previous, address, lease)
 
 
-def load_previous_trials(sweep: RunFolder, settings: SweepSettings, *, rerun_failed: bool) -> dict[int, TrialRecord]:
-    """Return the trials of earlier attempts by number. With `rerun_failed`, failed trials count as interrupted.
+def load_previous_trials(
+    sweep: RunFolder, settings: SweepSettings, *, rerun_failed: bool
+) -> dict[int, TrialRecord]:
+    """Return the trials of earlier attempts by number. With `rerun_failed`, failed trials count as
+    interrupted.
 
     Raises DamagedFile.
     """
@@ -160,27 +187,41 @@ def load_previous_trials(sweep: RunFolder, settings: SweepSettings, *, rerun_fai
 
 
 def compute_seconds_used(metadata: RunMetadata, previous: Mapping[int, TrialRecord]) -> float:
-    """Return the time of a sweep's earlier attempts in seconds: from the start of each to its last report."""
+    """Return the time of a sweep's earlier attempts in seconds: from the start of each to its last
+    report."""
     starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
     reports = [seconds_at(moment) for trial in previous.values() for moment in trial.reported]
     attempts = zip(starts, [*starts[1:], float("inf")], strict=True)
     return sum(
-        max((moment for moment in reports if start <= moment < end), default=start) - start for start, end in attempts
+        max((moment for moment in reports if start <= moment < end), default=start) - start
+        for start, end in attempts
     )
 
 
 def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
-    """Wait until the trial processes of a dead driver have ended: two processes must not write to the same trial."""
+    """Wait until the trial processes of a dead driver have ended: two processes must not write to
+    the same trial."""
 
     def has_live_process(trial: RunMetadata) -> bool:
         process = trial.driver
-        return trial.status == "running" and process is not None and process.is_visible() and process.is_alive()
+        return (
+            trial.status == "running"
+            and process is not None
+            and process.is_visible()
+            and process.is_alive()
+        )
 
     trials = [RunFolder(folder.storage / "trials", name) for name in names]
     deadline = monotonic() + _ORPHAN_TIMEOUT_S
-    while alive := [trial for trial in folder.storage.map(RunFolder.read_metadata, trials) if has_live_process(trial)]:
+    while alive := [
+        trial
+        for trial in folder.storage.map(RunFolder.read_metadata, trials)
+        if has_live_process(trial)
+    ]:
         if monotonic() > deadline:
-            raise UsageError(f"process {alive[0].pid} is still training {folder}/trials/{alive[0].name}; stop it first")
+            raise UsageError(
+                f"process {alive[0].pid} is still training {folder}/trials/{alive[0].name}; stop it first"
+            )
         sleep(0.5)
 
 
@@ -195,7 +236,11 @@ def _summarize(settings: SweepSettings) -> dict[str, Any]:
 
 
 def _run_trials(
-    folder: RunFolder, experiment: Experiment, previous: Mapping[int, TrialRecord], address: str | None, lease: Lease
+    folder: RunFolder,
+    experiment: Experiment,
+    previous: Mapping[int, TrialRecord],
+    address: str | None,
+    lease: Lease,
 ) -> Sweep:
     settings, metadata = experiment.sweep, folder.read_metadata()
     assert settings is not None
@@ -239,7 +284,9 @@ def _run_trials(
     return _conclude(folder, settings, interrupts.requested)
 
 
-def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang_reporter: HangReporter) -> None:
+def _run_on_ray(
+    sweep: RunningSweep, address: str | None, display: Display, hang_reporter: HangReporter
+) -> None:
     """Run the remaining trials under Ray Tune, as many at a time as fit."""
     experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
     display.line(describe_connection(address))
@@ -248,7 +295,9 @@ def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang
 
         max_concurrent, explanation = _compute_concurrency(ray, experiment, settings)
         count = f"{len(list_remaining_trials(settings, previous))} {'remaining ' if previous else ''}trials"
-        display.line(f"{count} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {explanation}")
+        display.line(
+            f"{count} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {explanation}"
+        )
         with hang_reporter:
             launch(sweep, max_concurrent)
 
@@ -282,12 +331,19 @@ def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
     if result.repeats == 1:
         return {"trial": trial.name, **asdict(trial.best)}
     best = list_configurations(result.trials, *result.objective, result.aggregate)[0]
-    group = {"configuration": best.number, "mean": best.mean, "description": best.describe(result.objective[0])}
+    group = {
+        "configuration": best.number,
+        "mean": best.mean,
+        "description": best.describe(result.objective[0]),
+    }
     return {"trial": trial.name, **asdict(trial.best), **group}
 
 
-def _check_requirements(experiment: Experiment, settings: SweepSettings, local: bool, address: str | None) -> None:
-    """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot run the scheduler."""
+def _check_requirements(
+    experiment: Experiment, settings: SweepSettings, local: bool, address: str | None
+) -> None:
+    """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
+    run the scheduler."""
     read_environment(experiment.environment)  # raises UsageError for an unset variable
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
@@ -299,16 +355,22 @@ def _check_requirements(experiment: Experiment, settings: SweepSettings, local: 
         with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
     from orchestrator.engines.in_process import check_local_resources
 
-    check_local_resources(experiment.workers, f"each trial of {experiment.name}", address, local=local)
+    check_local_resources(
+        experiment.workers, f"each trial of {experiment.name}", address, local=local
+    )
     if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
             f"{settings.scheduler.type} needs concurrent trials; leave out --local, or use fifo, asha, median or race"
         )
     if local and settings.max_concurrent:
-        print_line("sweep.max_concurrent: has no effect with --local, which runs one trial at a time")
+        print_line(
+            "sweep.max_concurrent: has no effect with --local, which runs one trial at a time"
+        )
 
 
-def _compute_concurrency(ray: Any, experiment: Experiment, settings: SweepSettings) -> tuple[int, str]:
+def _compute_concurrency(
+    ray: Any, experiment: Experiment, settings: SweepSettings
+) -> tuple[int, str]:
     """Return how many trials run at a time, and why. Raises UsageError if none fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers = experiment.workers
@@ -329,4 +391,7 @@ def _compute_concurrency(ray: Any, experiment: Experiment, settings: SweepSettin
 def count_failed_trials(result: Sweep) -> int:
     """Count the failed and lost trials of an ended sweep."""
     records = result.records().values()
-    return sum(isinstance(record, DamagedFile) or record.status not in (*COMPLETE, "interrupted") for record in records)
+    return sum(
+        isinstance(record, DamagedFile) or record.status not in (*COMPLETE, "interrupted")
+        for record in records
+    )

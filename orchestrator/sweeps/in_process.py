@@ -21,25 +21,35 @@ if TYPE_CHECKING:
 
 
 class SequentialTrials:
-    """Runner of a sweep's trials, one after another, or several in a shared training run. Used in the driver."""
+    """Runner of a sweep's trials, one after another, or several in a shared training run. Used in
+    the driver."""
 
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep, self._rules = sweep, sweep.rules
-        self._engine = InProcess(sweep.experiment.workers, stop_requested=sweep.rules.stop_requested, end_hung=end_hung)
+        self._engine = InProcess(
+            sweep.experiment.workers, stop_requested=sweep.rules.stop_requested, end_hung=end_hung
+        )
         self._scheduler: SequentialScheduler | None = None
-        if not isinstance(sweep.settings.scheduler, Fifo | Race):  # importing Ray Tune takes a second
+        if not isinstance(
+            sweep.settings.scheduler, Fifo | Race
+        ):  # importing Ray Tune takes a second
             set_environment(None)
             from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
             self._scheduler = SequentialScheduler(sweep.settings, sweep.previous)
 
     def run(self) -> None:
-        """Run until all trials or the sweep have ended. A failed trial ends the sweep only if `fail_fast` is set."""
+        """Run until all trials or the sweep have ended. A failed trial ends the sweep only if
+        `fail_fast` is set."""
         for _ in range(self._sweep.search.count):
-            if self._rules.should_end_sweep() or (suggestion := self._sweep.search.suggest()) is None:
+            if (
+                self._rules.should_end_sweep()
+                or (suggestion := self._sweep.search.suggest()) is None
+            ):
                 return
             started = [
-                self._begin(trial["number"], trial["values"]) for trial in (suggestion, *suggestion["followers"])
+                self._begin(trial["number"], trial["values"])
+                for trial in (suggestion, *suggestion["followers"])
             ]
             trials = [trial for trial in started if trial]
             self._sweep.begin({trial.number: trial.values for trial in trials})
@@ -48,7 +58,9 @@ class SequentialTrials:
     def _begin(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
         sweep = self._sweep
         try:
-            trial = ActiveTrial.begin(sweep.folder.location, number, sweep.experiment.source, sweep.settings, values)
+            trial = ActiveTrial.begin(
+                sweep.folder.location, number, sweep.experiment.source, sweep.settings, values
+            )
         except ConfigError as error:
             sweep.record_failure(number, values, str(error), metric_missing=False)
             return None
@@ -57,7 +69,8 @@ class SequentialTrials:
         return trial
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
-        """Train trials that share a training run until all have ended. If one fails, the others continue without it."""
+        """Train trials that share a training run until all have ended. If one fails, the others
+        continue without it."""
         while trials:
             if self._rules.should_end_sweep():
                 for trial in trials:
@@ -96,16 +109,22 @@ class SequentialTrials:
                     ) from failure
                 group.shut_down()
                 missing = isinstance(failure, MetricMissing)
-                self._sweep.record_failure(trial.number, trial.values, str(failure), metric_missing=missing)
+                self._sweep.record_failure(
+                    trial.number, trial.values, str(failure), metric_missing=missing
+                )
 
     def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
         report, name, rules, count = trial.last, trial.folder.name, self._rules, len(trial.reports)
         assert report is not None
         self._sweep.record_report(trial.number, report.metrics)
-        by_rule = rules.should_stop(name, {**report.metrics, "training_iteration": count}, trial.seconds)
+        by_rule = rules.should_stop(
+            name, {**report.metrics, "training_iteration": count}, trial.seconds
+        )
         if report.is_final and not report.interrupted:
             return None
         if by_rule:
             return rules.reasons[name]
-        by_scheduler = self._scheduler and self._scheduler.should_stop(trial.number, report.metrics, count)
+        by_scheduler = self._scheduler and self._scheduler.should_stop(
+            trial.number, report.metrics, count
+        )
         return SCHEDULER_REASON if by_scheduler else rules.budget_used()

@@ -1,4 +1,5 @@
-"""State of a running sweep: the search, the stopping rules, the index of trials, and the terminal output."""
+"""State of a running sweep: the search, the stopping rules, the index of trials, and the terminal
+output."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,14 +13,20 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder, trial_name
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.search.race import Race
-from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials, Search, list_remaining_trials
+from orchestrator.sweeps.search.search import (
+    DrawnTrials,
+    OptunaTrials,
+    Search,
+    list_remaining_trials,
+)
 from orchestrator.sweeps.stopping_rules import StoppingRules
 
 
 class RunningSweep:
     """Handler of the events of a sweep's trials, in this process or on Ray. Used in the driver.
 
-    `previous` are the trials of earlier attempts by number, which took `seconds_used`. Each trial has `ranks` ranks.
+    `previous` are the trials of earlier attempts by number, which took `seconds_used`. Each trial
+    has `ranks` ranks.
     """
 
     def __init__(
@@ -35,17 +42,28 @@ class RunningSweep:
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         assert experiment.sweep is not None
-        self.experiment, self.settings, self.folder, self.previous = experiment, experiment.sweep, folder, previous
+        self.experiment, self.settings, self.folder, self.previous = (
+            experiment,
+            experiment.sweep,
+            folder,
+            previous,
+        )
         settings, seed = self.settings, experiment.seed
         self.search: Search
         if isinstance(settings.scheduler, RaceSettings):
             self.search = Race(settings, seed, previous, display.line)
         else:
             kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
-            self.search = kind(settings, seed, previous, find_shared_paths(experiment.source, settings))
+            self.search = kind(
+                settings, seed, previous, find_shared_paths(experiment.source, settings)
+            )
         self.index = TrialIndex(folder, self.settings.objectives)
         self.rules = StoppingRules(
-            self.settings, ranks, search=self.search, stop_requested=stop_requested, fail_fast=fail_fast
+            self.settings,
+            ranks,
+            search=self.search,
+            stop_requested=stop_requested,
+            fail_fast=fail_fast,
         )
         self.rules.replay(previous.values(), seconds_used)
         self._display = display
@@ -66,7 +84,8 @@ class RunningSweep:
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
 
     def begin(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
-        """Show that trials start, which are one or share a training run, unless they were shown before."""
+        """Show that trials start, which are one or share a training run, unless they were shown
+        before."""
         self.rules.share_training([trial_name(number) for number in trials])
         for number, values in trials.items():
             if number not in self._active:
@@ -82,7 +101,9 @@ class RunningSweep:
         action = "resumes from its newest checkpoint" if number in self._active else "begins"
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
 
-    def record_end(self, number: int, values: Mapping[str, Any], *, interrupted: bool = False) -> None:
+    def record_end(
+        self, number: int, values: Mapping[str, Any], *, interrupted: bool = False
+    ) -> None:
         """Record the end of a trial. An interrupted trial has not ended."""
         if interrupted:
             self.search.record_pause(number)
@@ -92,7 +113,9 @@ class RunningSweep:
         self.search.record_end(number, self._last.pop(number, None))
         self._end(number, values, f"{self._metric} {self._best.get(number, math.nan):.4g}")
 
-    def record_failure(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool) -> None:
+    def record_failure(
+        self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool
+    ) -> None:
         """Record the failure of a trial, which may be that its reports lack the sweep's metric."""
         self.search.record_end(number, None)
         self._best.pop(number, None)
@@ -104,7 +127,9 @@ class RunningSweep:
         self._ended += 1
         self._active.discard(number)
         name = trial_name(number)
-        self._display.line(f"{name} [{self._ended}/{self._total}] {_format_values(values)}: {outcome}")
+        self._display.line(
+            f"{name} [{self._ended}/{self._total}] {_format_values(values)}: {outcome}"
+        )
         self._show_progress()
         self.index.keep(name)
 
@@ -122,5 +147,6 @@ class RunningSweep:
 
 def _format_values(values: Mapping[str, Any]) -> str:
     return " ".join(
-        f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items()
+        f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}"
+        for path, value in values.items()
     )

@@ -1,4 +1,5 @@
-"""Rules that stop a trial early, and limits that end the sweep. Used in the driver; does not need Ray."""
+"""Rules that stop a trial early, and limits that end the sweep. Used in the driver; does not need
+Ray."""
 
 import math
 from collections import defaultdict
@@ -30,8 +31,9 @@ class _Progress:
 class StoppingRules:
     """Rules of `stop`, `budget` and the search, applied to the sweep's first metric in each report.
 
-    Each trial has `ranks` ranks. The sweep ends when its budget is used up, when `stop_requested` returns True, when
-    the reports of a trial lack the metric, and with `fail_fast` when any trial fails.
+    Each trial has `ranks` ranks. The sweep ends when its budget is used up, when `stop_requested`
+    returns True, when the reports of a trial lack the metric, and with `fail_fast` when any trial
+    fails.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class StoppingRules:
         self._failed_trial: str | None = None
         self._used_budget: str | None = None
         self.metric_missing: str | None = None
-        """Error of a trial whose reports lack the sweep's metric, if no other trial has reported it."""
+        """Error of a trial whose reports lack the sweep's metric, if no other trial has reported
+        it."""
         self.reasons: dict[str, str] = {}
         """Reason why each stopped trial was stopped."""
 
@@ -77,11 +80,14 @@ class StoppingRules:
             progress.training = training
 
     def should_stop(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
-        """Return whether a trial should stop at this report, `seconds` into its training, and record the reason."""
+        """Return whether a trial should stop at this report, `seconds` into its training, and
+        record the reason."""
         progress = self._trials[trial]
         self._count_report(progress, metrics)
         # The search gets every report, even if another rule stops the trial.
-        by_search = self._search.record_report(trial_number(trial), metrics) if self._search else None
+        by_search = (
+            self._search.record_report(trial_number(trial), metrics) if self._search else None
+        )
         if reason := self._find_reason(progress, metrics[self._metric], seconds) or by_search:
             self.reasons[trial] = reason
         return reason is not None
@@ -103,13 +109,21 @@ class StoppingRules:
 
     def _find_reason(self, progress: _Progress, value: float, seconds: float) -> str | None:
         stop, metric, plateau = self._stop, self._metric, self._stop.plateau
-        if stop.target is not None and math.isfinite(value) and self._sign * (value - stop.target) >= 0:
+        if (
+            stop.target is not None
+            and math.isfinite(value)
+            and self._sign * (value - stop.target) >= 0
+        ):
             return f"{metric} {value:g} reached the target {stop.target:g}"
         if stop.max_reports is not None and progress.reports >= stop.max_reports:
             return f"max_reports: {stop.max_reports} reached"
         if stop.time is not None and seconds >= stop.time:
             return f"trained for {seconds:.0f} s of {stop.time:g} s"
-        if plateau and progress.reports > plateau.grace_period and progress.reports_without_gain >= plateau.patience:
+        if (
+            plateau
+            and progress.reports > plateau.grace_period
+            and progress.reports_without_gain >= plateau.patience
+        ):
             return (
                 f"{metric} has not improved on {progress.best:g} by more than {plateau.min_delta:g} in"
                 f" {progress.reports_without_gain} report{'' if progress.reports_without_gain == 1 else 's'}"
@@ -125,7 +139,8 @@ class StoppingRules:
         return None
 
     def trial_failed(self, trial: str, metric_missing: str | None = None) -> None:
-        """Count a failed trial; `metric_missing` is its error if its reports lack the sweep's metric."""
+        """Count a failed trial; `metric_missing` is its error if its reports lack the sweep's
+        metric."""
         if metric_missing and not any(progress.reports for progress in self._trials.values()):
             self.metric_missing = metric_missing
         if self._fail_fast or self.metric_missing:
@@ -133,7 +148,9 @@ class StoppingRules:
 
     def should_end_sweep(self) -> bool:
         self._used_budget = self._used_budget or self.budget_used()
-        return self._used_budget is not None or self._failed_trial is not None or self.stop_requested()
+        return (
+            self._used_budget is not None or self._failed_trial is not None or self.stop_requested()
+        )
 
     def ending(self, trial: str) -> tuple[str, str]:
         """Return the status of a trial that the driver ended, and the reason."""
@@ -143,4 +160,8 @@ class StoppingRules:
             return "stopped", self._used_budget
         if self._failed_trial:
             return "interrupted", f"{self._failed_trial} failed, which ends the sweep"
-        return ("interrupted", "interrupted") if self.stop_requested() else ("stopped", SCHEDULER_REASON)
+        return (
+            ("interrupted", "interrupted")
+            if self.stop_requested()
+            else ("stopped", SCHEDULER_REASON)
+        )

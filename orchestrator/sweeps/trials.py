@@ -32,11 +32,15 @@ if TYPE_CHECKING:
     from orchestrator.engines.lifecycle import Engine
 
 _MISSPELLING = 0.8
-"""Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a misspelling."""
+"""Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a
+misspelling."""
 
 
-def make_trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
-    """Return the source of one trial, with the metric directions and row statistics that the sweep's metrics need."""
+def make_trial_source(
+    source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
+) -> ExperimentSource:
+    """Return the source of one trial, with the metric directions and row statistics that the
+    sweep's metrics need."""
     trial = source.without_sweep().with_values(values)
     data, _ = trial.merged()
     trial = trial.with_values(infer_modes(data, settings))
@@ -44,15 +48,19 @@ def make_trial_source(source: ExperimentSource, settings: Sweep, values: Mapping
         return trial
     entry = (data.get("hooks") or {}).get("row_stats")
     reported_stats = entry.get("report", []) if isinstance(entry, dict) else []
-    return trial.with_values({"hooks.row_stats.report": list(dict.fromkeys([*reported_stats, *settings.row_stats]))})
+    return trial.with_values(
+        {"hooks.row_stats.report": list(dict.fromkeys([*reported_stats, *settings.row_stats]))}
+    )
 
 
 def begin_trial(
     location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
 ) -> tuple[ResolvedExperiment, RunFolder]:
-    """Create or reopen a trial's folder, and return it with the experiment. A resumed trial's values may have changed.
+    """Create or reopen a trial's folder, and return it with the experiment. A resumed trial's
+    values may have changed.
 
-    `source` is the sweep's. If the values are invalid together, records a failed trial and raises ConfigError.
+    `source` is the sweep's. If the values are invalid together, records a failed trial and raises
+    ConfigError.
     """
     folder = trial_folder(location, number)
     is_new, init, error = not folder.exists(), None, None
@@ -66,7 +74,12 @@ def begin_trial(
     if is_new:
         configuration = number // settings.repeats if settings.repeats > 1 else None
         modes = dict(settings.objectives)
-        metadata: dict[str, Any] = {"values": values, "configuration": configuration, "modes": modes, "init": init}
+        metadata: dict[str, Any] = {
+            "values": values,
+            "configuration": configuration,
+            "modes": modes,
+            "init": init,
+        }
         folder.begin(text, source, trial=folder.name, local=False, **metadata)
     else:
         folder.write_experiment(text, source)
@@ -83,34 +96,50 @@ def _read_reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mappi
 
 
 def _compute_training_seconds(folder: RunFolder) -> float:
-    """Return a trial's training time in seconds: from the start of each attempt to its last report."""
-    starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.read_attempts() if attempt.started}
-    ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.read_reports() if "time" in line}
+    """Return a trial's training time in seconds: from the start of each attempt to its last
+    report."""
+    starts = {
+        attempt.number: seconds_at(attempt.started)
+        for attempt in folder.read_attempts()
+        if attempt.started
+    }
+    ends = {
+        line["attempt"]: seconds_at(line["time"])
+        for line in folder.read_reports()
+        if "time" in line
+    }
     return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 
 class MetricMonitor:
-    """Check of one trial's reports until one has the sweep's metrics. `seen` means that an earlier attempt had one.
+    """Check of one trial's reports until one has the sweep's metrics. `seen` means that an earlier
+    attempt had one.
 
-    Each report of a phase has that phase's metrics. But a user's hook may add a metric only sometimes, and a column of
-    the rows may appear later. Before the trial's end these count as missing only if they look misspelled.
+    Each report of a phase has that phase's metrics. But a user's hook may add a metric only
+    sometimes, and a column of the rows may appear later. Before the trial's end these count as
+    missing only if they look misspelled.
     """
 
-    def __init__(self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool) -> None:
+    def __init__(
+        self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool
+    ) -> None:
         self._metrics, self._folder, self._seen = settings.metrics, folder, seen
         self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
         names = ", ".join(f"'{metric}'" for metric in self._metrics)
         self._description = f"the sweep's metric{'s' if len(self._metrics) > 1 else ''} {names}"
 
     def has_metrics(self, report: Report) -> bool:
-        """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever will."""
+        """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever
+        will."""
         missing = [metric for metric in self._metrics if metric not in report.metrics]
         self._seen = self._seen or not missing
         if not self._seen:
             known = self._list_known_names(report, missing)
             is_last = report.is_final and not report.stopped
             if is_last or any(self._will_never_come(metric, report, known) for metric in missing):
-                raise MetricMissing(f"no report of a trial has {self._description}; {list_known(known, *missing)}")
+                raise MetricMissing(
+                    f"no report of a trial has {self._description}; {list_known(known, *missing)}"
+                )
         return not missing
 
     def make_missing_metrics_error(self, last: Report | None) -> RunError:
@@ -130,7 +159,9 @@ class MetricMonitor:
 
     def _list_known_names(self, report: Report, missing: list[str]) -> list[str]:
         """Return the reported metrics, and the statistics of rows that could be reported."""
-        statistics = dict.fromkeys(metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX))
+        statistics = dict.fromkeys(
+            metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)
+        )
         columns = read_row_schema(self._folder.storage).names if statistics else []
         rows = [f"{PREFIX}{column}/{statistic}" for column in columns for statistic in statistics]
         return [*(name for name in report.metrics if "/" in name), *rows]
@@ -159,13 +190,27 @@ class ActiveTrial:
 
     @classmethod
     def begin(
-        cls, location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
+        cls,
+        location: str,
+        number: int,
+        source: ExperimentSource,
+        settings: Sweep,
+        values: Mapping[str, Any],
     ) -> ActiveTrial:
         resolved, folder = begin_trial(location, number, source, settings, values)
         reports = _read_reports_with_metrics(folder, settings)
         monitor = MetricMonitor(settings, resolved, folder, seen=bool(reports))
         started_at = monotonic() - _compute_training_seconds(folder)
-        return cls(number, values, resolved, resolved.experiment.source, folder, monitor, reports, started_at)
+        return cls(
+            number,
+            values,
+            resolved,
+            resolved.experiment.source,
+            folder,
+            monitor,
+            reports,
+            started_at,
+        )
 
     @property
     def seconds(self) -> float:
@@ -179,11 +224,16 @@ class TrialGroup:
     """
 
     def __init__(
-        self, engine: Engine, trials: Sequence[ActiveTrial], settings: Sweep, checkpoint: str | None = None
+        self,
+        engine: Engine,
+        trials: Sequence[ActiveTrial],
+        settings: Sweep,
+        checkpoint: str | None = None,
     ) -> None:
         sweep = settings.model_dump(mode="json")
         leader, *followers = (
-            Assignment(trial.source, trial.folder.location, checkpoint=checkpoint, sweep=sweep) for trial in trials
+            Assignment(trial.source, trial.folder.location, checkpoint=checkpoint, sweep=sweep)
+            for trial in trials
         )
         resolved, trials[0].resolved = trials[0].resolved, None
         self._lifecycle = Lifecycle(engine, replace(leader, followers=tuple(followers)), resolved)
@@ -192,9 +242,11 @@ class TrialGroup:
         self._current: ActiveTrial | None = None
 
     def next(self) -> ActiveTrial | None:
-        """Train until a trial reports the sweep's metrics, and return that trial; return None once all have ended.
+        """Train until a trial reports the sweep's metrics, and return that trial; return None once
+        all have ended.
 
-        Raises RunError for a trial that ended without the sweep's metrics; errors in training or hooks propagate.
+        Raises RunError for a trial that ended without the sweep's metrics; errors in training or
+        hooks propagate.
         """
         while True:
             self._current = None

@@ -1,8 +1,9 @@
-"""Signals of child processes: a process that handles SIGINT and SIGTERM handles them for its children, too.
+"""Signals of child processes: a process that handles SIGINT and SIGTERM handles them for its
+children, too.
 
-Terminals, `timeout`, systemd and Slurm signal all processes of a job. The processes of a loader must then go on, until
-their parent has saved a checkpoint. This applies to all processes that `multiprocessing` forks while a `@for_children`
-method handles SIGTERM.
+Terminals, `timeout`, systemd and Slurm signal all processes of a job. The processes of a loader
+must then go on, until their parent has saved a checkpoint. This applies to all processes that
+`multiprocessing` forks while a `@for_children` method handles SIGTERM.
 """
 
 import os
@@ -47,11 +48,17 @@ def _release_signals_in_child() -> None:
 
 
 def _end_only_with_parent(module: object) -> None:
-    """Ignore SIGTERM unless the parent sends it, as `Process.terminate` does. Runs in a child of `multiprocessing`."""
-    if signal.getsignal(signal.SIGTERM) is _ignore and hasattr(signal, "sigwaitinfo"):  # macOS does not tell the sender
-        # The processes of torch's loaders handle SIGTERM in C, so it must be blocked, and a thread waits for it.
+    """Ignore SIGTERM unless the parent sends it, as `Process.terminate` does. Runs in a child of
+    `multiprocessing`."""
+    if signal.getsignal(signal.SIGTERM) is _ignore and hasattr(
+        signal, "sigwaitinfo"
+    ):  # macOS does not tell the sender
+        # The processes of torch's loaders handle SIGTERM in C, so it must be blocked, and a thread
+        # waits for it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        threading.Thread(target=_wait_for_parent, args=(os.getppid(),), name="signals", daemon=True).start()
+        threading.Thread(
+            target=_wait_for_parent, args=(os.getppid(),), name="signals", daemon=True
+        ).start()
 
 
 def _wait_for_parent(parent: int) -> None:
@@ -61,5 +68,7 @@ def _wait_for_parent(parent: int) -> None:
     os._exit(0)
 
 
-os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_release_signals_in_child)
+os.register_at_fork(
+    before=_hold_signals, after_in_parent=_release_signals, after_in_child=_release_signals_in_child
+)
 register_after_fork(sys.modules[__name__], _end_only_with_parent)

@@ -1,4 +1,5 @@
-"""The display: progress on a terminal, plain lines elsewhere, and the driver's log. It pauses at breakpoints."""
+"""The display: progress on a terminal, plain lines elsewhere, and the driver's log. It pauses at
+breakpoints."""
 
 from __future__ import annotations
 
@@ -48,14 +49,17 @@ class DriverLog:
             return
         try:
             self._storage.append("log.txt", "".join(lines))
-        except StorageError as error:  # a failed log write must not end training or mask an earlier error
+        except (
+            StorageError
+        ) as error:  # a failed log write must not end training or mask an earlier error
             _logger.warning("%d lines are missing from the log: %s", len(lines), error)
 
 
 class TerminalDisplay:
     """Display of lines and progress on stderr; it also writes the lines to `log.txt`.
 
-    On a terminal, progress is one bar per label, or the result of `frame`, which is called with the terminal's height.
+    On a terminal, progress is one bar per label, or the result of `frame`, which is called with the
+    terminal's height.
     """
 
     def __init__(
@@ -66,7 +70,13 @@ class TerminalDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         stderr: Any = PipeSafe(sys.stderr)
         self._console = Console(file=stderr, highlight=False, soft_wrap=True)
@@ -112,7 +122,10 @@ class TerminalDisplay:
 
         per_second = _REFRESHES_PER_S if self._frame is None else 1
         self._live = Live(
-            get_renderable=self._draw, console=self._console, transient=True, refresh_per_second=per_second
+            get_renderable=self._draw,
+            console=self._console,
+            transient=True,
+            refresh_per_second=per_second,
         )
         self._live.start(refresh=True)
 
@@ -122,7 +135,11 @@ class TerminalDisplay:
             self._live = None
 
     def _draw(self) -> RenderableType:
-        return self._progress.get_renderable() if self._frame is None else self._frame(self._console.height)
+        return (
+            self._progress.get_renderable()
+            if self._frame is None
+            else self._frame(self._console.height)
+        )
 
     def line(self, text: str) -> None:
         """Write one line to stderr and to the log."""
@@ -194,7 +211,8 @@ def has_other_debugger() -> bool:
 
 @contextmanager
 def pausing_at_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Make `breakpoint()` open pdb within the context manager `paused`, which pauses the display."""
+    """Make `breakpoint()` open pdb within the context manager `paused`, which pauses the
+    display."""
 
     def stop(*args: Any, **kwargs: Any) -> None:
         frame = inspect.currentframe()

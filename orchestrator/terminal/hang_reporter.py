@@ -22,13 +22,18 @@ _log = logging.getLogger("hookyard")
 
 
 class HangReporter:
-    """Reporter of hangs: it prints each hang of the active runs once, and its end. The log gets the stacks too.
+    """Reporter of hangs: it prints each hang of the active runs once, and its end. The log gets the
+    stacks too.
 
-    After Ctrl-C, when `is_ending` returns true, the lines say that the run waits for the hung rank to end.
+    After Ctrl-C, when `is_ending` returns true, the lines say that the run waits for the hung rank
+    to end.
     """
 
     def __init__(
-        self, active_runs: Callable[[], Sequence[RunFolder]], display: Display, is_ending: Callable[[], bool]
+        self,
+        active_runs: Callable[[], Sequence[RunFolder]],
+        display: Display,
+        is_ending: Callable[[], bool],
     ) -> None:
         self._active_runs, self._display, self._is_ending = active_runs, display, is_ending
         self._hung: dict[str, tuple[int, ...]] = {}

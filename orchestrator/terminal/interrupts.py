@@ -1,4 +1,5 @@
-"""Ctrl-C: the first requests the run to save and end, the second exits immediately. Used in the driver."""
+"""Ctrl-C: the first requests the run to save and end, the second exits immediately. Used in the
+driver."""
 
 import os
 import signal
@@ -14,19 +15,22 @@ from orchestrator.terminal.display import print_line
 from orchestrator.terminal.notebook import is_notebook
 
 _MAIN_THREAD_TIMEOUT_S = 0.5
-"""Seconds to wait for the main thread, which may be in a call into C, before another thread handles a signal."""
+"""Seconds to wait for the main thread, which may be in a call into C, before another thread handles
+a signal."""
 _CLOCK_ERROR_S = 1.0
 
 
 class Interrupts:
     """Context manager that counts SIGINT and SIGTERM.
 
-    The first sets `requested` and prints `message`. The second ends this process and the processes that it started
-    within the block, and prints `resume_command`.
+    The first sets `requested` and prints `message`. The second ends this process and the processes
+    that it started within the block, and prints `resume_command`.
     """
 
     def __init__(
-        self, resume_command: str, message: str = "Saving a checkpoint after the current step, then ending."
+        self,
+        resume_command: str,
+        message: str = "Saving a checkpoint after the current step, then ending.",
     ) -> None:
         self.requested = False
         self._resume_command, self._message = resume_command, message
@@ -51,7 +55,8 @@ class Interrupts:
             os.close(self._wakeup)
 
     def fail(self, reason: str) -> None:
-        """Raise RunError in the main thread as soon as it runs Python code. Called in another thread."""
+        """Raise RunError in the main thread as soon as it runs Python code. Called in another
+        thread."""
         if not self._handlers:
             print_line(f"{reason}; this run is not in the main thread, and cannot be ended")
             return
@@ -62,7 +67,9 @@ class Interrupts:
         read, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        threading.Thread(target=self._handle_late, args=(read,), name="interrupts", daemon=True).start()
+        threading.Thread(
+            target=self._handle_late, args=(read,), name="interrupts", daemon=True
+        ).start()
 
     def _handle_late(self, read: int) -> None:
         """Handle signals that the main thread does not handle in time."""
@@ -95,7 +102,9 @@ class Interrupts:
             raise KeyboardInterrupt
         if killed := self._kill_processes():
             names = f"{', '.join(killed[:8])}{', ...' if len(killed) > 8 else ''}"
-            print_line(f"Ended {len(killed)} process{'es' if len(killed) > 1 else ''} of the run: {names}")
+            print_line(
+                f"Ended {len(killed)} process{'es' if len(killed) > 1 else ''} of the run: {names}"
+            )
         os._exit(130)
 
     def _kill_processes(self) -> list[str]:

@@ -22,7 +22,8 @@ _INTERVAL_S = 1.0
 _WIDTH, _HEIGHT = 120, 30
 """Columns and lines of a frame."""
 _MAX_LINES, _LAST_LINES = 500, 8
-"""Number of lines kept with the cell, and of lines shown during the run. `log.txt` has all lines."""
+"""Number of lines kept with the cell, and of lines shown during the run. `log.txt` has all
+lines."""
 _STYLE = "margin:0;line-height:1.25;font-family:monospace;white-space:pre;overflow-x:auto"
 
 
@@ -33,7 +34,8 @@ def is_notebook() -> bool:
 
 
 class NotebookDisplay:
-    """Display of the frame and the last lines below the cell; it also writes the lines to `log.txt`.
+    """Display of the frame and the last lines below the cell; it also writes the lines to
+    `log.txt`.
 
     At the end, only the lines remain, collapsed.
     """
@@ -85,16 +87,29 @@ def render_frame(frame: RenderableType) -> str:
     from rich.console import Console
 
     console = Console(
-        file=StringIO(), record=True, width=_WIDTH, force_terminal=True, force_jupyter=False, highlight=False
+        file=StringIO(),
+        record=True,
+        width=_WIDTH,
+        force_terminal=True,
+        force_jupyter=False,
+        highlight=False,
     )
     console.print(frame)
-    return console.export_html(inline_styles=True, code_format=f'<pre style="{_STYLE}">{{code}}</pre>')
+    return console.export_html(
+        inline_styles=True, code_format=f'<pre style="{_STYLE}">{{code}}</pre>'
+    )
 
 
-def render_result(path: str, status: str, sentences: Iterable[str | None], table: pd.DataFrame | None) -> str:
+def render_result(
+    path: str, status: str, sentences: Iterable[str | None], table: pd.DataFrame | None
+) -> str:
     """Render a run or a sweep as HTML: path, status, sentences and a table."""
     paragraphs = "".join(f"<div>{escape(sentence)}</div>" for sentence in sentences if sentence)
-    rows = "" if table is None or table.empty else table.to_html(escape=True, na_rep="", float_format="{:.4g}".format)
+    rows = (
+        ""
+        if table is None or table.empty
+        else table.to_html(escape=True, na_rep="", float_format="{:.4g}".format)
+    )
     return f"<div><b>{escape(path)}</b>&ensp;{escape(status)}</div>{paragraphs}{rows}"
 
 

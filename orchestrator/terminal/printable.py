@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-_CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 """Control characters except line ends and tabs."""
 
 
@@ -36,7 +38,12 @@ def escape_data(value: Any) -> Any:
         return type(value)(map(escape_data, value))
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
-            value, **{part.name: escape_data(getattr(value, part.name)) for part in fields(value) if part.init}
+            value,
+            **{
+                part.name: escape_data(getattr(value, part.name))
+                for part in fields(value)
+                if part.init
+            },
         )
     return value
 

@@ -115,7 +115,9 @@ class LiveRun:
     `clock` returns Unix time. If `diagnose` is false, there are no findings.
     """
 
-    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnose: bool = True) -> None:
+    def __init__(
+        self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnose: bool = True
+    ) -> None:
         self.folder, self._clock, self._diagnose = folder, clock, diagnose
         self._metadata: RunMetadata | None = None
         self._metadata_state: FileState | None = None
@@ -130,7 +132,8 @@ class LiveRun:
         self._next_comparison = float("-inf")
 
     def metadata(self) -> RunMetadata:
-        """Return the content of `run.json`, which is read again if it changed. Reads new reports too."""
+        """Return the content of `run.json`, which is read again if it changed. Reads new reports
+        too."""
         state = self.folder.storage.state("run.json")
         if self._metadata is None or state != self._metadata_state:
             self._metadata, self._metadata_state = self.folder.read_metadata(), state
@@ -138,7 +141,10 @@ class LiveRun:
         run = self._metadata
         missing = (run.reports or 0) - len(self._lines)
         if run.status in COMPLETE and missing > 0 and not self._has_warned:
-            log_omission(self.folder.storage / "metrics.jsonl", f"{missing} of its {run.reports} reports are missing")
+            log_omission(
+                self.folder.storage / "metrics.jsonl",
+                f"{missing} of its {run.reports} reports are missing",
+            )
             self._has_warned = True
         return run
 
@@ -154,7 +160,9 @@ class LiveRun:
         self._compare(table)
         rows = table.to_pandas()
         ranks = self._make_rank_views(tails, rows)
-        row_age_s = min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None)
+        row_age_s = min(
+            (rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None
+        )
         return RunView(
             name=self.folder.name,
             path=str(self.folder),
@@ -183,14 +191,19 @@ class LiveRun:
             return {}, pa.table({})
         number = attempts[-1].number
         if self._tail is None or number != self._attempt:
-            self._attempt, self._tail = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
+            self._attempt, self._tail = (
+                number,
+                AttemptTail(self.folder.storage, f"stats/attempt={number}"),
+            )
             self._rank_statuses, self._findings, self._next_comparison = {}, (), float("-inf")
         self._tail.update()
         if has_ended and reports and not self._tail.ranks:
             self._tail.read_compacted(attempts, reports[-1]["iteration"])
         return self._tail.ranks, self._tail.training_rows()
 
-    def _make_rank_views(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:
+    def _make_rank_views(
+        self, tails: Mapping[int, RankTail], rows: pd.DataFrame
+    ) -> tuple[RankView, ...]:
         rss = dict(rows.groupby("rank")["rss_bytes"].last().dropna()) if "rss_bytes" in rows else {}
         return tuple(
             RankView(
@@ -205,14 +218,20 @@ class LiveRun:
             for rank, tail in tails.items()
         )
 
-    def _find_progress(self, status: str, attempt: Attempt | None, tails: Mapping[int, RankTail]) -> RunProgress:
+    def _find_progress(
+        self, status: str, attempt: Attempt | None, tails: Mapping[int, RankTail]
+    ) -> RunProgress:
         self._experiment = self._experiment or self.folder.read_experiment()
         start = attempt.position if attempt and attempt.checkpoint else None
-        reached = RunProgress(None, start.epoch, start.step, start.iteration) if start else RunProgress()
+        reached = (
+            RunProgress(None, start.epoch, start.step, start.iteration) if start else RunProgress()
+        )
         if tails:
             tail = next(iter(tails.values()))
             phase = tail.newest["phase"] if status == "running" else None
-            reached = RunProgress(phase, tail.newest["epoch"], tail.newest["step"], tail.trained or reached.iteration)
+            reached = RunProgress(
+                phase, tail.newest["epoch"], tail.newest["step"], tail.trained or reached.iteration
+            )
         progress = estimate_progress(self._experiment, attempt, reached, self._clock())
         share = 1.0 if status == "finished" else progress.share
         return replace(progress, share=share, eta_s=progress.eta_s if status == "running" else None)
@@ -224,19 +243,30 @@ class LiveRun:
         rows = table.to_pandas()
         self._rank_statuses = compare_ranks(rows)
         is_diagnose = self._diagnose and rows["rank"].nunique() <= MAX_DIAGNOSED
-        self._findings = diagnose(Rows.wrap(table)).findings if is_diagnose else ()  # pandas has no empty cells
-        self._next_comparison = self._clock() + max(_COMPARE_INTERVAL_S, (perf_counter() - start) / _COMPARE_SHARE)
+        self._findings = (
+            diagnose(Rows.wrap(table)).findings if is_diagnose else ()
+        )  # pandas has no empty cells
+        self._next_comparison = self._clock() + max(
+            _COMPARE_INTERVAL_S, (perf_counter() - start) / _COMPARE_SHARE
+        )
 
-    def _find_notice(self, status: str, row_age_s: float | None, metadata: RunMetadata) -> str | None:
+    def _find_notice(
+        self, status: str, row_age_s: float | None, metadata: RunMetadata
+    ) -> str | None:
         if status == "lost":
-            last = "it wrote no row" if row_age_s is None else f"its last row is {format_duration(row_age_s)} old"
+            last = (
+                "it wrote no row"
+                if row_age_s is None
+                else f"its last row is {format_duration(row_age_s)} old"
+            )
             return f"the run is dead: its driver (process {metadata.pid} on {metadata.host}) is gone; {last}"
         hang = find_hang(self.folder) if status == "running" else None
         return str(hang) if hang else None
 
 
 def get_read_interval_s(storage: Storage) -> float:
-    """Return the seconds between two reads: new rows arrive every second on a disk, rarely on an object store."""
+    """Return the seconds between two reads: new rows arrive every second on a disk, rarely on an
+    object store."""
     return 1.0 if storage.local else 10.0
 
 
@@ -257,7 +287,9 @@ def estimate_progress(
         eta_s = remaining * max(0.0, now - seconds_at(attempt.started)) / done
     epochs, steps = experiment.get("epochs"), experiment.get("steps")
     attempt_share = done / total if total else None
-    return replace(reached, epochs=epochs, steps=steps, share=share, attempt_share=attempt_share, eta_s=eta_s)
+    return replace(
+        reached, epochs=epochs, steps=steps, share=share, attempt_share=attempt_share, eta_s=eta_s
+    )
 
 
 def _count_remaining_iterations(
@@ -268,8 +300,13 @@ def _count_remaining_iterations(
     completed = reached.iteration
     if attempt is not None and batch_size:
         start = attempt.position
-        # The epoch may have started with a different number of ranks, so its completed part is counted in samples.
-        in_epoch = start.offset // (batch_size * attempt.world_size) if start.offset else start.phase_iteration
+        # The epoch may have started with a different number of ranks, so its completed part is
+        # counted in samples.
+        in_epoch = (
+            start.offset // (batch_size * attempt.world_size)
+            if start.offset
+            else start.phase_iteration
+        )
         completed = start.epoch * length + in_epoch + reached.iteration - start.iteration
     if steps is not None:
         accumulate = experiment.get("accumulate")
@@ -288,5 +325,7 @@ def compute_speed(rows: pd.DataFrame) -> Speed:
     if "step_s" in newest:
         values["step_s"] = newest["step_s"].median()
         if "batch_size" in newest:
-            values["samples_per_s"] = newest["batch_size"].sum() / newest.groupby("rank")["step_s"].sum().max()
+            values["samples_per_s"] = (
+                newest["batch_size"].sum() / newest.groupby("rank")["step_s"].sum().max()
+            )
     return Speed(**{name: float(value) for name, value in values.items() if np.isfinite(value)})

@@ -72,7 +72,9 @@ class SweepView:
     @property
     def ended(self) -> int:
         """Number of trials that will not continue."""
-        return sum(count for status, count in self.counts.items() if status not in ("running", *RESUMABLE))
+        return sum(
+            count for status, count in self.counts.items() if status not in ("running", *RESUMABLE)
+        )
 
     @property
     def failed(self) -> int:
@@ -106,16 +108,25 @@ class LiveSweep:
             known = TrialIndex(self.folder, sweep.objectives).stored()
             self._settled = {
                 name: _make_view(
-                    record, record.last.get(metric), name=name, status=record.status, best=record.best.get(metric)
+                    record,
+                    record.last.get(metric),
+                    name=name,
+                    status=record.status,
+                    best=record.best.get(metric),
                 )
                 for name, record in known.items()
-                # A trial that was resumed since then is read from its folder, which knows how far its attempts came.
-                if record.status in COMPLETE and not record.started < starts[-1] <= (record.ended or "")
+                # A trial that was resumed since then is read from its folder, which knows how far
+                # its attempts came.
+                if record.status in COMPLETE
+                and not record.started < starts[-1] <= (record.ended or "")
             }
         groups = {"running": 0, "failed": 2, "lost": 2}
         trials = [self._make_trial_view(name, metric, mode) for name in self._list_started_trials()]
         # A running trial keeps its place while its best value changes.
-        costs = {trial.name: 0.0 if trial.status == "running" else _compute_cost(trial, mode) for trial in trials}
+        costs = {
+            trial.name: 0.0 if trial.status == "running" else _compute_cost(trial, mode)
+            for trial in trials
+        }
         trials.sort(key=lambda trial: (groups.get(trial.status, 1), costs[trial.name], trial.name))
         repeats = [
             Repeat(trial.configuration, trial.name, trial.status, trial.best)
@@ -130,7 +141,9 @@ class LiveSweep:
             and trial.status != "failed"
             and (leader is None or trial.name in leader.trials[:1])
         ]
-        best = min(candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None)
+        best = min(
+            candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None
+        )
         status, total = self.folder.find_status(metadata), max(sweep.trials, len(trials))
         done = sum(_get_share(trial) for trial in trials)
         dead = f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone"
@@ -145,7 +158,9 @@ class LiveSweep:
             counts=dict(Counter(trial.status for trial in trials)),
             best=best.name if best else None,
             share=done / total,
-            eta_s=self._estimate_eta_s(trials, total - done, starts[-1]) if status == "running" else None,
+            eta_s=self._estimate_eta_s(trials, total - done, starts[-1])
+            if status == "running"
+            else None,
             trials=tuple(trials),
             configuration=leader if best else None,
             notice=dead if status == "lost" else None,
@@ -166,7 +181,9 @@ class LiveSweep:
         run = self._runs[name]
         metadata = run.metadata()
         reports = run.reports()
-        best = find_best_report([line for line in reports if metadata.modes.keys() <= line.keys()], metric, mode)
+        best = find_best_report(
+            [line for line in reports if metadata.modes.keys() <= line.keys()], metric, mode
+        )
         view = _make_view(
             metadata,
             name=name,
@@ -174,17 +191,29 @@ class LiveSweep:
             best=best[metric] if best else None,
             last=next((report[metric] for report in reversed(reports) if metric in report), None),
             run=run.read_view() if metadata.status == "running" else None,
-            attempt_share=1.0 if metadata.status == "running" else _compute_attempt_share(run.folder, reports),
+            attempt_share=1.0
+            if metadata.status == "running"
+            else _compute_attempt_share(run.folder, reports),
         )
-        # Until a resume, these do not change. Tune may retry a trial that failed for another reason.
-        if view.status in (*COMPLETE, "interrupted") or (view.status == "failed" and metadata.is_user_error):
+        # Until a resume, these do not change. Tune may retry a trial that failed for another
+        # reason.
+        if view.status in (*COMPLETE, "interrupted") or (
+            view.status == "failed" and metadata.is_user_error
+        ):
             self._settled[name] = view
             del self._runs[name]
         return view
 
-    def _estimate_eta_s(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:
-        """Estimate the seconds left from the speed since `start`. A running trial counts by its share since then."""
-        done = sum(_get_share(trial, start) for trial in trials if trial.ended is None or trial.ended >= start)
+    def _estimate_eta_s(
+        self, trials: Sequence[TrialView], remaining: float, start: str
+    ) -> float | None:
+        """Estimate the seconds left from the speed since `start`. A running trial counts by its
+        share since then."""
+        done = sum(
+            _get_share(trial, start)
+            for trial in trials
+            if trial.ended is None or trial.ended >= start
+        )
         elapsed = max(0.0, self._clock() - seconds_at(start))
         return elapsed * remaining / done if done > 0 else None
 

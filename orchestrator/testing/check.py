@@ -15,7 +15,13 @@ from orchestrator.errors import ConfigError
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.world import World
 from orchestrator.task import Task
-from orchestrator.testing.checked_runs import GIVE_FIELDS, TRAINING, CheckedRun, CheckedRuns, Situation
+from orchestrator.testing.checked_runs import (
+    GIVE_FIELDS,
+    TRAINING,
+    CheckedRun,
+    CheckedRuns,
+    Situation,
+)
 from orchestrator.testing.ranks import RanksFailed, on_two_ranks
 from orchestrator.testing.training import SmallTask
 from orchestrator.testing.watching import CheckFailure, HookCheckFailed, find_difference
@@ -28,22 +34,32 @@ _KEEP_STATE = (
 
 
 def check_hook(
-    cls: type[Hook], *, fields: Mapping[str, Any] | None = None, task: Task | None = None, varies: Collection[str] = ()
+    cls: type[Hook],
+    *,
+    fields: Mapping[str, Any] | None = None,
+    task: Task | None = None,
+    varies: Collection[str] = (),
 ) -> None:
-    """Check that a hook keeps the promises of hooks: `check_hook(MyHook)`, one line in a test. Takes seconds.
+    """Check that a hook keeps the promises of hooks: `check_hook(MyHook)`, one line in a test.
+    Takes seconds.
 
-    The hook runs in small loops on the CPU: on one rank, on two with accumulation (gloo processes, which stay for the
-    next check), and sharded if the hook allows it. Stopped and resumed at every report, each must give the same bits.
+    The hook runs in small loops on the CPU: on one rank, on two with accumulation (gloo processes,
+    which stay for the next check), and sharded if the hook allows it. Stopped and resumed at every
+    report, each must give the same bits.
 
-    `fields` are values as in an experiment file; other fields have their defaults. `task` is for a hook that needs a
-    special one. `varies` names columns, metrics and entries of state dicts that differ from run to run; names with a
-    unit of time, speed or memory may always differ. Other processes must be able to import hook and task.
+    `fields` are values as in an experiment file; other fields have their defaults. `task` is for a
+    hook that needs a special one. `varies` names columns, metrics and entries of state dicts that
+    differ from run to run; names with a unit of time, speed or memory may always differ. Other
+    processes must be able to import hook and task.
 
     Raises HookCheckFailed with the check, fields, difference and advice.
     """
     if not (isinstance(cls, type) and issubclass(cls, Hook)):
         raise TypeError(f"check_hook takes a hook's class, such as check_hook(MyHook), got {cls!r}")
-    plain = {name: str(value) if isinstance(value, Interval) else value for name, value in (fields or {}).items()}
+    plain = {
+        name: str(value) if isinstance(value, Interval) else value
+        for name, value in (fields or {}).items()
+    }
     try:
         _check_class(cls)
     except CheckFailure as error:
@@ -74,7 +90,8 @@ class Case:
         return find_difference(actual, expected, varies=self.varies)
 
     def find_run_difference(self, actual: CheckedRun, expected: CheckedRun) -> str:
-        """Return the first difference of two runs, in reports and then in rows; empty if they are equal."""
+        """Return the first difference of two runs, in reports and then in rows; empty if they are
+        equal."""
         total = len(expected.reports)
         if len(actual.reports) != total:
             return f"it makes {len(actual.reports)} reports, not {total}"
@@ -87,7 +104,9 @@ class Case:
         return ""
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.fields.items()) or "the defaults"
+        return (
+            ", ".join(f"{name}={value!r}" for name, value in self.fields.items()) or "the defaults"
+        )
 
 
 # Checks of the class
@@ -155,14 +174,24 @@ def _check_ranks(case: Case, world: World, whole: CheckedRun) -> None:
     for rank, other in enumerate(others, 1):
         if text := case.find_difference(other, parameters):
             what = f"after training on rank {rank} the parameter {text}, as on rank 0"
-            raise CheckFailure("two ranks", what, "change weights and gradients on all ranks in the same way")
+            raise CheckFailure(
+                "two ranks", what, "change weights and gradients on all ranks in the same way"
+            )
 
 
 def _check_observes(case: Case, whole: CheckedRun, without: CheckedRun) -> None:
-    """Compare training with and without a hook that declares `observes`, up to where the hook ends it."""
-    reports, other_reports = ([report[TRAINING] for report in run.reports] for run in (whole, without))
-    rows, other_rows = ([row for row in run.rows if row["phase"] == "train"] for run in (whole, without))
-    pairs = [(f"at report {number}", *pair) for number, pair in enumerate(zip(reports, other_reports, strict=False), 1)]
+    """Compare training with and without a hook that declares `observes`, up to where the hook ends
+    it."""
+    reports, other_reports = (
+        [report[TRAINING] for report in run.reports] for run in (whole, without)
+    )
+    rows, other_rows = (
+        [row for row in run.rows if row["phase"] == "train"] for run in (whole, without)
+    )
+    pairs = [
+        (f"at report {number}", *pair)
+        for number, pair in enumerate(zip(reports, other_reports, strict=False), 1)
+    ]
     if len(reports) == len(other_reports):
         pairs.append(("at the end", whole.end, without.end))
     pairs += [
@@ -179,7 +208,8 @@ def _check_observes(case: Case, whole: CheckedRun, without: CheckedRun) -> None:
 
 
 def _check_mutable(case: Case, runs: CheckedRuns) -> None:
-    """Compare a change of mutable fields during a run with a resumed run that has the new values."""
+    """Compare a change of mutable fields during a run with a resumed run that has the new
+    values."""
     hook, names = case.make(), sorted(case.cls.mutable)
     try:
         changed = case.make(**{name: _change_value(getattr(hook, name)) for name in names})
@@ -191,12 +221,17 @@ def _check_mutable(case: Case, runs: CheckedRuns) -> None:
     expected = runs.train(case.make(), lambda number: changed if number == 1 else None)
     if text := case.find_run_difference(runs.train(case.make(), changes=changes), expected):
         values = ", ".join(f"{name}={value}" for name, value in changes.items())
-        what = f"with {values} from report 1 on, {text}, as in a run resumed there with these fields"
-        raise CheckFailure("mutable", what, "read the field wherever it is used, or remove it from mutable")
+        what = (
+            f"with {values} from report 1 on, {text}, as in a run resumed there with these fields"
+        )
+        raise CheckFailure(
+            "mutable", what, "read the field wherever it is used, or remove it from mutable"
+        )
 
 
 def _change_value(value: Any) -> Any:
-    """Return a value close to a field's value, or the same one if it is neither a number nor an interval."""
+    """Return a value close to a field's value, or the same one if it is neither a number nor an
+    interval."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, Interval):

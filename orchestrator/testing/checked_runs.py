@@ -80,8 +80,8 @@ class CheckedRuns:
     ) -> CheckedRun:
         """Train from the beginning to the end, with a checkpoint at every report.
 
-        `successor` gets the number of a report, and returns a new hook to stop and resume with there. `changes` are
-        new values of fields at the first report.
+        `successor` gets the number of a report, and returns a new hook to stop and resume with
+        there. `changes` are new values of fields at the first report.
         """
         self._count += 1
         torch.manual_seed(self._count)  # the process may have drawn numbers before
@@ -116,7 +116,9 @@ class CheckedRuns:
             {**_make_optimization(self._task), **self._situation.settings},
             recorder,
             world=self._world,
-            store=CheckpointStore(Storage(folder / "checkpoints"), NAME, is_master=self._world.is_master),
+            store=CheckpointStore(
+                Storage(folder / "checkpoints"), NAME, is_master=self._world.is_master
+            ),
             artifacts=folder,
             display=Screen(),
             name=NAME,
@@ -140,7 +142,9 @@ class CheckedRuns:
             if self._situation.ranks > 1:
                 raise
             to_do = "leave alone what training needs; if the task is the cause, give task= with one that trains"
-            raise CheckFailure("runs", f"a run with it fails: {describe_error(error)}", to_do) from error
+            raise CheckFailure(
+                "runs", f"a run with it fails: {describe_error(error)}", to_do
+            ) from error
 
     def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
         training = {"step": loop.state.step, "random": random_state(), **_copy_training_state(loop)}
@@ -156,7 +160,9 @@ def _copy_training_state(loop: Loop) -> dict[str, Any]:
     return {
         "parameters": copy_tree(dict(state.module.named_parameters())),
         "buffers": copy_tree(dict(state.module.named_buffers())),
-        "optimizer": copy_tree({name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}),
+        "optimizer": copy_tree(
+            {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}
+        ),
     }
 
 
@@ -188,5 +194,7 @@ def _read_back(method: str, state: Any) -> Any:
         what = f"{method}() returns what a checkpoint cannot hold: {type(error).__name__}: {reason}"
         raise CheckFailure("state", what, to_do) from error
     if text := find_difference(loaded, tree):
-        raise CheckFailure("state", f"the result of {method}() comes back from a checkpoint changed: {text}", to_do)
+        raise CheckFailure(
+            "state", f"the result of {method}() comes back from a checkpoint changed: {text}", to_do
+        )
     return loaded

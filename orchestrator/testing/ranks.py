@@ -42,14 +42,18 @@ def on_two_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
         raise RanksFailed(f"the hook or task cannot be sent to other processes: {error}") from None
     if not _pools:
         _start()
-    pending = [pool.apply_async(_call, (rank, [*sys.path], call)) for rank, pool in enumerate(_pools)]
+    pending = [
+        pool.apply_async(_call, (rank, [*sys.path], call)) for rank, pool in enumerate(_pools)
+    ]
     answers = _wait(pending)
     errors = [f"rank {rank}: {error}" for rank, (_, error) in answers.items() if error]
     values = [value for value, _ in answers.values()]
     if errors or len(answers) < SIZE:
         _stop()
     if errors or (len(answers) < SIZE and all(value is None for value in values)):
-        raise RanksFailed(errors[0] if errors else f"a rank still waits for another after {TIMEOUT_S:.0f} s")
+        raise RanksFailed(
+            errors[0] if errors else f"a rank still waits for another after {TIMEOUT_S:.0f} s"
+        )
     return values
 
 
@@ -85,7 +89,11 @@ def _wait(pending: Sequence[AsyncResult[Any]]) -> dict[int, tuple[Any, str | Non
 def _join_group(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE, timeout=timedelta(seconds=TIMEOUT_S)
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=SIZE,
+        timeout=timedelta(seconds=TIMEOUT_S),
     )
 
 

@@ -29,7 +29,8 @@ from orchestrator.task import Task, has_custom_loop
 
 @dataclass
 class SmallTask(Task):
-    """Classifies points (5,) into three classes, with BatchNorm and dropout; a batch is `[points, labels]`."""
+    """Classifies points (5,) into three classes, with BatchNorm and dropout; a batch is
+    `[points, labels]`."""
 
     train: int = 24  # type: ignore[assignment]  # a field, not a custom loop
     """Training samples."""
@@ -37,7 +38,9 @@ class SmallTask(Task):
     """Validation samples."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
+        return nn.Sequential(
+            nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3)
+        )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         return {
@@ -100,16 +103,20 @@ class Trained:
     """Lines that hooks printed."""
 
 
-def train(hooks: Mapping[str, Hook] | None = None, task: Task | None = None, **experiment: Any) -> Trained:
+def train(
+    hooks: Mapping[str, Hook] | None = None, task: Task | None = None, **experiment: Any
+) -> Trained:
     """Train a task with hooks in the real loop on the CPU; by default a small task for one epoch.
 
-    Hooks that the task requires are added, an experiment's default hooks are not. `experiment` has keys of an
-    experiment file (`steps`, `batch_size`, `accumulate` ...). Files of hooks are deleted at the end. Raises ConfigError
-    for other keys, and any error of the task or a hook.
+    Hooks that the task requires are added, an experiment's default hooks are not. `experiment` has
+    keys of an experiment file (`steps`, `batch_size`, `accumulate` ...). Files of hooks are deleted
+    at the end. Raises ConfigError for other keys, and any error of the task or a hook.
     """
     screen = Screen()
     with tempfile.TemporaryDirectory() as folder, torch_threads(1):
-        loop, recorder = make_loop(task or SmallTask(), hooks or {}, experiment, artifacts=Path(folder), display=screen)
+        loop, recorder = make_loop(
+            task or SmallTask(), hooks or {}, experiment, artifacts=Path(folder), display=screen
+        )
         reports = [report.metrics for report in loop.run()]
     return Trained(loop.state, reports, recorder.rows, screen.lines)
 
@@ -124,7 +131,9 @@ def make_loop(
     """Make a loop and its recorder; `context` has further fields of its RunContext."""
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
-    experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, "")
+    experiment = check(
+        Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, ""
+    )
     experiment = fill_optimization_defaults(experiment, type(task))
     kinds = {type(hook) for hook in hooks.values()}
     required = {
@@ -134,13 +143,17 @@ def make_loop(
     }
     recorder = recorder or KeepingRecorder()
     loop_class: Any = CustomLoop if has_custom_loop(type(task)) else Loop
-    return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **context)), recorder
+    return loop_class(
+        task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **context)
+    ), recorder
 
 
 def ready_state(task: Task | None = None, **fields: Any) -> State:
-    """Return the state of `on_gradients` in the first iteration, with model, gradients, batch, output and loss.
+    """Return the state of `on_gradients` in the first iteration, with model, gradients, batch,
+    output and loss.
 
-    Any event can be called with it: `hook.on_gradients(ready_state())`. `fields` set fields of the state.
+    Any event can be called with it: `hook.on_gradients(ready_state())`. `fields` set fields of the
+    state.
     """
     task = task or SmallTask()
     loop, _ = make_loop(task, {}, {})

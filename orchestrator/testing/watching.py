@@ -1,4 +1,5 @@
-"""Watched calls of a hook: device reads, collectives, columns, and shared state; and differences of nested values."""
+"""Watched calls of a hook: device reads, collectives, columns, and shared state; and differences of
+nested values."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,12 +27,18 @@ from orchestrator.stats.write.recorder import make_columns
 
 def copy_tree(tree: Any) -> Any:
     """Copy nested containers. A sharded tensor becomes a copy of this rank's shard."""
-    tensors = {id(tensor): shards.local(tensor).detach().clone() for tensor in placeholders.tensors_in(tree)}
+    tensors = {
+        id(tensor): shards.local(tensor).detach().clone()
+        for tensor in placeholders.tensors_in(tree)
+    }
     return deepcopy(tree, tensors)
 
 
-def find_difference(actual: Any, expected: Any, path: str = "", varies: Collection[str] = ()) -> str:
-    """Return the path of the first difference of two trees, bit for bit, with both values; empty if they are equal.
+def find_difference(
+    actual: Any, expected: Any, path: str = "", varies: Collection[str] = ()
+) -> str:
+    """Return the path of the first difference of two trees, bit for bit, with both values; empty if
+    they are equal.
 
     Skips the names in `varies`, and names with a unit of time, speed or memory.
     """
@@ -39,7 +46,12 @@ def find_difference(actual: Any, expected: Any, path: str = "", varies: Collecti
         return f"{path} is a {type(actual).__name__}, not a {type(expected).__name__}"
     if isinstance(expected, dict):
         for key in {**expected, **actual}:
-            if key in varies or get_unit(str(key)) or str(key).endswith("_seconds") or key == "seconds":
+            if (
+                key in varies
+                or get_unit(str(key))
+                or str(key).endswith("_seconds")
+                or key == "seconds"
+            ):
                 continue
             if key not in actual or key not in expected:
                 return f"{path}[{key!r}] is {'missing' if key not in actual else 'there, and should not be'}"
@@ -50,12 +62,23 @@ def find_difference(actual: Any, expected: Any, path: str = "", varies: Collecti
         if len(actual) != len(expected):
             return f"{path} has {len(actual)} entries, not {len(expected)}"
         pairs = enumerate(zip(actual, expected, strict=True))
-        return next(filter(None, (find_difference(*pair, f"{path}[{index}]", varies) for index, pair in pairs)), "")
+        return next(
+            filter(
+                None, (find_difference(*pair, f"{path}[{index}]", varies) for index, pair in pairs)
+            ),
+            "",
+        )
     if isinstance(expected, Tensor):
         is_same = actual.dtype == expected.dtype and actual.shape == expected.shape
         is_equal = is_same and torch.equal(actual.nan_to_num(), expected.nan_to_num())
-        return "" if is_equal else f"{path} is {_format_tensor(actual)}, not {_format_tensor(expected)}"
-    is_equal = actual is expected or actual == expected or (actual != actual and expected != expected)
+        return (
+            ""
+            if is_equal
+            else f"{path} is {_format_tensor(actual)}, not {_format_tensor(expected)}"
+        )
+    is_equal = (
+        actual is expected or actual == expected or (actual != actual and expected != expected)
+    )
     return "" if is_equal else f"{path} is {actual!r}, not {expected!r}"
 
 
@@ -80,7 +103,8 @@ class HookCheckFailed(AssertionError):
 
 
 class CheckFailure(BaseException):
-    """A failed check. No part of the loop mistakes it for an error of the hook; ranks send it to each other."""
+    """A failed check. No part of the loop mistakes it for an error of the hook; ranks send it to
+    each other."""
 
     def __init__(self, check: str, what: str, to_do: str) -> None:
         super().__init__(check, what, to_do)
@@ -94,7 +118,8 @@ class CheckFailure(BaseException):
 
 
 class DeviceReads(TorchFunctionMode):
-    """Mode that calls `report` with a function's name if it reads a value that would be on a device outside tests."""
+    """Mode that calls `report` with a function's name if it reads a value that would be on a device
+    outside tests."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()
@@ -104,20 +129,33 @@ class DeviceReads(TorchFunctionMode):
         """Tensors whose device the hook has looked at: it knows the cost of reading them."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        tensors = [leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
+        tensors = [
+            leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)
+        ]
         if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
             self._inspected[args[0]] = True
         on_host = all(tensor in self._on_host for tensor in tensors)
         is_known = on_host or any(tensor in self._inspected for tensor in tensors)
-        is_masked = name == "__getitem__" and any(index.dtype in (torch.bool, torch.uint8) for index in tensors[1:])
+        is_masked = name == "__getitem__" and any(
+            index.dtype in (torch.bool, torch.uint8) for index in tensors[1:]
+        )
         if not is_known and (name in READS or is_masked):
             self._report("indexing by a mask" if is_masked else name.strip("_"))
         result = func(*args, **kwargs)
-        if on_host and name != "to" and kwargs.get("device") is None and (tensors or name in FACTORIES):
+        if (
+            on_host
+            and name != "to"
+            and kwargs.get("device") is None
+            and (tensors or name in FACTORIES)
+        ):
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor):
                     self._on_host[leaf] = True
@@ -125,14 +163,19 @@ class DeviceReads(TorchFunctionMode):
 
 
 def copy_shared_state(state: State) -> dict[str, Any]:
-    """Return a copy of what training and all hooks share, which a hook that observes must not change."""
+    """Return a copy of what training and all hooks share, which a hook that observes must not
+    change."""
     return {
         "random numbers of ": random_state(),
         "state.batch": copy_tree(state.batch),
         "state.output": copy_tree(state.output),
         "state.loss": copy_tree(state.loss),
-        "requires_grad of parameter ": {name: leaf.requires_grad for name, leaf in state.module.named_parameters()},
-        "training of module ": {name: module.training for name, module in state.module.named_modules()},
+        "requires_grad of parameter ": {
+            name: leaf.requires_grad for name, leaf in state.module.named_parameters()
+        },
+        "training of module ": {
+            name: module.training for name, module in state.module.named_modules()
+        },
     }
 
 
@@ -161,16 +204,26 @@ def _wrap_call(hook: Hook, call: Call, *, collectives: bool, observes: bool) -> 
                 stack.enter_context(DeviceReads(partial(_fail_read, call.event)))
             run(state, *arguments)
         now = copy_shared_state(state) if observes else {}
-        if change := next(filter(None, (find_difference(now[name], shared[name], name) for name in shared)), ""):
+        if change := next(
+            filter(None, (find_difference(now[name], shared[name], name) for name in shared)), ""
+        ):
             to_do = "leave it unchanged (torch.random.fork_rng(), a copy of a tensor), or remove `observes`"
-            raise CheckFailure("observes", f"{call.event} changes what training and other hooks share: {change}", to_do)
+            raise CheckFailure(
+                "observes",
+                f"{call.event} changes what training and other hooks share: {change}",
+                to_do,
+            )
         if is_within_iteration:
-            new = {name: value for name, value in state.row.items() if columns.get(name) is not value}
+            new = {
+                name: value for name, value in state.row.items() if columns.get(name) is not value
+            }
             try:
                 make_columns([new], ())
             except ValueError as error:
                 to_do = "reduce it to a number, or record one column per value"
-                raise CheckFailure("columns", f"{call.event} records what is no column: {error}", to_do) from None
+                raise CheckFailure(
+                    "columns", f"{call.event} records what is no column: {error}", to_do
+                ) from None
 
     return watched
 
@@ -180,9 +233,13 @@ def _fail_read(event: str, function: str) -> NoReturn:
         "record the tensor without reading it, or read it at an interval (@at_interval) or in on_phase_end; if every"
         f" iteration needs the value, declare it: waits_for_device: ClassVar[frozenset[str]] = frozenset({{'{event}'}})"
     )
-    raise CheckFailure("device", f"{event} waits for the device in every iteration ({function})", to_do)
+    raise CheckFailure(
+        "device", f"{event} waits for the device in every iteration ({function})", to_do
+    )
 
 
 def _fail_collective(event: str, collective: str, arguments: Sequence[Any]) -> NoReturn:
     what = f"{event} calls a collective ({collective}) and does not declare it: a rank without it would wait forever"
-    raise CheckFailure("collectives", what, "declare it: collective: ClassVar[bool] = True, with the default ranks")
+    raise CheckFailure(
+        "collectives", what, "declare it: collective: ClassVar[bool] = True, with the default ranks"
+    )

@@ -1,4 +1,5 @@
-"""A Ray cluster of three hosts, begun by `ray up` over ssh; without the right to make hosts its tests are skipped."""
+"""A Ray cluster of three hosts, begun by `ray up` over ssh; without the right to make hosts its
+tests are skipped."""
 
 import os
 import subprocess
@@ -50,11 +51,13 @@ class Cluster:
         return done.stdout + done.stderr
 
     def hookyard(self, *words: str) -> list[str]:
-        """The words of a `hookyard` command that joins the cluster and keeps its runs in the shared folder."""
+        """The words of a `hookyard` command that joins the cluster and keeps its runs in the shared
+        folder."""
         return [str(BIN / "hookyard"), *words, "--address", f"{HEAD}:6379", "--storage", str(RUNS)]
 
     def options(self) -> dict[str, Any]:
-        """How a command of ours is started on a host: in the project's folder, with the cluster's token."""
+        """How a command of ours is started on a host: in the project's folder, with the cluster's
+        token."""
         return {"env": self.environment, "cwd": str(ROOT)}
 
     def wait_for(self, *names: str) -> None:
@@ -68,7 +71,9 @@ class Cluster:
         Its process has joined Ray already: joining takes longer than a short run.
         """
         drainer = self.head.start(
-            *(str(BIN / "python"), "-c", _DRAIN, f"{HEAD}:6379"), stdin=subprocess.PIPE, **self.options()
+            *(str(BIN / "python"), "-c", _DRAIN, f"{HEAD}:6379"),
+            stdin=subprocess.PIPE,
+            **self.options(),
         )
         assert drainer.stdout is not None
         assert "ready\n" in drainer.stdout
@@ -81,15 +86,20 @@ class Cluster:
 
     def restart(self, name: str) -> None:
         """Stop Ray on a host and start it again, as the cluster's file says."""
-        for command in yaml.safe_load((self.folder / "cluster.yaml").read_text())["worker_start_ray_commands"]:
+        for command in yaml.safe_load((self.folder / "cluster.yaml").read_text())[
+            "worker_start_ray_commands"
+        ]:
             options = {**self.options(), "env": {**self.environment, "RAY_HEAD_IP": HEAD}}
             self.hosts[name].run("bash", "-c", command, **options)
 
     def wait_until_quiet(self) -> None:
-        """Wait until Ray runs on no host: `ray down` stops the head, and workers end some time after it."""
+        """Wait until Ray runs on no host: `ray down` stops the head, and workers end some time
+        after it."""
         deadline = time.monotonic() + 180
         while left := [
-            host.name for host in self.hosts.hosts.values() if "raylet" in host.run("ps", "-eo", "comm").stdout
+            host.name
+            for host in self.hosts.hosts.values()
+            if "raylet" in host.run("ps", "-eo", "comm").stdout
         ]:
             assert time.monotonic() < deadline, f"`ray down` left Ray on {left}"
             time.sleep(1)
@@ -127,11 +137,13 @@ _QUICK = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": 20,
     "AUTOSCALER_HEARTBEAT_TIMEOUT_S": 15,
 }
-"""A host is missed, and a head, after twenty seconds instead of the minute that Ray takes by itself."""
+"""A host is missed, and a head, after twenty seconds instead of the minute that Ray takes by
+itself."""
 
 
 def onpremises() -> dict[str, Any]:
-    """The file that ships, for these hosts: with this checkout and its environment instead of a clone and a new one."""
+    """The file that ships, for these hosts: with this checkout and its environment instead of a
+    clone and a new one."""
     config: dict[str, Any] = yaml.safe_load((ROOT / "cluster-onprem.yaml").read_text())
     config["provider"] |= {"head_ip": HEAD, "worker_ips": list(NAMES[1:])}
     config["auth"] = {"ssh_user": "root", "ssh_private_key": str(SHARED / "key")}
@@ -140,7 +152,8 @@ def onpremises() -> dict[str, Any]:
     quick = "export " + " ".join(f"{name}={value}" for name, value in _QUICK.items())
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         config[key] = [
-            f"{quick}; {here(command).replace('ray start', f'ray start {_SMALL}')}" for command in config[key]
+            f"{quick}; {here(command).replace('ray start', f'ray start {_SMALL}')}"
+            for command in config[key]
         ]
     return config
 
@@ -158,8 +171,13 @@ def cluster() -> Iterator[Cluster]:
         (folder / "runs").mkdir()
         (folder / "cluster.yaml").write_text(yaml.safe_dump(onpremises()))
         own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        # Whatever HOME is here, on the hosts it is what sshd makes of it: root's, of which each has one of its own.
-        environment = own | {"HOME": "/root", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+        # Whatever HOME is here, on the hosts it is what sshd makes of it: root's, of which each has
+        # one of its own.
+        environment = own | {
+            "HOME": "/root",
+            "RAY_AUTH_MODE": "token",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
         with hosts(NAMES, folder) as made:
             begun = Cluster(made, SHARED / "cluster.yaml", folder, environment)
             begun.ray("get-auth-token", "--generate")

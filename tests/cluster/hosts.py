@@ -1,7 +1,9 @@
-"""Several hosts on this machine: each with processes, a network address, a name, a /tmp and an sshd of its own.
+"""Several hosts on this machine: each with processes, a network address, a name, a /tmp and an sshd
+of its own.
 
-A host is a set of Linux namespaces. They share the disk, as machines with one image do, and a folder, as by NFS; what
-they write to /tmp and to root's home is their own. All are gone when their first process is.
+A host is a set of Linux namespaces. They share the disk, as machines with one image do, and a
+folder, as by NFS; what they write to /tmp and to root's home is their own. All are gone when their
+first process is.
 """
 
 import contextlib
@@ -59,7 +61,20 @@ def why_not() -> str:
             " apt-get install iproute2 openssh-server openssh-client rsync util-linux"
         )
     made = subprocess.run(
-        ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+        [
+            "unshare",
+            "--mount",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--pid",
+            "--fork",
+            "mount",
+            "-t",
+            "tmpfs",
+            "tmpfs",
+            "/mnt",
+        ],
         capture_output=True,
         text=True,
     )
@@ -77,9 +92,19 @@ class Host:
     pid: int
     """Its first process; all of its others end with it."""
 
-    def command(self, *words: str, cwd: str = "/", namespaces: str = "--mount --net --uts --ipc --pid") -> list[str]:
+    def command(
+        self, *words: str, cwd: str = "/", namespaces: str = "--mount --net --uts --ipc --pid"
+    ) -> list[str]:
         """A command line that runs on this host, in a folder as this host sees it."""
-        return ["nsenter", f"--target={self.pid}", *namespaces.split(), "--", "env", f"--chdir={cwd}", *words]
+        return [
+            "nsenter",
+            f"--target={self.pid}",
+            *namespaces.split(),
+            "--",
+            "env",
+            f"--chdir={cwd}",
+            *words,
+        ]
 
     def run(self, *words: str, cwd: str = "/", **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs a command on this host, and waits for it."""
@@ -93,7 +118,8 @@ class Host:
 
     @contextlib.contextmanager
     def own(self, folder: Path) -> Iterator[None]:
-        """As long as the context lasts, what is changed in a folder is changed on this host alone."""
+        """As long as the context lasts, what is changed in a folder is changed on this host
+        alone."""
         script = (
             "mkdir -p /mnt/own/upper /mnt/own/work; mount -t overlay overlay -o"
             " lowerdir=$0,upperdir=/mnt/own/upper,workdir=/mnt/own/work $0"
@@ -107,7 +133,9 @@ class Host:
     @contextlib.contextmanager
     def read_only(self, folder: Path) -> Iterator[None]:
         """As long as the context lasts, this host can only read a folder."""
-        self.run("sh", "-ec", "mount --bind $0 $0; mount -o remount,bind,ro $0", str(folder), check=True)
+        self.run(
+            "sh", "-ec", "mount --bind $0 $0; mount -o remount,bind,ro $0", str(folder), check=True
+        )
         try:
             yield
         finally:
@@ -130,7 +158,9 @@ class Hosts:
         self._ip("link", "add", "hosts", "type", "bridge")
         self._ip("addr", "add", f"{_NETWORK}.1/24", "dev", "hosts")
         self._ip("link", "set", "hosts", "up")
-        self.hosts = {name: self._connect(self._boot(name, address)) for name, address in addresses.items()}
+        self.hosts = {
+            name: self._connect(self._boot(name, address)) for name, address in addresses.items()
+        }
         for host in self.hosts.values():
             self._start_sshd(host)
 
@@ -158,14 +188,21 @@ class Hosts:
         ]
         (self.folder / "hosts").write_text("\n".join(lines) + "\n")
         for name in ("host_key", "key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)],
+                check=True,
+            )
 
     def _boot(self, name: str, address: str) -> Host:
         script = textwrap.dedent(_BOOT).format(name=name, shared=self.folder, root=ROOT)
         isolated = "unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc"
         command = [*isolated.split(), "sh", "-c", script]
         outer = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         while not (self.folder / f"{name}.up").exists():
             if outer.poll() is not None:
@@ -177,16 +214,34 @@ class Hosts:
 
     def _connect(self, host: Host) -> Host:
         """Lays a cable from the operator's machine to the host."""
-        self._ip("link", "add", f"to-{host.name}", "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))
+        self._ip(
+            "link",
+            "add",
+            f"to-{host.name}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            str(host.pid),
+        )
         self._ip("link", "set", f"to-{host.name}", "master", "hosts", "up")
-        for words in (["addr", "add", f"{host.address}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
+        for words in (
+            ["addr", "add", f"{host.address}/24", "dev", "eth0"],
+            ["link", "set", "eth0", "up"],
+        ):
             host.run("ip", *words, check=True)
         return host
 
     def _ip(self, *words: str) -> None:
-        # In the network of the operator, but among all processes: a cable's far end is given to one by its id.
+        # In the network of the operator, but among all processes: a cable's far end is given to one
+        # by its id.
         subprocess.run(
-            self.operator.command("ip", *words, namespaces="--net"), check=True, capture_output=True, text=True
+            self.operator.command("ip", *words, namespaces="--net"),
+            check=True,
+            capture_output=True,
+            text=True,
         )
 
     def _start_sshd(self, host: Host) -> None:
@@ -201,7 +256,11 @@ class Hosts:
             "PrintMotd": "no",
         }
         host.run(
-            "/usr/sbin/sshd", "-f", "/dev/null", *(f"-o{name}={value}" for name, value in options.items()), check=True
+            "/usr/sbin/sshd",
+            "-f",
+            "/dev/null",
+            *(f"-o{name}={value}" for name, value in options.items()),
+            check=True,
         )
 
 

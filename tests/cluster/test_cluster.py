@@ -1,4 +1,5 @@
-"""Digits on three hosts: runs and sweeps across them, a job, unfit nodes, a cut cable, a drained and a dead host.
+"""Digits on three hosts: runs and sweeps across them, a job, unfit nodes, a cut cable, a drained
+and a dead host.
 
 The tests stand in the order in which they leave the hosts: the last one loses one for good.
 """
@@ -33,7 +34,18 @@ SITE = Path(sysconfig.get_path("purelib"))
 def undisturbed(cluster: Cluster) -> Any:
     """A run with a rank on every host, started as the file that ships says."""
     command = shlex.join(
-        ["hookyard", "run", *DIGITS, *LONG, "--name", "undisturbed", "--address", "auto", "--storage", str(RUNS)]
+        [
+            "hookyard",
+            "run",
+            *DIGITS,
+            *LONG,
+            "--name",
+            "undisturbed",
+            "--address",
+            "auto",
+            "--storage",
+            str(RUNS),
+        ]
     )
     cluster.ray("exec", str(cluster.config), f"cd {ROOT} && {command}")
     return open_run(str(cluster.folder / "runs/undisturbed"))
@@ -53,20 +65,33 @@ def test_every_host_is_looked_at_before_a_run(cluster: Cluster) -> None:
 
 
 def test_nodes_that_are_not_fit_are_named_and_nothing_is_started(cluster: Cluster) -> None:
-    """One host lacks a package that the task needs and has another torch, one cannot write where the run would lie."""
+    """One host lacks a package that the task needs and has another torch, one cannot write where
+    the run would lie."""
     kept = sorted((cluster.folder / "runs").iterdir())
     beta, gamma = (cluster.hosts[name] for name in NAMES[1:])
     with beta.own(SITE), gamma.read_only(RUNS):
         beta.run("rm", "-r", f"{SITE}/sklearn", check=True)
-        beta.run("sh", "-ec", f"sed -i 's/^Version: .*/Version: 0.0.1/' {SITE}/torch-*.dist-info/METADATA", check=True)
+        beta.run(
+            "sh",
+            "-ec",
+            f"sed -i 's/^Version: .*/Version: 0.0.1/' {SITE}/torch-*.dist-info/METADATA",
+            check=True,
+        )
         words = ["experiments/iris_parquet.yaml", "--name", "refused"]
         done = cluster.head.run(*cluster.hookyard("run", *words), **cluster.options())
     assert done.returncode == 2, done.stderr
-    errors = [line.removeprefix("error: ").strip() for line in done.stderr.splitlines() if "error: " in line]
+    errors = [
+        line.removeprefix("error: ").strip()
+        for line in done.stderr.splitlines()
+        if "error: " in line
+    ]
     assert len(errors) == 3, done.stderr
-    assert re.search(r"error: beta \(10\.77\.0\.12\): has torch 0\.0\.1, the driver 2\.", done.stderr)
     assert re.search(
-        r"error: beta \(10\.77\.0\.12\): cannot import the experiment: .* No module named 'sklearn'", done.stderr
+        r"error: beta \(10\.77\.0\.12\): has torch 0\.0\.1, the driver 2\.", done.stderr
+    )
+    assert re.search(
+        r"error: beta \(10\.77\.0\.12\): cannot import the experiment: .* No module named 'sklearn'",
+        done.stderr,
     )
     assert f"error: gamma (10.77.0.13): cannot read and write storage {RUNS}: " in done.stderr
     assert "Read-only file system" in done.stderr
@@ -77,27 +102,37 @@ def test_nodes_that_are_not_fit_are_named_and_nothing_is_started(cluster: Cluste
 
 @pytest.fixture
 def tunnel(cluster: Cluster) -> Iterator[str]:
-    """The dashboard of the head, which listens on its loopback alone, as the operator's machine sees it."""
+    """The dashboard of the head, which listens on its loopback alone, as the operator's machine
+    sees it."""
     # It asks for a terminal, and goes on until Ctrl-C.
     command = shlex.join([str(BIN / "ray"), "dashboard", str(cluster.config)])
     dashboard = cluster.hosts.operator.start(
         "script", "-qec", command, "/dev/null", stdin=subprocess.PIPE, env=cluster.environment
     )
     cluster.hosts.operator.run(
-        "bash", "-c", "until (: < /dev/tcp/127.0.0.1/8265) 2> /dev/null; do sleep 0.1; done", check=True
+        "bash",
+        "-c",
+        "until (: < /dev/tcp/127.0.0.1/8265) 2> /dev/null; do sleep 0.1; done",
+        check=True,
     )
     yield "http://127.0.0.1:8265"
     with contextlib.suppress(subprocess.TimeoutExpired):
         dashboard.communicate("\x03", timeout=20)
 
 
-def operate(cluster: Cluster, *words: str, address: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def operate(
+    cluster: Cluster, *words: str, address: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A `hookyard` command on the operator's machine, which is no part of the cluster."""
     options = {**cluster.options(), "env": {**cluster.environment, **environment}}
-    return cluster.hosts.operator.run(str(BIN / "hookyard"), *words, "--address", address, **options)
+    return cluster.hosts.operator.run(
+        str(BIN / "hookyard"), *words, "--address", address, **options
+    )
 
 
-def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(cluster: Cluster, tunnel: str) -> None:
+def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(
+    cluster: Cluster, tunnel: str
+) -> None:
     words = ["submit", *DIGITS, *SHORT, "--name", "job", "--storage", str(RUNS)]
     wrong = operate(cluster, *words, address=tunnel, RAY_AUTH_TOKEN="0" * 64)
     assert (wrong.returncode, wrong.stdout) == (2, "")
@@ -113,20 +148,27 @@ def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(cluste
     followed = operate(cluster, "logs", job, "--follow", address=tunnel)
     assert followed.returncode == 0, followed.stdout + followed.stderr
     assert open_run(str(cluster.folder / "runs/job")).status == "finished"
-    assert operate(cluster, "status", job, address=tunnel).stdout.startswith(f"{job}: SUCCEEDED, exit code 0")
+    assert operate(cluster, "status", job, address=tunnel).stdout.startswith(
+        f"{job}: SUCCEEDED, exit code 0"
+    )
 
 
-def test_run_continues_when_its_unreachable_host_is_back(cluster: Cluster, undisturbed: Any) -> None:
+def test_run_continues_when_its_unreachable_host_is_back(
+    cluster: Cluster, undisturbed: Any
+) -> None:
     victim, run, told = disturbed(cluster, "cut", cluster.hosts.cut, cluster.hosts.mend)
     rows, reference = (one.stats.set_index(KEY).sort_index() for one in (run, undisturbed))
     assert rows.index.equals(reference.index)
     before = rows["attempt"] == 0
     assert 0 < before.sum() < len(rows)
     assert rows["loss"][before].equals(reference["loss"][before])
-    # DDP's buckets decide in which order three gradients are added, and a new group has other buckets for a step.
+    # DDP's buckets decide in which order three gradients are added, and a new group has other
+    # buckets for a step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
     checkpoint = run.folder.read_attempts()[1].checkpoint
-    assert re.fullmatch(f"Rank [012] on {victim} failed: died without an error message: .*", told[0])
+    assert re.fullmatch(
+        f"Rank [012] on {victim} failed: died without an error message: .*", told[0]
+    )
     assert re.fullmatch(f"Resumed from {checkpoint}; 3 ranks on .*{victim}.*", told[1])
 
 
@@ -145,7 +187,9 @@ def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) ->
     trained = run.stats.query("phase == 'train'")
     for rank in (0, 1):
         steps = sorted(trained[trained["rank"] == rank]["step"])
-        assert steps == list(range(1, 60 * 11 + 1))  # 1400 samples, 700 for each rank, in batches of 64
+        assert steps == list(
+            range(1, 60 * 11 + 1)
+        )  # 1400 samples, 700 for each rank, in batches of 64
     cluster.restart(victim)
 
 
@@ -162,7 +206,8 @@ def test_elastic_run_continues_without_a_dead_host(cluster: Cluster) -> None:
     assert sorted(host.node for host in attempts[1].hosts) == left
     assert told[0].startswith("Rank ")
     assert re.fullmatch(f"Resumed from {attempts[1].checkpoint}; 2 ranks on .*", told[1])
-    # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as many each.
+    # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as
+    # many each.
     samples = run.stats.groupby(["phase", "epoch"], observed=True)["batch_size"].sum().unstack()
     assert (samples.loc["val"] == 397).all()
     assert set(samples.loc["train"]) <= {1401, 1400}
@@ -176,8 +221,8 @@ def disturbed(
     mend: Callable[[str], None] = lambda host: None,
     overrides: list[str] | None = None,
 ) -> tuple[str, Any, list[str]]:
-    """A run during which something happens to a host with a rank, not the head, and may be mended once the run has
-    missed it.
+    """A run during which something happens to a host with a rank, not the head, and may be mended
+    once the run has missed it.
 
     Returns the host, the run, and the lines in which its log tells of attempts.
     """
@@ -202,6 +247,8 @@ def disturbed(
     assert run.status == "finished"
     assert not run.stats.duplicated(KEY).any()
     log = Path(folder / "log.txt").read_text()
-    told = re.findall(r"^\S+ ((?:Rank \d .* failed: |Resumed|Started|Preempted).*)$", log, re.MULTILINE)
+    told = re.findall(
+        r"^\S+ ((?:Rank \d .* failed: |Resumed|Started|Preempted).*)$", log, re.MULTILINE
+    )
     assert len(told) == 2, log
     return victim, run, told

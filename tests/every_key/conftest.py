@@ -22,12 +22,20 @@ class Ticks:
 
 @pytest.fixture(autouse=True)
 def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
-    """One clock for everything that measures time in a run; slow calls without a lasting effect do nothing."""
+    """One clock for everything that measures time in a run; slow calls without a lasting effect do
+    nothing."""
     ticks = Ticks()
     monkeypatch.setattr(gc, "collect", lambda: 0)
     for name, module in list(sys.modules.items()):
         if (
-            name.startswith(("hooks.", "orchestrator.loop", "orchestrator.stats.write.recorder", "orchestrator.sweeps"))
+            name.startswith(
+                (
+                    "hooks.",
+                    "orchestrator.loop",
+                    "orchestrator.stats.write.recorder",
+                    "orchestrator.sweeps",
+                )
+            )
             and "background" not in name
         ):
             for clock in ("perf_counter", "monotonic"):

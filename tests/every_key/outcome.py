@@ -72,13 +72,18 @@ class Settings(Hook):
 
 
 def describe_outcome(written: Mapping[str, Any], folder: Path) -> str:
-    """Run an experiment in this process; return its weights, rows, reports, lines, files and outcome as text.
+    """Run an experiment in this process; return its weights, rows, reports, lines, files and
+    outcome as text.
 
     Raises ConfigError for an invalid experiment.
     """
     experiment = make_experiment(written)
     resolved, rows, told = resolve(experiment.source), Kept(), Told()
-    store = CheckpointStore(Storage(folder / "checkpoints"), "run") if "checkpoint" in resolved.hooks else None
+    store = (
+        CheckpointStore(Storage(folder / "checkpoints"), "run")
+        if "checkpoint" in resolved.hooks
+        else None
+    )
     left: dict[str, Any] = {}
     torch.manual_seed(99)
     ran: Counter[str] = Counter()
@@ -106,7 +111,10 @@ def describe_outcome(written: Mapping[str, Any], folder: Path) -> str:
         left["reports"] = [(_told(report.metrics), report.is_final) for report in loop.run()]
     except ConfigError:
         raise
-    except (HookError, RuntimeError) as error:  # how a run fails is one of the things that it leaves
+    except (
+        HookError,
+        RuntimeError,
+    ) as error:  # how a run fails is one of the things that it leaves
         left["error"] = f"{type(error).__name__}: {error}"
     left["weights"], left["rows"], left["calls"] = (
         numbers(loop.state.module),
@@ -114,19 +122,31 @@ def describe_outcome(written: Mapping[str, Any], folder: Path) -> str:
         rows.calls,
     )
     left["strides"] = [parameter.stride() for parameter in loop.state.module.parameters()]
-    left["said"], left["info"], left["ended"] = told.said, _told(loop.state.info), loop.stopping.reasons
+    left["said"], left["info"], left["ended"] = (
+        told.said,
+        _told(loop.state.info),
+        loop.stopping.reasons,
+    )
     left["labels"] = store.index.read() if store else {}
     left["files"] = {
-        str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*")) if path.is_file()
+        str(path.relative_to(folder)): _content(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
     left["ran"], left["fetched"] = ran, WATCHED.copy()
-    left["files"] = {re.sub(r"tfevents\..*", "tfevents", name): content for name, content in left["files"].items()}
+    left["files"] = {
+        re.sub(r"tfevents\..*", "tfevents", name): content
+        for name, content in left["files"].items()
+    }
     return repr(left)
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
     """Names and values, without values that are the machine's."""
-    return {name: True if re.search(r"bytes|percent", name) else _plain(value) for name, value in values.items()}
+    return {
+        name: True if re.search(r"bytes|percent", name) else _plain(value)
+        for name, value in values.items()
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -143,7 +163,10 @@ def _content(path: Path) -> Any:
     if path.suffix in (".jsonl", ".csv"):
         return re.sub(r'"time": "[^"]*"', "", path.read_text())
     if "tfevents" in path.name:
-        return [(event.step, str(event.summary), bool(event.graph_def)) for event in EventFileLoader(str(path)).Load()]
+        return [
+            (event.step, str(event.summary), bool(event.graph_def))
+            for event in EventFileLoader(str(path)).Load()
+        ]
     if path.suffix == ".gz":
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         return sorted(

@@ -71,7 +71,8 @@ class Images(Points):
 
 @dataclass
 class Breaking(Points):
-    """Losses that are no numbers, a spike among them, a gradient that is none, or memory that is not there."""
+    """Losses that are no numbers, a spike among them, a gradient that is none, or memory that is
+    not there."""
 
     how: str = "nan"
     step: int = 9

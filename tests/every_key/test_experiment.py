@@ -27,7 +27,12 @@ LISTED = {
     "scheduler": [{"type": "LinearLR", "end": "5 steps"}, {"type": "CosineAnnealingLR"}],
 }
 GROUPED = {
-    "optimizer": {"type": "SGD", "lr": 0.1, "weight_decay": 0.1, "groups": [{"match": "*.bias", "lr_scale": 0.5}]}
+    "optimizer": {
+        "type": "SGD",
+        "lr": 0.1,
+        "weight_decay": 0.1,
+        "groups": [{"match": "*.bias", "lr_scale": 0.5}],
+    }
 }
 FP16 = {"precision": "fp16", "hooks": {"checkpoint": {"every": "1 step"}}}
 GROWING = {**FP16, "scaler": {"growth_interval": 2}}
@@ -53,13 +58,25 @@ EXPERIMENT: dict[str, Key] = {
     "optimizer": Key(ADAM),
     "optimizer.type": Key("RMSprop", around={"optimizer": ADAM}),
     "optimizer.lr": Key(0.2),
-    "scheduler": Key({"type": "ExponentialLR", "gamma": 0.5}, around={"hooks": {"param_scheduler": True}}),
-    "scheduler.gamma": Key(
-        0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "ExponentialLR", "gamma": 0.25}}
+    "scheduler": Key(
+        {"type": "ExponentialLR", "gamma": 0.5}, around={"hooks": {"param_scheduler": True}}
     ),
-    "scheduler.warmup": Key(1, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR"}}),
+    "scheduler.gamma": Key(
+        0.5,
+        around={
+            "hooks": {"param_scheduler": True},
+            "scheduler": {"type": "ExponentialLR", "gamma": 0.25},
+        },
+    ),
+    "scheduler.warmup": Key(
+        1, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR"}}
+    ),
     "scheduler.warmup_factor": Key(
-        0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR", "warmup": 1}}
+        0.5,
+        around={
+            "hooks": {"param_scheduler": True},
+            "scheduler": {"type": "CosineAnnealingLR", "warmup": 1},
+        },
     ),
     "scheduler.1.begin": Key(1, around=LISTED),
     "scheduler.0.end": Key("3 steps", around=LISTED),
@@ -89,7 +106,9 @@ EXPERIMENT: dict[str, Key] = {
     "scaler.growth_interval": Key(2, around=FP16),
     "channels_last": Key(True, around={"task": f"{HERE}:Images"}),
     "sync_batchnorm": Key(True, around={"task_args": {"batch_norm": True}}),
-    "activation_checkpointing": Key("encoder", around={"task": VIEWS, "hooks": {"moco": {"queue_length": 16}}}),
+    "activation_checkpointing": Key(
+        "encoder", around={"task": VIEWS, "hooks": {"moco": {"queue_length": 16}}}
+    ),
     "compile": Key(True),
     "compile.mode": Key("reduce-overhead", around={"compile": {}}),
     "cudnn_benchmark": Key(True),
@@ -111,10 +130,12 @@ EXPERIMENT: dict[str, Key] = {
     "hooks.ema.type": Key("gradient_clip", around={"hooks": {"ema": {}}}),
     "changes": Key([{"at": 1, "set": {"optimizer.lr": 0.5}}]),
     "changes.at": Key(
-        [{"at": "1 step", "set": {"optimizer.lr": 0.5}}], around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]}
+        [{"at": "1 step", "set": {"optimizer.lr": 0.5}}],
+        around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]},
     ),
     "changes.set": Key(
-        [{"at": 1, "set": {"optimizer.lr": 0.2}}], around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]}
+        [{"at": 1, "set": {"optimizer.lr": 0.2}}],
+        around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]},
     ),
 }
 RAY = "is asked of Ray: the test below"
@@ -123,7 +144,8 @@ EXPERIMENT_NOT_SHOWN = {
     "upload_every": "needs an object store: tests/orchestrator/stats/write/test_rank_files.py",
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
     **dict.fromkeys(
-        ("hang.after", "hang.action"), "needs a rank that hangs: tests/orchestrator/engines/test_hang_watch.py"
+        ("hang.after", "hang.action"),
+        "needs a rank that hangs: tests/orchestrator/engines/test_hang_watch.py",
     ),
     "max_failures": "needs a process that is lost: tests/ray/test_survive.py",
     "max_preemptions": "needs a node that is taken away: tests/ray/test_preemption.py",
@@ -147,12 +169,20 @@ def test_every_key_of_an_experiment_is_covered() -> None:
 def test_each_key_of_an_experiment_changes_the_run_or_is_refused(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_settings, "compile_in_place", lambda module, mode: WATCHED.update([f"compiled {mode}"]))
+    monkeypatch.setattr(
+        torch_settings,
+        "compile_in_place",
+        lambda module, mode: WATCHED.update([f"compiled {mode}"]),
+    )
     monkeypatch.chdir(tmp_path)
     for seed, file in enumerate(("first.pt", "second.pt")):
         torch.manual_seed(seed)
         torch.save(
-            {part: {**Points().model().state_dict(), "9.weight": torch.rand(3)} for part in ("model", "ema")}, file
+            {
+                part: {**Points().model().state_dict(), "9.weight": torch.rand(3)}
+                for part in ("model", "ema")
+            },
+            file,
         )
     references: dict[str, str] = {}
     ignored = []
@@ -162,7 +192,11 @@ def test_each_key_of_an_experiment_changes_the_run_or_is_refused(
         if known not in references:
             references[known] = left(base)
         path = path.removesuffix(".auto")
-        changed = {**base, "changes": key.value} if path.startswith("changes") else with_value(base, path, key.value)
+        changed = (
+            {**base, "changes": key.value}
+            if path.startswith("changes")
+            else with_value(base, path, key.value)
+        )
         if not acts(partial(left, changed), references[known], path):
             ignored.append(path)
     assert not ignored
@@ -191,10 +225,17 @@ def test_each_key_of_workers_changes_the_requested_resources(key: str, value: An
     assert asked[0] != asked[1]
 
 
-@pytest.mark.parametrize(("key", "value"), [("name", "other"), ("tags", ["late"]), ("notes", "the second")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("name", "other"), ("tags", ["late"]), ("notes", "the second")]
+)
 def test_name_tags_and_notes_are_listed(key: str, value: Any, tmp_path: Path) -> None:
-    first, second = ({**PLAIN, "hooks": QUIET, **more} for more in ({}, {"name": "second", key: value}))
+    first, second = (
+        {**PLAIN, "hooks": QUIET, **more} for more in ({}, {"name": "second", key: value})
+    )
     for written in (first, second):
         run(make_experiment(written), storage=tmp_path, local=True)
     found = {folder.name: (one.tags, one.notes) for folder, one in list_runs(tmp_path)}
-    assert found == {"run": ([], ""), second["name"]: (second.get("tags", []), second.get("notes", ""))}
+    assert found == {
+        "run": ([], ""),
+        second["name"]: (second.get("tags", []), second.get("notes", "")),
+    }

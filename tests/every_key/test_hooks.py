@@ -15,7 +15,9 @@ from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, breaking
 from tests.every_key.walk import CUDA, Key, acts
 
 
-def of(hook: Mapping[str, Any] | None = None, around: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Key]:
+def of(
+    hook: Mapping[str, Any] | None = None, around: Mapping[str, Any] | None = None, **fields: Any
+) -> dict[str, Key]:
     """Fields with their other values, all beside the same."""
     hook, around = dict(hook or {}), dict(around or {})
     return {
@@ -87,7 +89,12 @@ WALK: dict[str, dict[str, Key]] = {
         keep_snapshots=Key(2, {**POWER, "snapshots": "1 step"}),
     ),
     "empty_cache": of(
-        None, None, before_epoch=True, after_epoch=False, after_iter=True, every=Key(2, {"after_iter": True})
+        None,
+        None,
+        before_epoch=True,
+        after_epoch=False,
+        after_iter=True,
+        every=Key(2, {"after_iter": True}),
     ),
     "freeze_parameters": of(
         {"patterns": ["0.*"]},
@@ -106,7 +113,12 @@ WALK: dict[str, dict[str, Key]] = {
         patience=0,
     ),
     "nan_guard": of(
-        None, breaking("nan", times=2), action="stop", patience=Key(0, {"action": "skip"}), every=4, dumps=0
+        None,
+        breaking("nan", times=2),
+        action="stop",
+        patience=Key(0, {"action": "skip"}),
+        every=4,
+        dumps=0,
     ),
     "output_mask": of(None, {"task_args": {"val": 3}}, target=2),
     "param_scheduler": of(
@@ -116,11 +128,18 @@ WALK: dict[str, dict[str, Key]] = {
         monitor=Key(None, {"monitor": "val/loss"}, {"scheduler": {"type": "ReduceLROnPlateau"}}),
     ),
     "precise_batch_norm": of(
-        {"num_samples": 16}, {"task_args": {"batch_norm": True, "noisy": True}}, num_samples=32, cache_samples=True
+        {"num_samples": 16},
+        {"task_args": {"batch_norm": True, "noisy": True}},
+        num_samples=32,
+        cache_samples=True,
     ),
     "time_limit": of({"limit": 3600}, None, limit=0.01),
     "activation_stats": of(
-        {"every": "2 steps"}, {"task": f"{HERE}:Images"}, every="3 steps", ignored=["Linear"], sample_feature_map=True
+        {"every": "2 steps"},
+        {"task": f"{HERE}:Images"},
+        every="3 steps",
+        ignored=["Linear"],
+        sample_feature_map=True,
     ),
     "device_stats": of(None, None, every=3),
     "layer_memory": of({"every": "2 steps"}, None, every="3 steps"),
@@ -151,12 +170,23 @@ WALK: dict[str, dict[str, Key]] = {
         window=2,
         peak_flops=1e9,
     ),
-    "console": of({"every": 3}, MEASURED, every=2, window=2, columns=["data_wait_s"], statistics=SLOWEST),
+    "console": of(
+        {"every": 3}, MEASURED, every=2, window=2, columns=["data_wait_s"], statistics=SLOWEST
+    ),
     "json_lines": of({"every": 3}, LOGGED, every=2, window=2, statistics=SLOWEST),
-    "output_csv": of(None, {"task_args": {"test": 9}}, id_key=1, target_key=None, scores=True, phases=["val"]),
+    "output_csv": of(
+        None, {"task_args": {"test": 9}}, id_key=1, target_key=None, scores=True, phases=["val"]
+    ),
     "progress_bar": of(None, None, every=3),
     "tensorboard": of(
-        {"every": 3}, LOGGED, every=2, window=2, statistics=SLOWEST, axis="samples", histograms="2 steps", graph=True
+        {"every": 3},
+        LOGGED,
+        every=2,
+        window=2,
+        statistics=SLOWEST,
+        axis="samples",
+        histograms="2 steps",
+        graph=True,
     ),
     "checkpoint": of(
         {"keep": 2},
@@ -177,7 +207,12 @@ WALK: dict[str, dict[str, Key]] = {
         weights="raw",
         dynamic_batch=False,
     ),
-    "byol": of(None, {"task": VIEWS, "task_args": {"method": "byol"}}, encoder="encoder.backbone", momentum=0.5),
+    "byol": of(
+        None,
+        {"task": VIEWS, "task_args": {"method": "byol"}},
+        encoder="encoder.backbone",
+        momentum=0.5,
+    ),
     "deepcluster": of(
         {"clusters": [3, 3], "assigned_views": [0, 1]},
         {**CLOUDS, "task_args": {"prototypes": 0}},
@@ -200,7 +235,13 @@ WALK: dict[str, dict[str, Key]] = {
         patch_temperature=0.2,
         warmup_patch_temperature=Key(0.02, {"warmup_epochs": 2}),
     ),
-    "moco": of({"queue_length": 16}, {"task": VIEWS}, encoder="encoder.backbone", momentum=0.5, queue_length=24),
+    "moco": of(
+        {"queue_length": 16},
+        {"task": VIEWS},
+        encoder="encoder.backbone",
+        momentum=0.5,
+        queue_length=24,
+    ),
     "swav": SWAPPED,
     "swav_momentum": of(None, CLOUDS, momentum=0.5),
 }
@@ -228,8 +269,11 @@ def written(name: str, key: Key, **more: Any) -> dict[str, Any]:
 
 
 def declared(hook: str, field: str) -> str:
-    """Return a field by the class that declares it; one that several hooks inherit is walked in one of them."""
-    return next(f"{cls.__name__}.{field}" for cls in HOOKS[hook].__mro__ if field in get_annotations(cls))
+    """Return a field by the class that declares it; one that several hooks inherit is walked in one
+    of them."""
+    return next(
+        f"{cls.__name__}.{field}" for cls in HOOKS[hook].__mro__ if field in get_annotations(cls)
+    )
 
 
 def test_every_field_of_every_hook_is_covered() -> None:
@@ -240,7 +284,9 @@ def test_every_field_of_every_hook_is_covered() -> None:
     assert not walked & not_shown
 
 
-@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # anomaly_detection's, of the NaN it is given
+@pytest.mark.filterwarnings(
+    "ignore:Error detected in:UserWarning"
+)  # anomaly_detection's, of the NaN it is given
 @pytest.mark.parametrize("name", list(WALK))
 def test_each_field_of_a_hook_changes_the_run_or_is_refused(name: str, left: Left) -> None:
     references: dict[str, str] = {}
@@ -254,6 +300,10 @@ def test_each_field_of_a_hook_changes_the_run_or_is_refused(name: str, left: Lef
                 assert left(base) == references[known], (
                     "two runs of one experiment leave something different, so that nothing is shown"
                 )
-        if not acts(partial(left, written(name, key, **{field_name: key.value})), references[known], field_name):
+        if not acts(
+            partial(left, written(name, key, **{field_name: key.value})),
+            references[known],
+            field_name,
+        ):
             ignored.append(field_name)
     assert not ignored

@@ -57,7 +57,11 @@ class Reports:
 
 
 RATES = {"optimizer.lr": {"uniform": [0.01, 0.2]}}
-GRID = {"search": "grid", "space": {"optimizer.lr": {"choice": [0.05, 0.2, 0.15, 0.01]}}, "trials": None}
+GRID = {
+    "search": "grid",
+    "space": {"optimizer.lr": {"choice": [0.05, 0.2, 0.15, 0.01]}},
+    "trials": None,
+}
 PLATEAU = {"stop": {"plateau": {"patience": 2, "grace_period": 0}}}
 ASHA = {**GRID, "scheduler": {"type": "asha"}}
 MEDIAN = {
@@ -102,7 +106,8 @@ SWEEP_NOT_SHOWN = {
     "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
     "engine": "needs Ray: tests/ray/test_sweep.py",
 }
-"""Also schedulers `hyperband`, `pbt` and `pb2`, which need concurrent trials (tests/ray); one process refuses them."""
+"""Also schedulers `hyperband`, `pbt` and `pb2`, which need concurrent trials (tests/ray); one
+process refuses them."""
 
 
 def test_every_key_of_a_sweep_is_covered() -> None:
@@ -121,9 +126,18 @@ def test_every_key_of_a_sweep_is_covered() -> None:
 def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
     """Return the trials of a sweep in this process, and how each ended."""
     written = {key: value for key, value in settings.items() if value is not None}
-    done = sweep(make_experiment({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True)
+    done = sweep(
+        make_experiment({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}),
+        storage=folder,
+        local=True,
+    )
     runs = [
-        (one.read_metadata().status, one.read_metadata().values, one.read_metadata().stopped, len(one.read_reports()))
+        (
+            one.read_metadata().status,
+            one.read_metadata().values,
+            one.read_metadata().stopped,
+            len(one.read_reports()),
+        )
         for one in list_trial_folders(done.folder)
     ]
     try:
@@ -132,7 +146,9 @@ def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
         return repr(runs)
 
 
-def test_each_key_of_a_sweep_changes_its_trials_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_key_of_a_sweep_changes_its_trials_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sweeps_in_process, "InProcess", Reports)
     references: dict[str, str] = {}
     ignored = []
@@ -142,7 +158,9 @@ def test_each_key_of_a_sweep_changes_its_trials_or_is_refused(tmp_path: Path, mo
         if known not in references:
             references[known] = trials_of(base, tmp_path / f"{number}")
         inside = path.replace("median.", "scheduler.").replace("grid.", "")
-        changed = partial(trials_of, with_value(base, inside, key.value), tmp_path / f"{number}-changed")
+        changed = partial(
+            trials_of, with_value(base, inside, key.value), tmp_path / f"{number}-changed"
+        )
         if not acts(changed, references[known], f"sweep.{inside}"):
             ignored.append(path)
     assert not ignored

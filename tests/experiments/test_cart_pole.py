@@ -17,12 +17,23 @@ def test_a_push_is_that_of_the_equations() -> None:
     """Barto, Sutton and Anderson (1983), without friction, by hand for one cart."""
     place, speed, angle, spin, force = 0.1, -0.2, 0.05, 0.3, -10.0
     common = (force + 0.1 * 0.5 * spin**2 * math.sin(angle)) / 1.1
-    falls = (9.8 * math.sin(angle) - math.cos(angle) * common) / (0.5 * (4 / 3 - 0.1 * math.cos(angle) ** 2 / 1.1))
+    falls = (9.8 * math.sin(angle) - math.cos(angle) * common) / (
+        0.5 * (4 / 3 - 0.1 * math.cos(angle) ** 2 / 1.1)
+    )
     accelerates = common - 0.1 * 0.5 * falls * math.cos(angle) / 1.1
-    expected = [place + 0.02 * speed, speed + 0.02 * accelerates, angle + 0.02 * spin, spin + 0.02 * falls]
+    expected = [
+        place + 0.02 * speed,
+        speed + 0.02 * accelerates,
+        angle + 0.02 * spin,
+        spin + 0.02 * falls,
+    ]
     carts = torch.tensor([[place, speed, angle, spin]], dtype=torch.float64)
     assert pushed(carts, torch.tensor([0]))[0].tolist() == pytest.approx(expected, rel=1e-12)
-    assert stand(torch.tensor([[2.3, 0, 0.2, 0], [2.5, 0, 0, 0], [0, 0, -0.21, 0]])).tolist() == [True, False, False]
+    assert stand(torch.tensor([[2.3, 0, 0.2, 0], [2.5, 0, 0, 0], [0, 0, -0.21, 0]])).tolist() == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_policy_learns_and_resumes_bit_for_bit(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from experiments.char_lm import VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
+from experiments.char_lm import (
+    VOCABULARY,
+    CharLM,
+    Documents,
+    documents,
+    encode,
+    ngram_bits,
+    sources,
+)
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
@@ -47,7 +55,10 @@ class Small(CharLM):
 
     def data(self) -> dict[str, Dataset[Any]]:
         texts = ["abcdefghijklmnopqrstuvwxyz"[: 3 + 2 * size] for size in range(11)]
-        return {"train": Documents(texts[4:], self.longest), "val": Documents(texts[:3] + texts[10:], self.longest)}
+        return {
+            "train": Documents(texts[4:], self.longest),
+            "val": Documents(texts[:3] + texts[10:], self.longest),
+        }
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +89,9 @@ def test_documents_begin_at_functions_and_classes_and_are_the_whole_source() -> 
 
 def test_the_data_is_the_standard_library_s_first_files_split_by_file(data: dict[str, Any]) -> None:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:60])[:200_000]
+    text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:60])[
+        :200_000
+    ]
     parts = [torch.cat(part.tokens) for part in (data["train"], data["val"])]
     assert sorted(torch.cat(parts).tolist()) == sorted(encode(text).tolist())
     tenth = encode(sources(200_000)[9])
@@ -86,7 +99,9 @@ def test_the_data_is_the_standard_library_s_first_files_split_by_file(data: dict
 
 
 def test_too_few_files_to_validate_on_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"10000 characters of .* come from 0 \.py files; 10 are needed"):
+    with pytest.raises(
+        ValueError, match=r"10000 characters of .* come from 0 \.py files; 10 are needed"
+    ):
         sources(10_000, tmp_path)
     for index in range(9):
         (tmp_path / f"{index}.py").write_text("x = 1\n")
@@ -156,7 +171,9 @@ def test_counting_by_hand() -> None:
     assert ngram_bits(train, val, 1).tolist() == pytest.approx([-math.log2(a), -math.log2(b)])
     # a follows the boundary once of once, b follows a once of twice
     first, second = (1 + VOCABULARY * a) / (1 + VOCABULARY), (1 + VOCABULARY * b) / (2 + VOCABULARY)
-    assert ngram_bits(train, val, 2).tolist() == pytest.approx([-math.log2(first), -math.log2(second)])
+    assert ngram_bits(train, val, 2).tolist() == pytest.approx(
+        [-math.log2(first), -math.log2(second)]
+    )
 
 
 def test_model_beats_a_bigram_model() -> None:

@@ -22,7 +22,10 @@ def test_the_split_holds_every_sample_of_the_source_once(data: dict[str, Any]) -
     assert (len(data["train"]), len(data["val"])) == (1400, 397)
     source = load_digits()
     images = torch.from_numpy(source.images).float() / 16
-    expected = [(image.numpy().tobytes(), int(label)) for image, label in zip(images, source.target, strict=True)]
+    expected = [
+        (image.numpy().tobytes(), int(label))
+        for image, label in zip(images, source.target, strict=True)
+    ]
     assert sorted(samples(data["train"]) + samples(data["val"])) == sorted(expected)
 
 

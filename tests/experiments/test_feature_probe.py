@@ -40,12 +40,15 @@ def network() -> nn.Module:
 
 
 def expected(features: Any) -> dict[str, float]:
-    """Both accuracies by scikit-learn, whose neighbours are found by Euclidean distance between unit vectors."""
+    """Both accuracies by scikit-learn, whose neighbours are found by Euclidean distance between
+    unit vectors."""
     (train, labels), (val, targets) = (clouds()[phase].tensors for phase in ("train", "val"))
     with torch.no_grad():
         bank, queries = features(train), features(val)
     unit = [nn.functional.normalize(rows, dim=1).numpy() for rows in (bank, queries)]
-    knn = KNeighborsClassifier(20, weights=lambda distances: np.exp((1 - distances**2 / 2) / 0.07)).fit(unit[0], labels)
+    knn = KNeighborsClassifier(
+        20, weights=lambda distances: np.exp((1 - distances**2 / 2) / 0.07)
+    ).fit(unit[0], labels)
     mean, deviation = bank.mean(0), bank.std(0) + 1e-6
     linear = []
     for draw in range(DRAWS):
@@ -54,7 +57,10 @@ def expected(features: Any) -> dict[str, float]:
             ((bank[few] - mean) / deviation).double().numpy(), labels[few]
         )
         linear.append(fitted.score(((queries - mean) / deviation).double().numpy(), targets))
-    return {"knn_accuracy": float(knn.score(unit[1], targets)), "linear_accuracy": float(np.mean(linear))}
+    return {
+        "knn_accuracy": float(knn.score(unit[1], targets)),
+        "linear_accuracy": float(np.mean(linear)),
+    }
 
 
 def prefixed(prefix: str, values: dict[str, float]) -> dict[str, float]:

@@ -50,5 +50,8 @@ def test_it_learns() -> None:
         "batch_size": 4,
         "validate_every": 0,
     }
-    reports = [report.metrics for report in Loop(task, experiment(**{**fields, "optimizer": optimizer}), {}).run()]
+    reports = [
+        report.metrics
+        for report in Loop(task, experiment(**{**fields, "optimizer": optimizer}), {}).run()
+    ]
     assert reports[1]["train/bits_per_byte"] < reports[0]["train/bits_per_byte"] < 9

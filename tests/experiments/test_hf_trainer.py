@@ -19,7 +19,9 @@ from tests.tasks import Rows, experiment
 class Small(TrainedByTrainer):
     def blocks(self, phase: str) -> list[dict[str, Tensor]]:
         bytes_ = torch.randint(
-            256, (12 if phase == "train" else 4, 8), generator=torch.Generator().manual_seed(len(phase))
+            256,
+            (12 if phase == "train" else 4, 8),
+            generator=torch.Generator().manual_seed(len(phase)),
         )
         return [{"input_ids": block, "labels": block} for block in bytes_]
 
@@ -40,7 +42,11 @@ def test_trainer_logs_become_rows_and_reports_and_resume_bit_for_bit(tmp_path: P
         if restored:
             loop.restore(restored)
         reports = [report.metrics for report in loop.run()]
-        return reports, rows.columns("iteration", "loss", "lr", "grad_norm"), store.load_weights("last")
+        return (
+            reports,
+            rows.columns("iteration", "loss", "lr", "grad_norm"),
+            store.load_weights("last"),
+        )
 
     reports, rows, weights = trained()
     assert [report["step"] for report in reports] == [3, 6, 9]

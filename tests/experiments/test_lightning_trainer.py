@@ -30,7 +30,11 @@ def test_lightning_logs_become_rows_and_reports_and_resume_bit_for_bit(tmp_path:
         return reports, rows.columns("iteration", "loss", "lr"), store.load_weights("last")
 
     reports, rows, weights = trained()
-    assert [(report["step"], "val/accuracy" in report) for report in reports] == [(7, True), (14, True), (21, True)]
+    assert [(report["step"], "val/accuracy" in report) for report in reports] == [
+        (7, True),
+        (14, True),
+        (21, True),
+    ]
     again, rest, same = trained("epoch-0002")
     assert (again, rest) == (reports[1:], rows[14:])
     assert all(torch.equal(same[name], weights[name]) for name in weights)

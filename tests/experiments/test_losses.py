@@ -14,8 +14,12 @@ from hooks.self_supervised.distillation import DistillationOutput
 
 def test_the_loss_is_the_cross_entropy_of_every_view_with_its_samples_cluster() -> None:
     generator = torch.Generator().manual_seed(0)
-    embeddings = [functional.normalize(torch.randn(3, 4, generator=generator), dim=1) for _ in range(3)]
-    centroids = [functional.normalize(torch.randn(k, 4, generator=generator), dim=1) for k in (2, 5)]
+    embeddings = [
+        functional.normalize(torch.randn(3, 4, generator=generator), dim=1) for _ in range(3)
+    ]
+    centroids = [
+        functional.normalize(torch.randn(k, 4, generator=generator), dim=1) for k in (2, 5)
+    ]
     assignments = torch.tensor([[0, 1, UNASSIGNED], [4, UNASSIGNED, 2]])
     heads = []
     for table, places in zip(centroids, assignments.tolist(), strict=True):
@@ -32,14 +36,20 @@ def test_the_loss_is_the_cross_entropy_of_every_view_with_its_samples_cluster() 
 
 def test_a_batch_without_assignments_has_no_loss() -> None:
     embeddings = [torch.randn(3, 4, requires_grad=True)]
-    loss = DeepClusterLoss()(ClusteredViews(embeddings, [torch.randn(2, 4)], torch.full((1, 3), UNASSIGNED)))
+    loss = DeepClusterLoss()(
+        ClusteredViews(embeddings, [torch.randn(2, 4)], torch.full((1, 3), UNASSIGNED))
+    )
     loss.backward()
     assert loss == 0
     assert embeddings[0].grad is not None
     assert not embeddings[0].grad.any()
 
 
-STUDENT, TEACHER, LABELS = [[1.0, 0.0, -1.0], [0.5, 2.0, 0.0]], [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], [0, 2]
+STUDENT, TEACHER, LABELS = (
+    [[1.0, 0.0, -1.0], [0.5, 2.0, 0.0]],
+    [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]],
+    [0, 2],
+)
 
 
 def softmax(values: list[float], temperature: float) -> list[float]:
@@ -53,7 +63,10 @@ def test_it_is_the_papers_formula(temperature: float, weight: float) -> None:
     for student, teacher, label in zip(STUDENT, TEACHER, LABELS, strict=True):
         p, q = softmax(teacher, temperature), softmax(student, temperature)
         divergence = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-        terms.append((1 - weight) * -math.log(softmax(student, 1)[label]) + weight * temperature**2 * divergence)
+        terms.append(
+            (1 - weight) * -math.log(softmax(student, 1)[label])
+            + weight * temperature**2 * divergence
+        )
     output = DistillationOutput(torch.tensor(STUDENT), torch.tensor(TEACHER))
     loss = DistillationLoss(temperature, weight)(output, torch.tensor(LABELS))
     assert loss.item() == pytest.approx(sum(terms) / 2, rel=1e-5)
@@ -70,5 +83,12 @@ def test_the_loss_is_that_of_the_paper() -> None:
                 continue
             for sample in range(5):
                 exponentials = [torch.exp(scores[target][sample, k] / 0.1) for k in range(3)]
-                terms.append(-sum(q[sample, k] * torch.log(exponentials[k] / sum(exponentials)) for k in range(3)))
-    torch.testing.assert_close(SwAVLoss(0.1)(SwappedViews(scores, tables)), torch.stack(terms).mean())
+                terms.append(
+                    -sum(
+                        q[sample, k] * torch.log(exponentials[k] / sum(exponentials))
+                        for k in range(3)
+                    )
+                )
+    torch.testing.assert_close(
+        SwAVLoss(0.1)(SwappedViews(scores, tables)), torch.stack(terms).mean()
+    )

@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_its_turns_are_those_of_the_paper() -> None:
-    """With D = sigmoid(x), -log D is log(1 + e^-x): the discriminator's loss, and the non-saturating generator's."""
+    """With D = sigmoid(x), -log D is log(1 + e^-x): the discriminator's loss, and the
+    non-saturating generator's."""
     task = MnistGan(width=2, noise=3)
     torch.manual_seed(0)
     model: Any = task.model()
@@ -33,7 +34,10 @@ def test_its_file_gives_each_optimizer_its_network() -> None:
     experiment = load_experiment(ROOT / "experiments" / "mnist_gan.yaml")
     model: Any = MnistGan(width=2).model()
     optimizers = build_optimizers(experiment.optimizations, MnistGan(width=2), model)
-    trained = {name: [p for group in one.param_groups for p in group["params"]] for name, one in optimizers.items()}
+    trained = {
+        name: [p for group in one.param_groups for p in group["params"]]
+        for name, one in optimizers.items()
+    }
     assert [list(map(id, trained[name])) for name in "dg"] == [
         list(map(id, part.parameters())) for part in (model.discriminator, model.generator)
     ]

@@ -26,7 +26,10 @@ def test_the_split_holds_every_image_of_the_source_once() -> None:
     images = torch.cat([data[phase].tensors[0] for phase in ("train", "val")])
     labels = torch.cat([data[phase].tensors[1] for phase in ("train", "val")])
     pixels = (images * 255).round().to(torch.uint8).flatten(1).numpy()
-    assert sorted((row.tobytes(), int(label)) for row, label in zip(pixels, labels, strict=True)) == expected
+    assert (
+        sorted((row.tobytes(), int(label)) for row, label in zip(pixels, labels, strict=True))
+        == expected
+    )
     assert torch.bincount(data["val"].tensors[1]).min() > 70
 
 
@@ -49,11 +52,17 @@ def test_the_outputs_of_dino_are_cosines() -> None:
     embeddings = head.embed(features)
     for row in range(5):
         for column in range(7):
-            expected = nn.functional.cosine_similarity(embeddings[row], head.last.weight[column], dim=0)
+            expected = nn.functional.cosine_similarity(
+                embeddings[row], head.last.weight[column], dim=0
+            )
             torch.testing.assert_close(head(features)[row, column], expected)
 
 
-MOMENTUM = ["task_args.momentum_encoder=true", "hooks.swav=null", "hooks.swav_momentum={queue_length: 32}"]
+MOMENTUM = [
+    "task_args.momentum_encoder=true",
+    "hooks.swav=null",
+    "hooks.swav_momentum={queue_length: 32}",
+]
 FILES: dict[str, tuple[str, list[str]]] = {
     "moco": ("mnist_moco", []),
     "byol": ("mnist_byol", []),
@@ -66,7 +75,9 @@ FILES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_files_train_a_few_steps_and_are_probed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_train_a_few_steps_and_are_probed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = {
         phase: torch.utils.data.TensorDataset(*dataset[:size])
         for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)
@@ -76,7 +87,13 @@ def test_the_files_train_a_few_steps_and_are_probed(name: str, monkeypatch: pyte
         return small
 
     monkeypatch.setattr("experiments.mnist_ssl.labelled", few)
-    small_run = ["task_args.width=2", "epochs=2", "batch_size=32", "hooks.checkpoint=false", "hooks.console=false"]
+    small_run = [
+        "task_args.width=2",
+        "epochs=2",
+        "batch_size=32",
+        "hooks.checkpoint=false",
+        "hooks.console=false",
+    ]
     file, overrides = FILES[name]
     experiment = load_experiment(FOLDER / f"{file}.yaml", [*small_run, *overrides])
     resolved = resolve(experiment.source)
@@ -85,5 +102,10 @@ def test_the_files_train_a_few_steps_and_are_probed(name: str, monkeypatch: pyte
     reports = [report.metrics for report in Loop(resolved.task, experiment, resolved.hooks).run()]
     assert reports[1]["step"] == 6
     assert reports[1]["train/loss"] < reports[0]["train/loss"] + 1
-    for metric in ("val/knn_accuracy", "val/linear_accuracy", "val/untrained/knn_accuracy", "val/pixels/knn_accuracy"):
+    for metric in (
+        "val/knn_accuracy",
+        "val/linear_accuracy",
+        "val/untrained/knn_accuracy",
+        "val/pixels/knn_accuracy",
+    ):
         assert 0 <= reports[1][metric] <= 1

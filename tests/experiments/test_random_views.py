@@ -36,7 +36,9 @@ def test_a_shift_moves_the_middle_by_no_more_than_its_share() -> None:
 
 def test_a_rotation_turns_a_bar_within_its_limit() -> None:
     torch.manual_seed(0)
-    views = RandomView(scale=(1, 1), shift=0, rotation=30, stretch=0, noise=0, blur=0)(bar().repeat(200, 1, 1, 1))
+    views = RandomView(scale=(1, 1), shift=0, rotation=30, stretch=0, noise=0, blur=0)(
+        bar().repeat(200, 1, 1, 1)
+    )
     y, x = torch.meshgrid(torch.arange(28) - 13.5, torch.arange(28) - 13.5, indexing="ij")
     mass = views[:, 0]
     xy, xx, yy = ((mass * product).sum(dim=(1, 2)) for product in (x * y, x * x, y * y))
@@ -48,7 +50,9 @@ def test_a_rotation_turns_a_bar_within_its_limit() -> None:
 
 def test_noise_and_blur_are_what_they_say() -> None:
     torch.manual_seed(0)
-    noisy = RandomView(scale=(1, 1), shift=0, rotation=0, stretch=0, noise=0.2, blur=0)(torch.zeros(400, 1, 28, 28))
+    noisy = RandomView(scale=(1, 1), shift=0, rotation=0, stretch=0, noise=0.2, blur=0)(
+        torch.zeros(400, 1, 28, 28)
+    )
     deviations = noisy.flatten(1).std(dim=1)
     assert deviations.max() < 0.22
     assert abs(deviations.mean() - 0.1) < 0.01

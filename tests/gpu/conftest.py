@@ -1,4 +1,5 @@
-"""The device of the GPU tests: `pytest tests/gpu -m gpu`, or `--device cpu` for those that a CPU can run."""
+"""The device of the GPU tests: `pytest tests/gpu -m gpu`, or `--device cpu` for those that a CPU
+can run."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", choices=("cuda", "cpu"), default="cuda", help="where the tests marked gpu run")
+    parser.addoption(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="where the tests marked gpu run"
+    )
 
 
 @pytest.fixture
@@ -21,7 +24,9 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     if name == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        pytest.skip(f"torch {torch.__version__} finds no GPU that it can use; --device cpu runs what a CPU can")
+        pytest.skip(
+            f"torch {torch.__version__} finds no GPU that it can use; --device cpu runs what a CPU can"
+        )
     return torch.device("cuda", 0)
 
 
@@ -35,7 +40,8 @@ def cuda(device: torch.device) -> torch.device:
 
 @pytest.fixture
 def same_numbers_each_time() -> Iterator[None]:
-    """Deterministic algorithms, so that two ways to compute one thing can be compared bit for bit."""
+    """Deterministic algorithms, so that two ways to compute one thing can be compared bit for
+    bit."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     yield

@@ -11,7 +11,11 @@ UNTRIED = {**UNCHECKED, "export": "writes as the run ends, and nothing within an
 
 def _longer(case: dict[str, Any]) -> dict[str, Any]:
     task = case.get("task")
-    return {**case, "task": replace(task, train=48)} if isinstance(getattr(task, "train", None), int) else case
+    return (
+        {**case, "task": replace(task, train=48)}
+        if isinstance(getattr(task, "train", None), int)
+        else case
+    )
 
 
 CASES = {name: _longer(case) for name, case in CHECKED.items()}

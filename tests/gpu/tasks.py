@@ -1,4 +1,5 @@
-"""Tasks for the tests on a device, the raw loop that they are compared with, and a loop on a device."""
+"""Tasks for the tests on a device, the raw loop that they are compared with, and a loop on a
+device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ class Pictures(Points):
 
     def model(self) -> nn.Module:
         return nn.Sequential(
-            nn.Unflatten(1, (5, 1, 1)), nn.Conv2d(5, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
+            nn.Unflatten(1, (5, 1, 1)),
+            nn.Conv2d(5, 8, 1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(8, 3),
         )
 
 
@@ -67,16 +73,23 @@ def raw_on(
     torch.manual_seed(0)
     data: Any = task.data()["train"]
     loader = DataLoader(
-        data, 8, sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=0), generator=torch.Generator()
+        data,
+        8,
+        sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=0),
+        generator=torch.Generator(),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     for _ in range(epochs):
-        batches = [(points.to(device), labels.to(device), index) for points, labels, index in loader]
+        batches = [
+            (points.to(device), labels.to(device), index) for points, labels, index in loader
+        ]
         for begin in range(0, len(batches), accumulate):
             group = batches[begin : begin + accumulate]
             for batch in group:
-                with torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES):
+                with torch.autocast(
+                    device.type, DTYPES.get(precision), enabled=precision in DTYPES
+                ):
                     loss = task.loss(model(batch[0]), batch)
                 scaler.scale(loss / len(group)).backward()
             scaler.unscale_(optimizer)

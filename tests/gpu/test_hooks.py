@@ -18,7 +18,9 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("place", [None, "cpu"])
-def test_averages_are_the_same_numbers_on_the_device_and_beside_it(device: torch.device, place: str | None) -> None:
+def test_averages_are_the_same_numbers_on_the_device_and_beside_it(
+    device: torch.device, place: str | None
+) -> None:
     hook = EMA(decay=0.5, device=place)
     loop = loop_on(device, hooks={"ema": hook})
     expected: dict[str, Any] = {}
@@ -27,7 +29,9 @@ def test_averages_are_the_same_numbers_on_the_device_and_beside_it(device: torch
     def update(state: State) -> None:
         original(state)
         for name, weight in state.module.state_dict().items():
-            expected[name] = weight.clone() if name not in expected else expected[name].lerp(weight, 0.5)
+            expected[name] = (
+                weight.clone() if name not in expected else expected[name].lerp(weight, 0.5)
+            )
 
     for call in loop.plan.calls["on_update"]:
         call.run = update
@@ -39,7 +43,9 @@ def test_averages_are_the_same_numbers_on_the_device_and_beside_it(device: torch
 
 def test_a_loss_that_is_no_number_stops_the_run(device: torch.device, tmp_path: Path) -> None:
     loop = loop_on(
-        device, hooks={"overflows": Overflows(4), "guard": NanGuard(every=Interval(2, "steps"))}, artifacts=tmp_path
+        device,
+        hooks={"overflows": Overflows(4), "guard": NanGuard(every=Interval(2, "steps"))},
+        artifacts=tmp_path,
     )
     with pytest.raises(Exception, match="step 4 has loss"):
         list(loop.run())
@@ -47,7 +53,9 @@ def test_a_loss_that_is_no_number_stops_the_run(device: torch.device, tmp_path: 
 
 
 @pytest.mark.parametrize("written", ["trace", "script"])
-def test_torchscript_of_a_model_on_a_gpu_runs_on_the_cpu(cuda: torch.device, tmp_path: Path, written: Any) -> None:
+def test_torchscript_of_a_model_on_a_gpu_runs_on_the_cpu(
+    cuda: torch.device, tmp_path: Path, written: Any
+) -> None:
     """A trace keeps the device of each constant, which no loading changes."""
     state = scaled_state(tmp_path)
     state.module.to(cuda)

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.gpu
 
 
 class Ends(Hook):
-    """Takes an event of its own at the end of each training iteration, and what torch says of memory there."""
+    """Takes an event of its own at the end of each training iteration, and what torch says of
+    memory there."""
 
     priority = Priority.LOWEST
 
@@ -49,7 +50,9 @@ class Wide(Points):
     """Takes the device a while, so that what lies between two events is no matter."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(5, 4096), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 3))
+        return nn.Sequential(
+            nn.Linear(5, 4096), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 3)
+        )
 
 
 def seconds(value: Any) -> float:
@@ -59,10 +62,20 @@ def seconds(value: Any) -> float:
 def test_the_spans_add_up_to_the_time_between_the_ends_of_iterations(device: torch.device) -> None:
     ends, rows = Ends(), Rows()
     task = Wide(train=400) if device.type == "cuda" else Points(train=400)
-    list(loop_on(device, task, {"perf_stats": PerfStats(), "ends": ends}, recorder=rows, epochs=1).run())
-    spans = [sum(seconds(row[name]) for name in SPANS if name in row) for row in rows.rows if row["phase"] == "train"]
+    list(
+        loop_on(
+            device, task, {"perf_stats": PerfStats(), "ends": ends}, recorder=rows, epochs=1
+        ).run()
+    )
+    spans = [
+        sum(seconds(row[name]) for name in SPANS if name in row)
+        for row in rows.rows
+        if row["phase"] == "train"
+    ]
     if device.type == "cpu":
-        assert spans == pytest.approx([row["step_s"] for row in rows.rows if row["phase"] == "train"])
+        assert spans == pytest.approx(
+            [row["step_s"] for row in rows.rows if row["phase"] == "train"]
+        )
         return
     torch.cuda.synchronize()
     outside = ends.events[10].elapsed_time(ends.events[-1]) / 1000
@@ -76,14 +89,17 @@ class Heavy(Hook):
 
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self.product = torch.ones(8192, 8192, device=state.device) @ torch.ones(8192, 8192, device=state.device)
+            self.product = torch.ones(8192, 8192, device=state.device) @ torch.ones(
+                8192, 8192, device=state.device
+            )
 
 
 def test_step_time_is_the_device_time_where_the_host_is_ahead(cuda: torch.device) -> None:
     rows = Rows()
     list(loop_on(cuda, Points(train=96), {"heavy": Heavy()}, recorder=rows, epochs=1).run())
     host, device = (
-        [seconds(row[name]) for row in rows.rows if row["phase"] == "train"][3:] for name in ("host_step_s", "step_s")
+        [seconds(row[name]) for row in rows.rows if row["phase"] == "train"][3:]
+        for name in ("host_step_s", "step_s")
     )
     assert median(host) < median(device) / 2
     assert max(device) < 2 * median(device)
@@ -102,7 +118,15 @@ class Reads(Hook):
 def test_waiting_hook_is_not_charged_for_earlier_work(cuda: torch.device, tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0})
-    list(loop_on(cuda, Points(train=96), {"heavy": Heavy(), "reads": Reads()}, recorder=recorder, epochs=1).run())
+    list(
+        loop_on(
+            cuda,
+            Points(train=96),
+            {"heavy": Heavy(), "reads": Reads()},
+            recorder=recorder,
+            epochs=1,
+        ).run()
+    )
     seconds_of = {
         row["hook"]: row["seconds"]
         for row in open_recorded(storage, "costs").read().to_pylist()
@@ -123,12 +147,25 @@ def test_memory_columns_are_torch_s_own_numbers(device: torch.device) -> None:
     )
     measured = [row for row in rows.rows if row["phase"] == "train"]
     assert all(row["rss_bytes"] > 0 for row in measured)
-    assert [row.get("cuda_allocated_bytes") for row in measured] == (ends.allocated or [None] * len(measured))
-    assert all(row["cuda_peak_allocated_bytes"] >= row["cuda_allocated_bytes"] for row in measured if ends.allocated)
+    assert [row.get("cuda_allocated_bytes") for row in measured] == (
+        ends.allocated or [None] * len(measured)
+    )
+    assert all(
+        row["cuda_peak_allocated_bytes"] >= row["cuda_allocated_bytes"]
+        for row in measured
+        if ends.allocated
+    )
 
 
 def test_a_snapshot_of_memory_opens(device: torch.device, tmp_path: Path) -> None:
-    list(loop_on(device, hooks={"memory_snapshot": MemorySnapshot(steps=(3,))}, artifacts=tmp_path, epochs=1).run())
+    list(
+        loop_on(
+            device,
+            hooks={"memory_snapshot": MemorySnapshot(steps=(3,))},
+            artifacts=tmp_path,
+            epochs=1,
+        ).run()
+    )
     (text,) = tmp_path.rglob("rank=0-step=3.txt")
     assert "live tensors" in text.read_text()
     snapshots = list(tmp_path.rglob("*.pickle"))
@@ -142,7 +179,10 @@ def test_device_stats_agree_with_nvidia_smi(device: torch.device) -> None:
     rows = Rows()
     list(
         loop_on(
-            device, hooks={"device_stats": DeviceStats(every=Interval(1, "iterations"))}, recorder=rows, epochs=1
+            device,
+            hooks={"device_stats": DeviceStats(every=Interval(1, "iterations"))},
+            recorder=rows,
+            epochs=1,
         ).run()
     )
     row = rows.rows[-1]
@@ -155,7 +195,8 @@ def test_device_stats_agree_with_nvidia_smi(device: torch.device) -> None:
             "--format=csv,noheader,nounits",
         ]
         temperature, most = map(
-            float, subprocess.run(query, capture_output=True, text=True, check=True).stdout.split(",")
+            float,
+            subprocess.run(query, capture_output=True, text=True, check=True).stdout.split(","),
         )
         assert row["gpu_temperature_c"] == pytest.approx(temperature, abs=10)
         assert 0 < row["gpu_sm_clock_mhz"] <= most
@@ -173,7 +214,9 @@ def test_page_locked_batches_are_copied_beside_the_work(cuda: torch.device) -> N
         move(batch)
         torch.cuda.synchronize()
     del product
-    events = [event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [
+        event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
     copies = [event.time_range for event in events if "Memcpy HtoD" in event.name]
     products = [event.time_range for event in events if "gemm" in event.name.lower()]
     assert copies

@@ -43,11 +43,16 @@ def one_rank(device: torch.device, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_model_sharded_over_one_rank_trains_as_it_does_whole(one_rank: World, precision: str) -> None:
+def test_a_model_sharded_over_one_rank_trains_as_it_does_whole(
+    one_rank: World, precision: str
+) -> None:
     torch.manual_seed(0)
     whole = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).to(one_rank.device)
     shards = shard(copy.deepcopy(whole), [], one_rank, precision)
-    points, labels = torch.randn(16, 5, device=one_rank.device), torch.arange(16, device=one_rank.device) % 3
+    points, labels = (
+        torch.randn(16, 5, device=one_rank.device),
+        torch.arange(16, device=one_rank.device) % 3,
+    )
     for model in (whole, shards):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
@@ -59,13 +64,17 @@ def test_a_model_sharded_over_one_rank_trains_as_it_does_whole(one_rank: World, 
         torch.testing.assert_close(value.full_tensor(), whole.state_dict()[name], **within)
 
 
-def _train(rank: int, world_size: int, use_cuda: bool, folder: str) -> tuple[dict[str, Any], list[float]]:
+def _train(
+    rank: int, world_size: int, use_cuda: bool, folder: str
+) -> tuple[dict[str, Any], list[float]]:
     """Under NCCL where there is CUDA, instead of the group that the helper has made."""
     device = torch.device("cuda", rank) if use_cuda else torch.device("cpu")
     if use_cuda:
         dist.destroy_process_group()
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", init_method=f"file://{folder}/nccl", rank=rank, world_size=world_size)
+        dist.init_process_group(
+            "nccl", init_method=f"file://{folder}/nccl", rank=rank, world_size=world_size
+        )
     rows = Rows()
     hooks = {"perf_stats": PerfStats(), "clip": GradientClip(1e6)}
     loop = Loop(
@@ -76,10 +85,14 @@ def _train(rank: int, world_size: int, use_cuda: bool, folder: str) -> tuple[dic
     )
     list(loop.run())
     waits = [row["all_reduce_wait_s"] for row in rows.rows if row["phase"] == "train"]
-    return numbers(loop.state.module), [float(wait.resolve() if hasattr(wait, "resolve") else wait) for wait in waits]
+    return numbers(loop.state.module), [
+        float(wait.resolve() if hasattr(wait, "resolve") else wait) for wait in waits
+    ]
 
 
-def test_two_ranks_train_as_one_on_the_joint_batch_and_measure_their_wait(device: torch.device, tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_on_the_joint_batch_and_measure_their_wait(
+    device: torch.device, tmp_path: Path
+) -> None:
     if device.type == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip(f"needs two GPUs, and there is {torch.cuda.device_count()}")
     (weights, waits), _ = on_ranks(_train, 2, device.type == "cuda", str(tmp_path))
@@ -93,7 +106,9 @@ def _wait_for_a_rank_that_is_gone(rank: int, world_size: int, folder: str) -> No
     device = torch.device("cuda", rank)
     dist.destroy_process_group()
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", init_method=f"file://{folder}/nccl", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "nccl", init_method=f"file://{folder}/nccl", rank=rank, world_size=world_size
+    )
     world, total = World(rank, world_size, rank, device=device), torch.ones(1, device=device)
     dist.all_reduce(total)
     torch.cuda.synchronize()
@@ -106,7 +121,9 @@ def _wait_for_a_rank_that_is_gone(rank: int, world_size: int, folder: str) -> No
     os._exit(0)
 
 
-def test_rank_stops_waiting_for_a_lost_peer_once_it_is_aborted(cuda: torch.device, tmp_path: Path) -> None:
+def test_rank_stops_waiting_for_a_lost_peer_once_it_is_aborted(
+    cuda: torch.device, tmp_path: Path
+) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two GPUs, and there is {torch.cuda.device_count()}")
     assert until_killed(_wait_for_a_rank_that_is_gone, 2, str(tmp_path)) == [0, 0]

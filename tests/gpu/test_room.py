@@ -1,4 +1,5 @@
-"""On a device too what saves memory changes no number: activations that are not kept, and batches in pieces."""
+"""On a device too what saves memory changes no number: activations that are not kept, and batches
+in pieces."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ def test_activations_that_are_not_kept_are_computed_again_bit_for_bit(
     found = []
     for patterns in (None, ["0", "3", "4"]):
         loop = loop_on(
-            device, Points(batch_norm=True, dropout=0.4), precision=precision, activation_checkpointing=patterns
+            device,
+            Points(batch_norm=True, dropout=0.4),
+            precision=precision,
+            activation_checkpointing=patterns,
         )
         list(loop.run())
         found.append(numbers(loop.state.module))
@@ -47,12 +51,16 @@ class WidePoints(Points):
 def little_room(cuda: torch.device) -> Iterator[None]:
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(cuda).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(cuda) + ROOM_BYTES) / total, cuda)
+    torch.cuda.set_per_process_memory_fraction(
+        (torch.cuda.memory_reserved(cuda) + ROOM_BYTES) / total, cuda
+    )
     yield
     torch.cuda.set_per_process_memory_fraction(1.0, cuda)
 
 
-def test_a_batch_that_does_not_fit_is_gone_through_in_pieces(cuda: torch.device, little_room: None) -> None:
+def test_a_batch_that_does_not_fit_is_gone_through_in_pieces(
+    cuda: torch.device, little_room: None
+) -> None:
     rows = Rows()
     loop = loop_on(cuda, WidePoints(), recorder=rows, accumulate="auto", epochs=1)
     list(loop.run())
@@ -60,4 +68,6 @@ def test_a_batch_that_does_not_fit_is_gone_through_in_pieces(cuda: torch.device,
     assert pieces[0] > 1
     torch.cuda.set_per_process_memory_fraction(1.0, cuda)
     for name, value in raw_on(cuda, WidePoints(), epochs=1).state_dict().items():
-        torch.testing.assert_close(loop.state.module.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            loop.state.module.state_dict()[name], value, rtol=1e-4, atol=1e-5
+        )

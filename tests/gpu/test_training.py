@@ -1,4 +1,5 @@
-"""On a device too the loop trains as torch's own does, bit for bit, and goes on from its own checkpoints."""
+"""On a device too the loop trains as torch's own does, bit for bit, and goes on from its own
+checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -29,20 +30,31 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("same_numbers_each_time")
         pytest.param(Pictures(), {"channels_last": True}, id="channels_last"),
     ],
 )
-def test_the_loop_is_a_raw_loop_bit_for_bit(device: torch.device, task: Points, settings: dict[str, Any]) -> None:
+def test_the_loop_is_a_raw_loop_bit_for_bit(
+    device: torch.device, task: Points, settings: dict[str, Any]
+) -> None:
     clipping = {"clip": GradientClip(settings["max_norm"])} if "max_norm" in settings else {}
-    loop = loop_on(device, task, clipping, **{key: value for key, value in settings.items() if key != "max_norm"})
+    loop = loop_on(
+        device,
+        task,
+        clipping,
+        **{key: value for key, value in settings.items() if key != "max_norm"},
+    )
     list(loop.run())
     assert next(loop.state.module.parameters()).device == device
     assert numbers(loop.state.module) == numbers(raw_on(device, task, **settings))
 
 
 @pytest.mark.parametrize("compiles", [True, {"mode": "reduce-overhead"}])
-def test_a_compiled_model_trains_as_the_raw_one_to_tolerance(cuda: torch.device, compiles: Any) -> None:
+def test_a_compiled_model_trains_as_the_raw_one_to_tolerance(
+    cuda: torch.device, compiles: Any
+) -> None:
     loop = loop_on(cuda, compile=compiles)
     list(loop.run())
     for name, value in raw_on(cuda, Points()).state_dict().items():
-        torch.testing.assert_close(loop.state.module.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            loop.state.module.state_dict()[name], value, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -54,9 +66,13 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
     def trained(restore: str | None = None) -> Any:
         hooks = {
             "ema": EMA(decay=0.7),
-            "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None, background=precision == "bf16"),
+            "checkpoint": Checkpoint(
+                every=Interval(3, "steps"), keep=None, background=precision == "bf16"
+            ),
         }
-        loop = loop_on(device, task, hooks, store=CheckpointStore(Storage(tmp_path)), precision=precision)
+        loop = loop_on(
+            device, task, hooks, store=CheckpointStore(Storage(tmp_path)), precision=precision
+        )
         if restore:
             loop.restore(restore)
         list(loop.run())
@@ -67,7 +83,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "background"), [("device", "cpu", False), ("device", "cpu", True), ("cpu", "device", False)]
+    ("source", "target", "background"),
+    [("device", "cpu", False), ("device", "cpu", True), ("cpu", "device", False)],
 )
 def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu_and_the_other_way(
     device: torch.device, source: str, target: str, background: bool, tmp_path: Path
@@ -77,7 +94,11 @@ def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu_and_the_other_way(
     def loop(place: str) -> Any:
         hooks = {"ema": EMA(decay=0.7), "checkpoint": Checkpoint(background=background)}
         return loop_on(
-            places[place], Points(batch_norm=True), hooks, store=CheckpointStore(Storage(tmp_path)), epochs=1
+            places[place],
+            Points(batch_norm=True),
+            hooks,
+            store=CheckpointStore(Storage(tmp_path)),
+            epochs=1,
         )
 
     first, second = loop(source), loop(target)

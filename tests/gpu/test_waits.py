@@ -1,4 +1,5 @@
-"""Nothing on the step path waits for the GPU, but for what says so: torch raises where something does."""
+"""Nothing on the step path waits for the GPU, but for what says so: torch raises where something
+does."""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -33,7 +34,9 @@ class Watched(Hook):
 
     def __init__(self, device: torch.device, first: int) -> None:
         self.first = first
-        self.set: Callable[[str], Any] = torch.cuda.set_sync_debug_mode if device.type == "cuda" else lambda mode: None
+        self.set: Callable[[str], Any] = (
+            torch.cuda.set_sync_debug_mode if device.type == "cuda" else lambda mode: None
+        )
         self.watched = 0
 
     def on_iteration_start(self, state: State) -> None:
@@ -69,9 +72,12 @@ def train_watched(
     watch_from: int = FIRST,
     **settings: Any,
 ) -> int:
-    """Train, and fail if an event waits that does not declare it; return the number of watched iterations."""
+    """Train, and fail if an event waits that does not declare it; return the number of watched
+    iterations."""
     watched = Watched(device, watch_from)
-    recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10**6, flush_s=3600)
+    recorder = Recorder(
+        Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10**6, flush_s=3600
+    )
     loop = loop_on(
         device,
         task or Points(),
@@ -83,7 +89,10 @@ def train_watched(
         **settings,
     )
     for call in (call for event in WITHIN_ITERATION for call in loop.plan.calls[event]):
-        if call.interval is not None or call.event in type(loop.plan.hooks[call.name]).waits_for_device:
+        if (
+            call.interval is not None
+            or call.event in type(loop.plan.hooks[call.name]).waits_for_device
+        ):
             call.run = _unwatched(watched, call.run)
     try:
         list(loop.run())
@@ -102,14 +111,18 @@ def _unwatched(watched: Watched, run: Callable[..., None]) -> Callable[..., None
 
 def test_the_default_hooks_never_wait(device: torch.device, tmp_path: Path) -> None:
     hooks = {
-        name: construct(HOOKS[name], {"every": 0, "save_last": False} if name == "checkpoint" else {}, name)[0]
+        name: construct(
+            HOOKS[name], {"every": 0, "save_last": False} if name == "checkpoint" else {}, name
+        )[0]
         for name in DEFAULT_HOOKS
     }
     assert train_watched(device, hooks, tmp_path) == 10
 
 
 @pytest.mark.parametrize("name", sorted(HOOKS.keys() - UNTRIED.keys()))
-def test_a_hook_waits_only_where_it_says_so(device: torch.device, name: str, tmp_path: Path) -> None:
+def test_a_hook_waits_only_where_it_says_so(
+    device: torch.device, name: str, tmp_path: Path
+) -> None:
     case = CASES.get(name, {})
     hook = construct(HOOKS[name], case.get("fields", {}), name)[0]
     assert train_watched(device, {name: hook}, tmp_path, case.get("task")) > 0
@@ -119,10 +132,16 @@ class Uneven(CharLM):
     """Forty documents of 3 to 15 characters."""
 
     def data(self) -> dict[str, Dataset[Any]]:
-        return {"train": Documents(["abcdefghijklmno"[: 3 + size % 13] for size in range(40)], self.longest)}
+        return {
+            "train": Documents(
+                ["abcdefghijklmno"[: 3 + size % 13] for size in range(40)], self.longest
+            )
+        }
 
 
-def test_samples_of_uneven_length_are_counted_without_a_wait(device: torch.device, tmp_path: Path) -> None:
+def test_samples_of_uneven_length_are_counted_without_a_wait(
+    device: torch.device, tmp_path: Path
+) -> None:
     assert train_watched(device, {}, tmp_path, Uneven(longest=16, width=8, depth=1, heads=2)) == 7
 
 

@@ -1,4 +1,5 @@
-"""Phases in miniature: fires the events around iterations as the loop does, without training anything."""
+"""Phases in miniature: fires the events around iterations as the loop does, without training
+anything."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,9 +45,10 @@ def run_phase(
     close: Callable[[], Mapping[str, Any]] = dict,
     step_end: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs one phase with a row for each iteration. In train every `state.accumulate`-th iteration is a step, and the
-    epoch is over after `length` iterations; `fetch` and `work` are called where the loop fetches and computes, and
-    `close` gives the columns that the loop's clock adds as a row is closed."""
+    """Runs one phase with a row for each iteration. In train every `state.accumulate`-th iteration
+    is a step, and the epoch is over after `length` iterations; `fetch` and `work` are called where
+    the loop fetches and computes, and `close` gives the columns that the loop's clock adds as a row
+    is closed."""
     plan = Plan({hook.name or "hook": hook})
     train = phase == "train"
     state.phase, state.stepped = phase, False
@@ -75,7 +77,9 @@ def run_phase(
             state.world_samples += state.batch_size * state.world_size
         plan.fire("on_step", state)
         place = {"phase": phase, "iteration": state.iteration if train else state.phase_iteration}
-        state.row.update(place, epoch=state.epoch - state.epoch_completed, batch_size=state.batch_size, **close())
+        state.row.update(
+            place, epoch=state.epoch - state.epoch_completed, batch_size=state.batch_size, **close()
+        )
         state.recent.append(state.row)
         state.row = {}
         step_end()

@@ -15,7 +15,9 @@ from orchestrator.errors import ConfigError
 
 
 def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
-    with pytest.raises(TypeError, match=r"Typo.on_stepp: there is no such event \(did you mean on_step\?\)"):
+    with pytest.raises(
+        TypeError, match=r"Typo.on_stepp: there is no such event \(did you mean on_step\?\)"
+    ):
 
         class Typo(Hook):
             def on_stepp(self) -> None: ...
@@ -31,27 +33,49 @@ def test_a_field_that_hides_an_event_is_refused() -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"on_step": lambda self: None}, "must take the arguments of hooks: `def on_step(self, state)`"),
-        ({"on_saved": lambda self, state: 0}, "must take the arguments of hooks: `def on_saved(self, state, path)`"),
-        ({"on_end": lambda self, state, *, loud: 0}, "must take the arguments of hooks: `def on_end(self, state)`"),
-        ({"handles": lambda self: True}, "must take the arguments of hooks: `def handles(self, event)`"),
+        (
+            {"on_step": lambda self: None},
+            "must take the arguments of hooks: `def on_step(self, state)`",
+        ),
+        (
+            {"on_saved": lambda self, state: 0},
+            "must take the arguments of hooks: `def on_saved(self, state, path)`",
+        ),
+        (
+            {"on_end": lambda self, state, *, loud: 0},
+            "must take the arguments of hooks: `def on_end(self, state)`",
+        ),
+        (
+            {"handles": lambda self: True},
+            "must take the arguments of hooks: `def handles(self, event)`",
+        ),
         ({"priority": "HIGH"}, "must be a number or a Priority, such as Priority.HIGH, got 'HIGH'"),
         ({"state_fields": "_best"}, "must be a tuple of names, such as (\"_best\",), got '_best'"),
-        ({"ranks": "master"}, "must be one of Ranks.ALL, Ranks.MASTER, Ranks.LOCAL_MASTER, got 'master'"),
+        (
+            {"ranks": "master"},
+            "must be one of Ranks.ALL, Ranks.MASTER, Ranks.LOCAL_MASTER, got 'master'",
+        ),
     ],
 )
-def test_class_that_the_loop_cannot_call_is_refused_when_it_is_defined(members: dict[str, Any], message: str) -> None:
+def test_class_that_the_loop_cannot_call_is_refused_when_it_is_defined(
+    members: dict[str, Any], message: str
+) -> None:
     with pytest.raises(TypeError, match=re.escape(f"Wrong.{next(iter(members))} {message}")):
         type("Wrong", (Hook,), members)
 
 
 def test_event_may_take_its_arguments_by_other_names() -> None:
-    type("Right", (Hook,), {"on_step": lambda self, *arguments: None, "on_saved": lambda hook, s, path, extra=1: None})
+    type(
+        "Right",
+        (Hook,),
+        {"on_step": lambda self, *arguments: None, "on_saved": lambda hook, s, path, extra=1: None},
+    )
 
 
 @dataclass
 class Remembering(Hook):
-    """A hook that lists what a checkpoint keeps of it: a number, and an object with a state of its own."""
+    """A hook that lists what a checkpoint keeps of it: a number, and an object with a state of its
+    own."""
 
     state_fields: ClassVar[tuple[str, ...]] = ("_count", "layer")
     rank_state_fields: ClassVar[tuple[str, ...]] = ("_own",)
@@ -90,7 +114,9 @@ def test_a_listed_attribute_that_does_not_exist_is_refused_before_training() -> 
 
 @pytest.mark.parametrize("ranks", [Ranks.MASTER, Ranks.LOCAL_MASTER])
 def test_a_collective_hook_must_run_on_all_ranks(ranks: Ranks) -> None:
-    with pytest.raises(TypeError, match=f"Lonely is collective, so it must run on all ranks, not on {ranks}"):
+    with pytest.raises(
+        TypeError, match=f"Lonely is collective, so it must run on all ranks, not on {ranks}"
+    ):
         type("Lonely", (Hook,), {"collective": True, "ranks": ranks})
 
 
@@ -110,7 +136,9 @@ def test_interval_in_epochs_is_refused_if_it_never_calls_the_hook() -> None:
     assert Setup().find_reason_against(Paced(Interval(2))) == reason
     assert Setup().find_reason_against(Paced(Interval(2, "steps"))) == ""
     assert Setup().find_reason_against(Paced(Interval(0))) == ""
-    assert Setup().find_reason_against(Export(every=Interval(2))) == "", "it also handles on_phase_end"
+    assert Setup().find_reason_against(Export(every=Interval(2))) == "", (
+        "it also handles on_phase_end"
+    )
 
 
 def test_hook_handles_only_the_events_that_it_overrides() -> None:
@@ -128,9 +156,15 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "checkpoint.keep": ({"every": 0, "keep": 2}, "every"),
     "checkpoint.mode": ({"mode": "max"}, "best"),
     "dino.warmup_temperature": ({"warmup_temperature": 0.1}, "warmup_epochs"),
-    "ema.buffers": ({"average": "power", "std": 0.1, "buffers": "ema"}, "average: exponential or annealing or stoch"),
+    "ema.buffers": (
+        {"average": "power", "std": 0.1, "buffers": "ema"},
+        "average: exponential or annealing or stoch",
+    ),
     "ema.gamma": ({"gamma": 2.0}, "average: annealing"),
-    "ema.keep_snapshots": ({"average": "power", "std": 0.1, "snapshots": 0, "keep_snapshots": 9}, "snapshots"),
+    "ema.keep_snapshots": (
+        {"average": "power", "std": 0.1, "snapshots": 0, "keep_snapshots": 9},
+        "snapshots",
+    ),
     "ema.snapshots": ({"snapshots": "5 steps"}, "average: power"),
     "ema.std": ({"std": 0.1}, "average: power"),
     "empty_cache.every": ({"every": 2}, "after_iter: true"),

@@ -48,7 +48,9 @@ def test_user_folder_is_found_with_and_without_an_init_file(folder: Path, packag
 
 
 @pytest.mark.parametrize("package", [True, False])
-def test_name_that_begins_with_its_folder_is_found_from_the_parent(tmp_path: Path, package: bool) -> None:
+def test_name_that_begins_with_its_folder_is_found_from_the_parent(
+    tmp_path: Path, package: bool
+) -> None:
     """A file that names `studies.t:T` and lies in `studies` itself may be called from anywhere."""
     name = f"studies_{package}"
     file = written(tmp_path / name / "t.py", "from hooks import Hook")
@@ -65,7 +67,8 @@ def test_error_names_the_package_that_hides_the_users_folder(folder: Path, name:
     file = written(folder / f"{name.replace('.', '/')}.py")
     package = os.path.dirname(str(sys.modules[name.partition(".")[0]].__file__))
     with pytest.raises(
-        NoSuchModule, match=rf"no module '{name}' in {package}.*\(it hides {file}; rename your folder\)"
+        NoSuchModule,
+        match=rf"no module '{name}' in {package}.*\(it hides {file}; rename your folder\)",
     ):
         import_named(name)
 
@@ -81,7 +84,9 @@ def test_error_names_the_installation_that_a_src_layout_needs(folder: Path, file
 
 def test_missing_module_error_lists_the_searched_folders(folder: Path) -> None:
     written(folder / "parcel/__init__.py")
-    with pytest.raises(NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder} or the installed packages$"):
+    with pytest.raises(
+        NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder} or the installed packages$"
+    ):
         import_named("nosuchmodule.deeper")
     with pytest.raises(NoSuchModule, match=f"no module 'parcel.inner' in {folder / 'parcel'}$"):
         import_named("parcel.inner")
@@ -100,7 +105,10 @@ def test_a_path_names_a_callable() -> None:
         ("no_such_module:f", "no module 'no_such_module' in"),
         (":f", "must be module:callable, got ':f'"),
         ("math:pi", "must be module:callable, got 'math:pi'"),
-        ("os:getcwd", "'os:getcwd' must be a subclass of torch.*Module, or a function annotated to return one"),
+        (
+            "os:getcwd",
+            "'os:getcwd' must be a subclass of torch.*Module, or a function annotated to return one",
+        ),
         ("subprocess:Popen", "'subprocess:Popen' must be a subclass"),
         ("experiments.mnist_ssl:labelled", "must be a subclass"),
         ("ast:literal_eval", "must be a subclass"),

@@ -27,25 +27,44 @@ def test_reads_an_interval(text: Any, expected: Interval) -> None:
     assert TypeAdapter(Interval).validate_python(text) == expected
 
 
-@pytest.mark.parametrize("text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", "", "5 iterations"])
+@pytest.mark.parametrize(
+    "text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", "", "5 iterations"]
+)
 def test_refuses_an_invalid_interval(text: Any) -> None:
-    with pytest.raises(ValueError, match="must be a number of epochs or steps, such as '2 epochs' or '100 steps'"):
+    with pytest.raises(
+        ValueError, match="must be a number of epochs or steps, such as '2 epochs' or '100 steps'"
+    ):
         Interval.parse(text)
 
 
-@pytest.mark.parametrize("interval", [Interval(1), Interval(2), Interval(1, "steps"), Interval(100, "steps")])
+@pytest.mark.parametrize(
+    "interval", [Interval(1), Interval(2), Interval(1, "steps"), Interval(100, "steps")]
+)
 def test_printed_interval_is_read_back(interval: Interval) -> None:
     assert Interval.parse(str(interval)) == interval
 
 
 @pytest.mark.parametrize(
     ("count", "begin", "expected"),
-    [(2, 5, [5, 7, 9]), (2, 0, [2, 4, 6, 8, 10]), (3, 1, [1, 4, 7, 10]), (1, 9, [9, 10]), (0, 0, []), (0, 3, [])],
+    [
+        (2, 5, [5, 7, 9]),
+        (2, 0, [2, 4, 6, 8, 10]),
+        (3, 1, [1, 4, 7, 10]),
+        (1, 9, [9, 10]),
+        (0, 0, []),
+        (0, 3, []),
+    ],
 )
 @pytest.mark.parametrize("unit", ["epochs", "steps"])
-def test_due_at_begin_and_then_every_count(count: int, begin: int, expected: list[int], unit: Any) -> None:
+def test_due_at_begin_and_then_every_count(
+    count: int, begin: int, expected: list[int], unit: Any
+) -> None:
     interval = Interval(count, unit)
-    hits = [n for n in range(11) if interval.due(State(epoch=n, step=n, stepped=True, epoch_completed=True), begin)]
+    hits = [
+        n
+        for n in range(11)
+        if interval.due(State(epoch=n, step=n, stepped=True, epoch_completed=True), begin)
+    ]
     assert hits == expected
 
 
@@ -74,20 +93,28 @@ FIELDS = [
     for name, cls in HOOKS.items()
     for field, hint in get_type_hints(cls, include_extras=True).items()
     if (hint is Interval or Interval in get_args(hint)) and field in list_parameters(cls)
-    for units in [next((part for part in get_args(hint) if isinstance(part, Units)), EPOCHS_OR_STEPS)]
+    for units in [
+        next((part for part in get_args(hint) if isinstance(part, Units)), EPOCHS_OR_STEPS)
+    ]
 ]
 
 
 def test_every_interval_field_has_units() -> None:
     hints = [
-        (name, field) for name, cls in HOOKS.items() for field in list_parameters(cls) if field in ("every", "interval")
+        (name, field)
+        for name, cls in HOOKS.items()
+        for field in list_parameters(cls)
+        if field in ("every", "interval")
     ]
     assert set(hints) == {(name, field) for name, field, _ in FIELDS if field == "every"}
 
 
 @pytest.mark.parametrize(("name", "field", "units"), FIELDS)
-def test_every_hook_s_intervals_are_read_with_their_units(name: str, field: str, units: Units) -> None:
-    """A bare number has the first of a field's units; what it takes is printed with the unit; another is refused."""
+def test_every_hook_s_intervals_are_read_with_their_units(
+    name: str, field: str, units: Units
+) -> None:
+    """A bare number has the first of a field's units; what it takes is printed with the unit;
+    another is refused."""
     adapter = TypeAdapter(get_type_hints(HOOKS[name], include_extras=True)[field])
     assert adapter.validate_python(3) == adapter.validate_python("3") == Interval(3, units.names[0])
     for unit in ("iterations", "steps", "epochs"):
@@ -124,7 +151,8 @@ def test_durations_are_read_as_seconds(value: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00", 0, -1, True, None, float("inf")]
+    "value",
+    ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00", 0, -1, True, None, float("inf")],
 )
 def test_invalid_duration_error_has_the_value(value: Any) -> None:
     with pytest.raises(ValueError, match="must be a positive duration"):

@@ -48,15 +48,22 @@ def test_hooks_run_by_priority_and_then_by_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "local_rank", "expected"), [(0, 0, ["all", "master", "local"]), (2, 0, ["all", "local"]), (3, 1, ["all"])]
+    ("rank", "local_rank", "expected"),
+    [(0, 0, ["all", "master", "local"]), (2, 0, ["all", "local"]), (3, 1, ["all"])],
 )
 def test_rank_runs_only_its_hooks(rank: int, local_rank: int, expected: list[str]) -> None:
-    hooks = {"all": Noting(), "master": Noting(ranks=Ranks.MASTER), "local": Noting(ranks=Ranks.LOCAL_MASTER)}
+    hooks = {
+        "all": Noting(),
+        "master": Noting(ranks=Ranks.MASTER),
+        "local": Noting(ranks=Ranks.LOCAL_MASTER),
+    }
     assert list(Plan(hooks, rank, local_rank).hooks) == expected
 
 
 def test_failure_names_hook_event_and_cause() -> None:
-    with pytest.raises(HookError, match="hook 'broken' failed in on_step: KeyError: 'loss'") as caught:
+    with pytest.raises(
+        HookError, match="hook 'broken' failed in on_step: KeyError: 'loss'"
+    ) as caught:
         Plan({"broken": Failing()}).fire("on_step", State())
     assert (caught.value.hook, caught.value.event) == ("broken", "on_step")
     assert isinstance(caught.value.__cause__, KeyError)
@@ -68,7 +75,9 @@ def test_hook_error_can_be_pickled() -> None:
     assert str(error) == "hook 'ema' failed in on_update: ValueError: no"
 
 
-def test_best_effort_failure_is_logged_and_the_next_hook_runs(caplog: pytest.LogCaptureFixture) -> None:
+def test_best_effort_failure_is_logged_and_the_next_hook_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     notes: list[str] = []
     with caplog.at_level(logging.WARNING, "hookyard"):
         Plan({"tracker": Tracker(), "next": Noting(notes)}).fire("on_step", State())
@@ -76,7 +85,9 @@ def test_best_effort_failure_is_logged_and_the_next_hook_runs(caplog: pytest.Log
     assert "hook 'tracker' failed in on_step (the run continues): KeyError: 'loss'" in caplog.text
 
 
-def test_a_failure_in_on_exception_never_hides_the_first_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_in_on_exception_never_hides_the_first_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING, "hookyard"):
         Plan({"broken": Failing()}).fire("on_exception", State(), ValueError("the cause"))
     assert "disk full" in caplog.text
@@ -104,7 +115,8 @@ class Dear(Hook):
 
 
 def test_only_expensive_calls_are_marked_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two marks are a device's second; to begin with, 200 calls count as ones of five microseconds."""
+    """Two marks are a device's second; to begin with, 200 calls count as ones of five
+    microseconds."""
     passed, marks = [0.0], [0.0]
     monkeypatch.setattr("hooks.plan.perf_counter", lambda: passed[0])
 
@@ -124,7 +136,10 @@ def test_only_expensive_calls_are_marked_on_the_device(monkeypatch: pytest.Monke
     cheap.takes = 10_000  # it waits now
     plan.fire("on_step", State())
     plan.fire("on_step", State())
-    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(1 + 0.01), "dear": 2}
+    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {
+        "cheap": pytest.approx(1 + 0.01),
+        "dear": 2,
+    }
     plan.stop_device_timing()
     plan.fire("on_step", State())
     assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {
@@ -172,7 +187,11 @@ def _run(plan: Plan, iterations: int, phase: str, accumulate: int = 1) -> None:
 def test_interval_is_due_in_the_same_iterations_for_all_events() -> None:
     hook, always = Paced(), Noting()
     _run(Plan({"paced": hook, "always": always}), 10, "train")
-    assert hook.seen == {"on_forward": [3, 6, 9], "on_step": [3, 6, 9], "on_gradients": [2, 4, 6, 8, 10]}
+    assert hook.seen == {
+        "on_forward": [3, 6, 9],
+        "on_step": [3, 6, 9],
+        "on_gradients": [2, 4, 6, 8, 10],
+    }
     assert len(always.notes) == 10
 
 

@@ -34,7 +34,9 @@ def test_name_of_a_position_is_unique() -> None:
     places = {
         "step-00000000": State(),
         "step-00000003": State(step=3, iteration=9, step_iteration=9, phase_iteration=9),
-        "step-00000003-iteration-00000012": State(step=3, iteration=12, step_iteration=9, phase_iteration=12),
+        "step-00000003-iteration-00000012": State(
+            step=3, iteration=12, step_iteration=9, phase_iteration=12
+        ),
         "epoch-0001": State(step=3, iteration=12, step_iteration=9, epoch=1),
     }
     assert [*places] == [state.milestone for state in places.values()]

@@ -43,7 +43,9 @@ def test_private_torch_functions_exist(name: str) -> None:
 
 def test_foreach_operations_equal_those_of_single_tensors() -> None:
     ones, twos = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 2.0)]
-    assert [float(norm) for norm in private_torch.foreach_norm(twos, 2.0)] == pytest.approx([8**0.5, 12**0.5])
+    assert [float(norm) for norm in private_torch.foreach_norm(twos, 2.0)] == pytest.approx(
+        [8**0.5, 12**0.5]
+    )
     private_torch.foreach_lerp_(ones, twos, 0.25)
     assert torch.equal(ones[1], torch.full((3,), 1.25))
     private_torch.foreach_sub_(ones, twos)
@@ -68,12 +70,20 @@ def test_callbacks_run_after_backward_in_order_of_registration() -> None:
     assert came == ["first", "one", "two"]
 
 
-def test_a_module_that_is_compiled_in_place_stays_the_same_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_compiled_in_place_stays_the_same_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[object] = []
-    monkeypatch.setattr(torch, "compile", lambda called, mode: lambda *inputs: calls.append(called) or called(*inputs))
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda called, mode: lambda *inputs: calls.append(called) or called(*inputs),
+    )
     module = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     expected = module(torch.ones(1, 2))
     compile_in_place(module)
     assert torch.equal(module(torch.ones(1, 2)), expected)
-    assert len(calls) == 3  # the model and its two layers; torch makes one of what is called within another
+    assert (
+        len(calls) == 3
+    )  # the model and its two layers; torch makes one of what is called within another
     assert list(module.state_dict()) == ["0.weight", "0.bias"]

@@ -54,7 +54,8 @@ def hooks_of() -> dict[str, Hook]:
 
 
 def run_loop(rank: int, world_size: int, folder: str) -> dict[str, Any]:
-    """A run that early stopping ends after three epochs; interleaved shares make the batches those of one rank."""
+    """A run that early stopping ends after three epochs; interleaved shares make the batches those
+    of one rank."""
     rows, seen = Rows(), Seen()
     fields = {"epochs": 9, "batch_size": 8 // world_size, "scheduler": SCHEDULER}
     loop = Loop(
@@ -112,7 +113,10 @@ def test_two_ranks_clip_schedule_and_stop_as_one_rank_does(outcomes: Outcomes) -
         assert found["weights"] == outcomes.two[0]["weights"]
     for name, values in outcomes.one["weights"].items():
         torch.testing.assert_close(
-            torch.tensor(outcomes.two[0]["weights"][name]), torch.tensor(values), rtol=1e-4, atol=1e-6
+            torch.tensor(outcomes.two[0]["weights"][name]),
+            torch.tensor(values),
+            rtol=1e-4,
+            atol=1e-6,
         )
 
 
@@ -133,7 +137,9 @@ def test_only_the_master_measures_values_equal_on_all_ranks(outcomes: Outcomes) 
 def test_each_rank_measures_its_own_time_and_memory(outcomes: Outcomes) -> None:
     for found in outcomes.two:
         columns, reports = found["columns"], found["reports"]
-        assert columns["world_samples_per_s"] == near([2 * value for value in columns["samples_per_s"]])
+        assert columns["world_samples_per_s"] == near(
+            [2 * value for value in columns["samples_per_s"]]
+        )
         assert len(columns["samples_per_s"]) == len(columns["cpu_percent"]) == 3 * STEPS // 2
         assert columns["rss_bytes"][-1] == pytest.approx(found["rss"], rel=0.1)
         assert reports[-1]["memory/peak_rss_bytes"] >= max(columns["rss_bytes"])
@@ -155,4 +161,6 @@ def test_statistics_of_rows_are_over_all_ranks(outcomes: Outcomes) -> None:
         losses = [loss for found in outcomes.two for loss in found["columns"]["loss"][steps]]
         for found in outcomes.two:
             for name, reference in REFERENCE.items():
-                assert found["reports"][epoch][f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
+                assert found["reports"][epoch][f"stats/loss/{name}"] == pytest.approx(
+                    reference(losses)
+                ), name

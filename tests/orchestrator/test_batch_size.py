@@ -39,7 +39,10 @@ def images(count: int) -> list[Tensor]:
 
 
 def targets(count: int, first: int = 1) -> list[dict[str, Tensor]]:
-    return [{"boxes": ones(first + number, 4), "labels": ones(first + number)} for number in range(count)]
+    return [
+        {"boxes": ones(first + number, 4), "labels": ones(first + number)}
+        for number in range(count)
+    ]
 
 
 # What default_collate makes of five samples
@@ -70,20 +73,38 @@ def test_default_batch_has_as_many_samples_as_were_collated(kind: str) -> None:
 BATCHES: dict[str, tuple[Callable[[], Any], int]] = {
     "scalar first": (lambda: (torch.tensor(1.0), ones(4, 2)), 4),
     "dataclass": (lambda: Example({"a": ones(4, 2)}), 4),
-    "mapping whose first tensor tells": (lambda: {"inputs": {"x": ones(4, 2)}, "offsets": ones(5)}, 4),
+    "mapping whose first tensor tells": (
+        lambda: {"inputs": {"x": ones(4, 2)}, "offsets": ones(5)},
+        4,
+    ),
     "packed sequence": (lambda: pack_sequence([ones(5, 2), ones(3, 2), ones(1, 2)]), 3),
     "packed sequence and labels": (lambda: (pack_sequence([ones(5, 2), ones(3, 2)]), ones(2)), 2),
-    "nested tensor": (lambda: (torch.nested.nested_tensor([ones(2, 3), ones(4, 3)], layout=torch.jagged), ones(2)), 2),
-    "strided nested tensor": (lambda: (torch.nested.nested_tensor([ones(2, 3), ones(4, 3)]), ones(2)), 2),
+    "nested tensor": (
+        lambda: (
+            torch.nested.nested_tensor([ones(2, 3), ones(4, 3)], layout=torch.jagged),
+            ones(2),
+        ),
+        2,
+    ),
+    "strided nested tensor": (
+        lambda: (torch.nested.nested_tensor([ones(2, 3), ones(4, 3)]), ones(2)),
+        2,
+    ),
     "sparse tensor": (lambda: (ones(4, 3).to_sparse(), ones(4)), 4),
     "array": (lambda: (np.ones((4, 2)), np.ones(4)), 4),
     "graphs of PyG": (lambda: SimpleNamespace(num_graphs=4, x=ones(30, 2)), 4),
-    "graphs of PyG and labels": (lambda: (SimpleNamespace(num_graphs=4, x=ones(30, 2)), ones(4)), 4),
+    "graphs of PyG and labels": (
+        lambda: (SimpleNamespace(num_graphs=4, x=ones(30, 2)), ones(4)),
+        4,
+    ),
     "views beside labels": (lambda: ([ones(4, 3, 8, 8), ones(4, 3, 4, 4)], ones(4)), 4),
     "inputs beside targets": (lambda: ({"x": ones(4, 2), "mask": ones(4)}, {"y": ones(4)}), 4),
     "detection": (lambda: (tuple(images(2)), tuple(targets(2))), 2),
     "detection with as many boxes as channels": (lambda: (images(3), targets(3, first=3)), 3),
-    "detection with lists in a mapping": (lambda: {"images": images(2), "boxes": [ones(5, 4), ones(1, 4)]}, 2),
+    "detection with lists in a mapping": (
+        lambda: {"images": images(2), "boxes": [ones(5, 4), ones(1, 4)]},
+        2,
+    ),
     "images of several sizes and labels": (lambda: (images(2), ones(2)), 2),
     "list of mappings": (lambda: [{"image": ones(3, 8, 8), "boxes": ones(5, 4)}] * 2, 2),
     "list of two samples with two parts": (lambda: [(ones(3, 8, 8), ones(5, 4))] * 2, 2),
@@ -103,15 +124,29 @@ def test_batch_of_the_tasks_own_collate_function_is_counted_by_samples(kind: str
     ("batch", "message"),
     [
         pytest.param((1, 2.0), "no tensor with a dimension", id="numbers"),
-        pytest.param((torch.tensor(1.0), torch.tensor(1.0)), "no tensor with a dimension", id="scalars"),
+        pytest.param(
+            (torch.tensor(1.0), torch.tensor(1.0)), "no tensor with a dimension", id="scalars"
+        ),
         pytest.param((), "no tensor with a dimension", id="nothing"),
         pytest.param({"graph": object()}, "no tensor with a dimension", id="unknown object"),
-        pytest.param(([ones(3, 8, 8)] * 2,), "dimensions of 3, and its parts have lengths of 2", id="equal images"),
         pytest.param(
-            ([ones(4, 2), ones(4, 2)], [ones(4), ones(4)]), "dimensions of 4, and its .* of 2", id="pairs of columns"
+            ([ones(3, 8, 8)] * 2,),
+            "dimensions of 3, and its parts have lengths of 2",
+            id="equal images",
         ),
-        pytest.param([(ones(3, 8, 8), ones(5, 4))] * 4, "dimensions of 3, 5, and its .* of 4, 2", id="list of tuples"),
-        pytest.param((images(2), ones(5)), "dimensions of 3, 5, and its .* of 2, 5", id="nothing agrees"),
+        pytest.param(
+            ([ones(4, 2), ones(4, 2)], [ones(4), ones(4)]),
+            "dimensions of 4, and its .* of 2",
+            id="pairs of columns",
+        ),
+        pytest.param(
+            [(ones(3, 8, 8), ones(5, 4))] * 4,
+            "dimensions of 3, 5, and its .* of 4, 2",
+            id="list of tuples",
+        ),
+        pytest.param(
+            (images(2), ones(5)), "dimensions of 3, 5, and its .* of 2, 5", id="nothing agrees"
+        ),
     ],
 )
 def test_batch_whose_samples_are_not_known_is_refused(batch: Any, message: str) -> None:

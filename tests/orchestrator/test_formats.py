@@ -1,4 +1,5 @@
-"""Files of a later version of Hookyard are refused in a sentence, and every JSON file is strict JSON."""
+"""Files of a later version of Hookyard are refused in a sentence, and every JSON file is strict
+JSON."""
 
 import json
 import math
@@ -69,7 +70,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "stats": lambda folder: open_run(folder).stats,
     "query": lambda folder: open_run(folder).query("select count(*) from rows"),
     "hook_costs": lambda folder: open_run(folder).hook_costs,
-    "init": lambda folder: run(described(init={"from": str(folder)}), folder.parent, "later", local=True),
+    "init": lambda folder: run(
+        described(init={"from": str(folder)}), folder.parent, "later", local=True
+    ),
 }
 VERBS = {
     "show": ["show"],
@@ -87,7 +90,16 @@ MANIFEST = "checkpoints/epoch-0001/manifest.json"
 REFUSED = {
     "run.json": [*READERS, *VERBS],
     "source.json": ["resume"],
-    "stats/attempt=0/attempt.json": ["resume", "metrics", "stats", "query", "hook_costs", "show", "doctor", "report"],
+    "stats/attempt=0/attempt.json": [
+        "resume",
+        "metrics",
+        "stats",
+        "query",
+        "hook_costs",
+        "show",
+        "doctor",
+        "report",
+    ],
     "checkpoints/index.json": ["load", "checkpoint"],
     MANIFEST: ["resume", "load", "checkpoint", "init", "evaluate"],
     "stats.parquet": ["stats", "query", "doctor", "report", "compare"],
@@ -178,13 +190,20 @@ class Endless(Points):
 
     def metrics(self, output: Any, batch: Any) -> dict[str, Tensor]:
         nothing = output.new_zeros(len(output))
-        return {"none": nothing / 0, "most": 1 / nothing, "least": -1 / nothing, **super().metrics(output, batch)}
+        return {
+            "none": nothing / 0,
+            "most": 1 / nothing,
+            "least": -1 / nothing,
+            **super().metrics(output, batch),
+        }
 
 
 @dataclass
 class Notes(Hook):
     def on_start(self, state: State) -> None:
-        state.info.update(limit=math.inf, missing=[math.nan, {"word": "NaN", "escaped": "\\NaN"}], format="png")
+        state.info.update(
+            limit=math.inf, missing=[math.nan, {"word": "NaN", "escaped": "\\NaN"}], format="png"
+        )
 
 
 def test_every_file_is_strict_json_and_read_back_exactly(tmp_path: Path) -> None:
@@ -199,21 +218,39 @@ def test_every_file_is_strict_json_and_read_back_exactly(tmp_path: Path) -> None
     done = run(described(**fields), tmp_path, "alone", local=True)
     swept = sweep(described(**fields, sweep=settings), tmp_path, "swept", local=True)
 
-    files = [path for path in tmp_path.rglob("*") if path.suffix in (".json", ".jsonl") and path.is_file()]
-    assert {"run.json", "source.json", "info.json", "metrics.jsonl", "manifest.json", "trials.jsonl"} <= {
-        path.name for path in files
-    }
+    files = [
+        path
+        for path in tmp_path.rglob("*")
+        if path.suffix in (".json", ".jsonl") and path.is_file()
+    ]
+    assert {
+        "run.json",
+        "source.json",
+        "info.json",
+        "metrics.jsonl",
+        "manifest.json",
+        "trials.jsonl",
+    } <= {path.name for path in files}
     for path in files:
-        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+        for text in (
+            path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        ):
             parse_strictly(text)
 
     last = open_run(done.path).metrics.iloc[-1]
-    assert (last["val/most"], last["val/least"], math.isnan(last["val/none"])) == (math.inf, -math.inf, True)
+    assert (last["val/most"], last["val/least"], math.isnan(last["val/none"])) == (
+        math.inf,
+        -math.inf,
+        True,
+    )
     info = RunFolder(done.path).read_metadata().info
     assert (info["limit"], info["missing"][1]) == (math.inf, {"word": "NaN", "escaped": "\\NaN"})
     assert math.isnan(info["missing"][0])
     assert info["format"] == "png"
-    assert RunFolder(done.path).read_source().written["task_args"] == {"limit": math.inf, "word": "-Infinity"}
+    assert RunFolder(done.path).read_source().written["task_args"] == {
+        "limit": math.inf,
+        "word": "-Infinity",
+    }
     assert open_sweep(swept.path).trials["config/task_args.limit"].tolist() == [-math.inf, 1.0]
 
     folder, sweep_folder = str(done.path), str(swept.path)
@@ -230,11 +267,16 @@ def test_every_file_is_strict_json_and_read_back_exactly(tmp_path: Path) -> None
         parse_strictly(told.stdout)
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf, "NaN", "\\NaN", "\\\\Infinity", "-Infinity", "nan", ["NaN"]])
+@pytest.mark.parametrize(
+    "value", [math.inf, -math.inf, "NaN", "\\NaN", "\\\\Infinity", "-Infinity", "nan", ["NaN"]]
+)
 def test_a_value_is_read_back_as_it_was_written(tmp_path: Path, value: Any) -> None:
     write_json(Storage(tmp_path), "a.json", {"value": value, "nested": {"of": (value, 1.5)}})
     parse_strictly((tmp_path / "a.json").read_text())
-    assert read_json(Storage(tmp_path), "a.json", check_mapping, "") == {"value": value, "nested": {"of": [value, 1.5]}}
+    assert read_json(Storage(tmp_path), "a.json", check_mapping, "") == {
+        "value": value,
+        "nested": {"of": [value, 1.5]},
+    }
 
 
 def test_a_file_with_a_constant_that_json_does_not_have_is_damaged(tmp_path: Path) -> None:

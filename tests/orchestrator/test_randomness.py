@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.randomness import random_state, restore_random_state, seed_all, with_own_generators
+from orchestrator.randomness import (
+    random_state,
+    restore_random_state,
+    seed_all,
+    with_own_generators,
+)
 
 
 def draw() -> list[float]:
-    """Two numbers of each kind from each generator; Gaussian ones come in pairs, of which half is kept back."""
+    """Two numbers of each kind from each generator; Gaussian ones come in pairs, of which half is
+    kept back."""
     return [
         *(random.random() for _ in range(2)),
         random.gauss(0, 1),
@@ -79,7 +85,9 @@ def test_own_generators_start_at_their_seed_and_restore_the_state() -> None:
     assert mixed == around
 
 
-def test_a_process_that_never_used_the_gpu_makes_no_context_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_never_used_the_gpu_makes_no_context_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def asked(*_: object) -> None:
         raise AssertionError("the GPU was asked")
 

@@ -9,8 +9,12 @@ from orchestrator.samplers import MixtureSampler, StratifiedSampler
 THREE = ConcatDataset([TensorDataset(torch.zeros(size)) for size in (10, 4, 6)])
 
 
-@pytest.mark.parametrize("labels", [[0] * 60 + [1] * 30 + [2] * 10, ["a"] * 60 + ["b"] * 30 + ["c"] * 10])
-def test_every_stretch_of_a_stratified_order_has_the_labels_of_the_whole(labels: list[object]) -> None:
+@pytest.mark.parametrize(
+    "labels", [[0] * 60 + [1] * 30 + [2] * 10, ["a"] * 60 + ["b"] * 30 + ["c"] * 10]
+)
+def test_every_stretch_of_a_stratified_order_has_the_labels_of_the_whole(
+    labels: list[object],
+) -> None:
     sampler = StratifiedSampler(labels)
     orders = [list(sampler) for _ in range(2)]
     assert orders[0] != orders[1]
@@ -24,7 +28,9 @@ def test_every_stretch_of_a_stratified_order_has_the_labels_of_the_whole(labels:
             )
 
 
-def test_a_mixture_has_so_many_of_each_dataset_as_the_weights_say_and_each_of_its_samples_as_often() -> None:
+def test_a_mixture_has_so_many_of_each_dataset_as_the_weights_say_and_each_of_its_samples_as_often() -> (
+    None
+):
     sampler = MixtureSampler(THREE, [1, 2, 0], length=30)
     order = list(sampler)
     assert len(sampler) == len(order) == 30
@@ -36,7 +42,9 @@ def test_a_mixture_has_so_many_of_each_dataset_as_the_weights_say_and_each_of_it
 
 
 def test_rounding_favors_the_largest_remainders() -> None:
-    parts = Counter((place >= 10) + (place >= 14) for place in MixtureSampler(THREE, [0.45, 0.35, 0.2]))
+    parts = Counter(
+        (place >= 10) + (place >= 14) for place in MixtureSampler(THREE, [0.45, 0.35, 0.2])
+    )
     assert [parts[part] for part in range(3)] == [9, 7, 4]
     assert len(MixtureSampler(THREE, [1, 1, 1], length=5)) == 5
 

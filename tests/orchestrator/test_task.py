@@ -40,10 +40,14 @@ class Encoder(nn.Module):
     ("model", "units"),
     [
         pytest.param(
-            Encoder(nn.ModuleList([Block(), Block()])), ["blocks.0", "blocks.1"], id="the blocks of a ModuleList"
+            Encoder(nn.ModuleList([Block(), Block()])),
+            ["blocks.0", "blocks.1"],
+            id="the blocks of a ModuleList",
         ),
         pytest.param(
-            Encoder(nn.Sequential(Block(), Block())), ["blocks.0", "blocks.1"], id="the blocks of a Sequential"
+            Encoder(nn.Sequential(Block(), Block())),
+            ["blocks.0", "blocks.1"],
+            id="the blocks of a Sequential",
         ),
         pytest.param(
             nn.Sequential(nn.Sequential(linear(), nn.ReLU()), linear()),
@@ -58,14 +62,20 @@ class Encoder(nn.Module):
         pytest.param(linear(), [], id="nothing but the model"),
     ],
 )
-def test_the_units_of_fsdp_are_the_members_of_lists_or_of_outer_sequences(model: nn.Module, units: list[str]) -> None:
+def test_the_units_of_fsdp_are_the_members_of_lists_or_of_outer_sequences(
+    model: nn.Module, units: list[str]
+) -> None:
     names = {module: name for name, module in model.named_modules()}
     assert sorted(names[unit] for unit in Points().fsdp_units(model)) == sorted(units)
 
 
 def test_batch_size_of_a_single_tensor_must_be_defined() -> None:
     samples = torch.zeros(8, 2)
-    assert Task.batch_size(Points(), (samples, samples)) == Task.batch_size(Points(), {"points": samples}) == 8
+    assert (
+        Task.batch_size(Points(), (samples, samples))
+        == Task.batch_size(Points(), {"points": samples})
+        == 8
+    )
     with pytest.raises(TaskError, match=r"single tensor; let data\(\) return tuples"):
         Task.batch_size(Points(), samples)
 
@@ -92,7 +102,9 @@ class Drawing(Points):
     stream: bool = False
 
     def data(self) -> Mapping[str, Any]:
-        CALLS.append((torch.initial_seed(), torch.rand(()).item(), numpy.random.rand(), random.random()))
+        CALLS.append(
+            (torch.initial_seed(), torch.rand(()).item(), numpy.random.rand(), random.random())
+        )
         return {**super().data(), **({"train": Endless()} if self.stream else {})}
 
 
@@ -116,7 +128,9 @@ def test_generators_are_seeded_for_each_call_of_data(tmp_path: Path) -> None:
 
 def test_generators_are_seeded_when_a_hook_reads_a_stream_again() -> None:
     CALLS.clear()
-    experiment = described(task=f"{__name__}:Drawing", task_args={"stream": True}, epoch_steps=2, seed=7)
+    experiment = described(
+        task=f"{__name__}:Drawing", task_args={"stream": True}, epoch_steps=2, seed=7
+    )
     task = Drawing(stream=True)
     data = Data(task, experiment, World())
     before = torch.get_rng_state()

@@ -1,1 +1,2 @@
-"""Well-known training scripts, written for Hookyard and compared with their own loops bit for bit."""
+"""Well-known training scripts, written for Hookyard and compared with their own loops bit for
+bit."""

@@ -1,4 +1,5 @@
-"""What a port and its raw loop share: data, the order of the samples, and the comparison of what both have trained."""
+"""What a port and its raw loop share: data, the order of the samples, and the comparison of what
+both have trained."""
 
 import os
 import random
@@ -33,7 +34,8 @@ class Ranks:
     dtype: torch.dtype | None = None
 
     def seeded(self, make: Callable[[], Model]) -> Model:
-        """Make the model after the seed, alike on all ranks; training draws from another seed on each."""
+        """Make the model after the seed, alike on all ranks; training draws from another seed on
+        each."""
         seed_all(SEED)
         model = make()
         seed_all(SEED + self.rank)
@@ -50,13 +52,18 @@ class Ranks:
         own_generator = torch.Generator()
         if epoch is None:
             places = range(self.rank, len(dataset), self.count)
-            return DataLoader(torch.utils.data.Subset(dataset, places), batch_size, generator=own_generator)
-        sampler: DistributedSampler[Any] = DistributedSampler(dataset, self.count, self.rank, seed=SEED)
+            return DataLoader(
+                torch.utils.data.Subset(dataset, places), batch_size, generator=own_generator
+            )
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            dataset, self.count, self.rank, seed=SEED
+        )
         sampler.set_epoch(epoch)
         return DataLoader(dataset, batch_size, sampler=sampler, generator=own_generator)
 
     def mean(self, batches: Iterable[tuple[float, int]]) -> float:
-        """Return the mean over the samples of all ranks; of each batch there is the sum and the number of samples."""
+        """Return the mean over the samples of all ranks; of each batch there is the sum and the
+        number of samples."""
         total, count = 0.0, 0
         for batch_sum, samples in batches:
             total, count = total + batch_sum, count + samples
@@ -89,10 +96,14 @@ class Trained:
 
 
 def check(run: Run, expected: Trained, rank: int = 0) -> None:
-    """Assert that a run that is over equals the raw loop of a rank bit for bit, with each row exactly once."""
+    """Assert that a run that is over equals the raw loop of a rank bit for bit, with each row
+    exactly once."""
     rows = run.stats[run.stats["rank"] == rank].sort_values("iteration")
     is_train = rows["phase"] == "train"
-    for _, counted in [("train", rows[is_train]), *rows[~is_train].groupby(["phase", "epoch"], observed=True)]:
+    for _, counted in [
+        ("train", rows[is_train]),
+        *rows[~is_train].groupby(["phase", "epoch"], observed=True),
+    ]:
         assert counted["iteration"].tolist() == list(range(1, len(counted) + 1))
     rows = rows[is_train]
     assert not find_difference({name: rows[name].tolist() for name in expected.rows}, expected.rows)
@@ -103,7 +114,9 @@ def check(run: Run, expected: Trained, rank: int = 0) -> None:
         for report, wanted in zip(run.reports(), expected.reports, strict=True)
     ]
     assert not find_difference(reports, expected.reports)
-    weights = {name: tensor for name, tensor in run.weights("last").items() if name in expected.model}
+    weights = {
+        name: tensor for name, tensor in run.weights("last").items() if name in expected.model
+    }
     assert not find_difference(weights, dict(expected.model))
     saved = torch.load(Path(run.checkpoint("last")) / "optimizer.pt", weights_only=True)
     assert not find_difference(saved["optimizer"], expected.optimizer)
@@ -111,7 +124,8 @@ def check(run: Run, expected: Trained, rank: int = 0) -> None:
 
 @dataclass
 class Fails(Hook):
-    """Fails once at each of its places, which are `train 1 2, val 2 0`: phase, epoch and iterations before it."""
+    """Fails once at each of its places, which are `train 1 2, val 2 0`: phase, epoch and iterations
+    before it."""
 
     places: str = ""
     marks: str = ""
@@ -144,7 +158,11 @@ class Port:
     def experiment_with(self, hooks: Mapping[str, Any] | None = None, **fields: Any) -> Experiment:
         """Return the experiment with more hooks, and with other fields."""
         return Experiment(
-            **{**self.experiment, **fields, "hooks": {**self.experiment.get("hooks", {}), **(hooks or {})}}
+            **{
+                **self.experiment,
+                **fields,
+                "hooks": {**self.experiment.get("hooks", {}), **(hooks or {})},
+            }
         )
 
 
@@ -154,8 +172,13 @@ def digits(first: int, last: int) -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    return torch.tensor(images[first:last]).float().view(-1, 1, 8, 8) / 16, torch.tensor(labels[first:last])
+    return torch.tensor(images[first:last]).float().view(-1, 1, 8, 8) / 16, torch.tensor(
+        labels[first:last]
+    )
 
 
 def digit_sets(train: int = 160, val: int = 50) -> dict[str, TensorDataset]:
-    return {"train": TensorDataset(*digits(0, train)), "val": TensorDataset(*digits(train, train + val))}
+    return {
+        "train": TensorDataset(*digits(0, train)),
+        "val": TensorDataset(*digits(train, train + val)),
+    }

@@ -1,4 +1,5 @@
-"""pytorch/examples imagenet: SGD with momentum and weight decay, top-5 accuracy, DDP; the warm-up is in steps here."""
+"""pytorch/examples imagenet: SGD with momentum and weight decay, top-5 accuracy, DDP; the warm-up
+is in steps here."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,9 @@ def raw(ranks: Ranks) -> Trained:
             for images, target in ranks.batches(data["val"], 20):
                 with ranks.autocast():
                     output = model(images)
-                    losses.append((functional.cross_entropy(output, target).item() * len(images), len(images)))
+                    losses.append(
+                        (functional.cross_entropy(output, target).item() * len(images), len(images))
+                    )
                 top1.append((hits(output, target, 1).sum().item(), len(images)))
                 top5.append((hits(output, target, 5).sum().item(), len(images)))
         means = {"loss": ranks.mean(losses), "top1": ranks.mean(top1), "top5": ranks.mean(top5)}

@@ -1,4 +1,5 @@
-"""pytorch/examples siamese_network: pairs of images, drawn as they are fetched, in training and in validation."""
+"""pytorch/examples siamese_network: pairs of images, drawn as they are fetched, in training and in
+validation."""
 
 import random
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ class Pairs(Dataset[Any]):
         if index % 2 == 0:
             first, second = random.sample(self.of_class[random.randint(0, 9)], 2)
         else:
-            first, second = (random.choice(self.of_class[number]) for number in random.sample(range(10), 2))
+            first, second = (
+                random.choice(self.of_class[number]) for number in random.sample(range(10), 2)
+            )
         return self.images[first], self.images[second], torch.tensor(float(index % 2 == 0))
 
 
@@ -65,9 +68,16 @@ def raw(ranks: Ranks) -> Trained:
         with torch.no_grad():
             for first, second, targets in ranks.batches(data["val"], 20):
                 outputs = model(first, second)
-                losses.append((functional.binary_cross_entropy(outputs, targets).item() * len(first), len(first)))
+                losses.append(
+                    (
+                        functional.binary_cross_entropy(outputs, targets).item() * len(first),
+                        len(first),
+                    )
+                )
                 correct.append((((outputs > 0.5) == targets).sum().item(), len(first)))
-        trained.reports.append({"val/loss": ranks.mean(losses), "val/accuracy": ranks.mean(correct)})
+        trained.reports.append(
+            {"val/loss": ranks.mean(losses), "val/accuracy": ranks.mean(correct)}
+        )
         scheduler.step()
     trained.optimizer = optimizer.state_dict()
     return trained

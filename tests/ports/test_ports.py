@@ -1,4 +1,5 @@
-"""Every port equals its raw loop bit for bit: undisturbed, and killed and resumed in training and in validation."""
+"""Every port equals its raw loop bit for bit: undisturbed, and killed and resumed in training and
+in validation."""
 
 import signal
 from pathlib import Path
@@ -22,7 +23,9 @@ DRAWING = ("vae", "siamese_network")
 
 
 @pytest.mark.parametrize("name", PORTS)
-def test_port_equals_its_raw_loop_undisturbed_and_after_two_failures(tmp_path: Path, name: str) -> None:
+def test_port_equals_its_raw_loop_undisturbed_and_after_two_failures(
+    tmp_path: Path, name: str
+) -> None:
     port = PORTS[name]
     expected = port.raw(Ranks())
     done = run(port.experiment_with(), tmp_path / "undisturbed", local=True)
@@ -35,7 +38,11 @@ def test_port_equals_its_raw_loop_undisturbed_and_after_two_failures(tmp_path: P
     places = "train 1 0, train 2 0"
     check(failing_and_resumed(port, places, after_validation, tmp_path / "drawing"), expected)
     last, (again,) = done.reports()[-1], done.evaluate("last").reports()
-    drawn = [metric for metric in expected.reports[-1] if metric in again and not metric.startswith("train/")]
+    drawn = [
+        metric
+        for metric in expected.reports[-1]
+        if metric in again and not metric.startswith("train/")
+    ]
     assert "val/loss" in drawn
     assert {metric: again[metric] for metric in drawn} == {metric: last[metric] for metric in drawn}
 
@@ -54,13 +61,19 @@ def failing_and_resumed(port: Port, places: str, checkpoint: dict[str, Any], roo
 
 @pytest.mark.parametrize(
     ("name", "place", "precision"),
-    [("vae", "val 1 1", "fp32"), ("siamese_network", "train 2 1", "fp32"), ("imagenet", "train 1 3", "bf16")],
+    [
+        ("vae", "val 1 1", "fp32"),
+        ("siamese_network", "train 2 1", "fp32"),
+        ("imagenet", "train 1 3", "bf16"),
+    ],
 )
 def test_port_on_two_ranks_equals_the_raw_loop_in_ddp_after_a_kill(
     tmp_path: Path, name: str, place: str, precision: str
 ) -> None:
     fails = Fails(place, str(tmp_path), is_killed=True)
-    experiment = PORTS[name].experiment_with({"fails": fails}, name=name, workers={"count": 2}, precision=precision)
+    experiment = PORTS[name].experiment_with(
+        {"fails": fails}, name=name, workers={"count": 2}, precision=precision
+    )
     assignment = Assignment(experiment.source, str(create_run(tmp_path, name, to_yaml(experiment))))
     assert -signal.SIGKILL in until_killed(train, 2, assignment)
     on_ranks(train, 2, assignment, name, precision, str(tmp_path))
@@ -69,7 +82,14 @@ def test_port_on_two_ranks_equals_the_raw_loop_in_ddp_after_a_kill(
         check(Run(RunFolder(assignment.location)), expected, rank)
 
 
-def train(rank: int, count: int, assignment: Assignment, name: str = "", precision: str = "", folder: str = "") -> None:
+def train(
+    rank: int,
+    count: int,
+    assignment: Assignment,
+    name: str = "",
+    precision: str = "",
+    folder: str = "",
+) -> None:
     for _ in Session(assignment, World(rank, count)).reports():
         pass
     if name:

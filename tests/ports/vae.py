@@ -1,7 +1,8 @@
-"""pytorch/examples vae: a variational autoencoder, which draws in training, in validation and after it.
+"""pytorch/examples vae: a variational autoencoder, which draws in training, in validation and after
+it.
 
-The original trains on the loss's sum over the batch; a task's loss is the mean over its samples, and so is the raw
-loop's here.
+The original trains on the loss's sum over the batch; a task's loss is the mean over its samples,
+and so is the raw loop's here.
 """
 
 from dataclasses import dataclass

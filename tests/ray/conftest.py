@@ -1,4 +1,5 @@
-"""One Ray for all tests that need it, and a folder outside the project with a task and hooks of its own."""
+"""One Ray for all tests that need it, and a folder outside the project with a task and hooks of its
+own."""
 
 import os
 import textwrap
@@ -11,8 +12,8 @@ import pytest
 from orchestrator.engines.ray_environment import Ray
 from tests.ray.workers import fork_workers, forked_workers
 
-# Ray gives its workers the least of the processor; these tests run beside others, and the longer half must not wait for
-# them.
+# Ray gives its workers the least of the processor; these tests run beside others, and the longer
+# half must not wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 TASK = '''

@@ -37,7 +37,10 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     # A job's python is looked for on the path that its cluster was started with.
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     # Nobody is left to wait for when the test is over.
-    environment |= {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_raylet_start_wait_time_s": "120"}
+    environment |= {
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_raylet_start_wait_time_s": "120",
+    }
     command = ["start", "--head", "--block", "--num-cpus=2", "--node-ip-address=127.0.0.1"]
     dashboard = free_port()
     ray = Path(sys.executable).with_name("ray")
@@ -70,14 +73,28 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
 
 def hookyard(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator", *words], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "orchestrator", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
 
 
-def test_submit_runs_a_job_on_a_started_cluster(outside: Path, started: tuple[str, dict[str, str]]) -> None:
+def test_submit_runs_a_job_on_a_started_cluster(
+    outside: Path, started: tuple[str, dict[str, str]]
+) -> None:
     dashboard, environment = started
     storage = str(outside / "runs")
-    words = ["submit", "points.yaml", "epochs=1", "workers.count=1", "--storage", storage, "--address", dashboard]
+    words = [
+        "submit",
+        "points.yaml",
+        "epochs=1",
+        "workers.count=1",
+        "--storage",
+        storage,
+        "--address",
+        dashboard,
+    ]
     job = hookyard(*words, **environment)
     assert job.returncode == 0, job.stdout + job.stderr
     assert "preflight: 1 node passed" in job.stdout

@@ -45,7 +45,11 @@ def test_hang_is_reported_and_second_interrupt_leaves_no_process(tmp_path: Path)
     (tmp_path / "stands.yaml").write_text(YAML)
     command = [sys.executable, "-m", "orchestrator", "run", "stands.yaml", "--engine", "gang"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_ADDRESS": ""}
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "RAY_ADDRESS": ""},
     ) as driver:
         assert driver.stderr is not None
         told = next(line for line in driver.stderr if "has made no progress" in line)
@@ -58,11 +62,17 @@ def test_hang_is_reported_and_second_interrupt_leaves_no_process(tmp_path: Path)
         started = psutil.Process(driver.pid).children(recursive=True)
         assert any("raylet" in process.name() for process in started)
         driver.send_signal(signal.SIGINT)
-        assert "Press Ctrl-C again to exit at once" in next(line for line in driver.stderr if "Ctrl-C" in line)
+        assert "Press Ctrl-C again to exit at once" in next(
+            line for line in driver.stderr if "Ctrl-C" in line
+        )
         driver.send_signal(signal.SIGINT)
         assert driver.wait(timeout=20) == 130
         assert "Ended " in driver.stderr.read()
     until = time.monotonic() + 10
-    while [process for process in started if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]:
+    while [
+        process
+        for process in started
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]:
         assert time.monotonic() < until, f"these outlive their driver: {started}"
         time.sleep(0.1)

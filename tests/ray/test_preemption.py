@@ -1,4 +1,5 @@
-"""Drained nodes, and ranks that get SIGTERM: the run saves, and continues on another node without repeating steps."""
+"""Drained nodes, and ranks that get SIGTERM: the run saves, and continues on another node without
+repeating steps."""
 
 import json
 import os
@@ -96,7 +97,10 @@ def test_run_leaves_a_drained_node_without_repeating_a_step(
     driver = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400)
     assert driver.returncode == 0, driver.stderr
     (drained,) = json.loads(driver.stdout.splitlines()[-1])
-    assert f"node {drained[:8]} will be taken away; the ranks save and continue elsewhere" in driver.stderr
+    assert (
+        f"node {drained[:8]} will be taken away; the ranks save and continue elsewhere"
+        in driver.stderr
+    )
     assert "Preempted after step" in driver.stderr
     assert "lost" not in driver.stderr
 

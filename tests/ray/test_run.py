@@ -39,13 +39,17 @@ def assert_same_weights(one: Run, other: Run) -> None:
 
 
 def assert_each_row_once(run: Run) -> None:
-    # 80 training samples over 2 ranks in batches of 8 are 5 iterations an epoch; 41 for val are 21 and 20: 3 each.
+    # 80 training samples over 2 ranks in batches of 8 are 5 iterations an epoch; 41 for val are 21
+    # and 20: 3 each.
     stats = run.stats
     assert not stats.duplicated(KEY).any()
     for rank in (0, 1):
         mine = stats[stats["rank"] == rank]
         assert mine[mine["phase"] == "train"]["iteration"].tolist() == list(range(1, 16))
-        assert mine[mine["phase"] == "val"].groupby("epoch")["iteration"].apply(list).tolist() == [[1, 2, 3]] * 3
+        assert (
+            mine[mine["phase"] == "val"].groupby("epoch")["iteration"].apply(list).tolist()
+            == [[1, 2, 3]] * 3
+        )
     assert run.metrics["epoch"].tolist() == [0, 1, 2]
 
 
@@ -61,16 +65,32 @@ def undisturbed(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> R
 def test_every_rank_reaches_the_table(undisturbed: Run) -> None:
     assert undisturbed.status == "finished"
     assert_each_row_once(undisturbed)
-    assert undisturbed.stats.columns[:6].tolist() == ["rank", "node", "phase", "epoch", "iteration", "step"]
+    assert undisturbed.stats.columns[:6].tolist() == [
+        "rank",
+        "node",
+        "phase",
+        "epoch",
+        "iteration",
+        "step",
+    ]
     samples = undisturbed.stats.query("phase == 'val'").groupby("epoch")["batch_size"].sum()
     assert samples.tolist() == [41, 41, 41]
     assert undisturbed.summary("rank").index.tolist() == [0, 1]
-    assert {"ema", "checkpoint", "(loop)"} <= set(undisturbed.summary("hook").index.get_level_values("hook"))
+    assert {"ema", "checkpoint", "(loop)"} <= set(
+        undisturbed.summary("hook").index.get_level_values("hook")
+    )
 
 
-@pytest.mark.parametrize(("engine", "kills", "spares"), [("train", {1: 7}, 0), ("gang", {0: 7, 1: 9}, 1)])
+@pytest.mark.parametrize(
+    ("engine", "kills", "spares"), [("train", {1: 7}, 0), ("gang", {0: 7, 1: 9}, 1)]
+)
 def test_killed_ranks_and_a_killed_driver_change_no_result(
-    ray_cluster: Any, outside: Path, undisturbed: Run, engine: str, kills: dict[int, int], spares: int
+    ray_cluster: Any,
+    outside: Path,
+    undisturbed: Run,
+    engine: str,
+    kills: dict[int, int],
+    spares: int,
 ) -> None:
     """Ranks are killed first, each at a step, then the driver; Ray is there already, and stays."""
     (outside / "whoami.py").write_text(WHOAMI)
@@ -79,7 +99,12 @@ def test_killed_ranks_and_a_killed_driver_change_no_result(
         for rank, step in kills.items()
     ]
     driver = f"hooks.driver={{type: 'mishaps:Accident', step: 13, whom: driver, rank: 0, once: {outside / 'driver'}}}"
-    settings = [f"workers.spares={spares}", "hooks.process={type: 'whoami:Process'}", *ranks, driver]
+    settings = [
+        f"workers.spares={spares}",
+        "hooks.process={type: 'whoami:Process'}",
+        *ranks,
+        driver,
+    ]
     flags = [*address_of(ray_cluster), "--engine", engine, "--skip-preflight"]
     code, stderr = Driver("run", *flags, "points.yaml", *settings).wait()
     assert code == -signal.SIGKILL, stderr
@@ -97,8 +122,15 @@ def test_killed_ranks_and_a_killed_driver_change_no_result(
     assert_each_row_once(resumed)
     assert_same_weights(resumed, undisturbed)
     assert resumed.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()
-    if engine == "gang":  # the steps after the first loss, in which only the second lost rank keeps its process
-        pids = resumed.stats.query("phase == 'train'").groupby(["rank", "attempt"])["pid"].unique().map(list)
+    if (
+        engine == "gang"
+    ):  # the steps after the first loss, in which only the second lost rank keeps its process
+        pids = (
+            resumed.stats.query("phase == 'train'")
+            .groupby(["rank", "attempt"])["pid"]
+            .unique()
+            .map(list)
+        )
         first, second = kills
         assert pids[second, 0] == pids[second, 1]
         assert pids[first, 0] != pids[first, 1] == pids[first, 2]
@@ -113,22 +145,32 @@ def status_of(path: str) -> str:
 def test_first_interrupt_saves_and_prints_the_resume_command(
     ray_cluster: Any, outside: Path, engine: str, number: int
 ) -> None:
-    flags = address_of(ray_cluster) if number == signal.SIGINT else []  # a Ray that starts sets its own handler
-    driver = Driver("run", *flags, "--engine", engine, "points.yaml", "epochs=100000", "hooks.console.every=1")
+    flags = (
+        address_of(ray_cluster) if number == signal.SIGINT else []
+    )  # a Ray that starts sets its own handler
+    driver = Driver(
+        "run", *flags, "--engine", engine, "points.yaml", "epochs=100000", "hooks.console.every=1"
+    )
     output = list(takewhile(lambda line: "epoch 1" not in line, driver.stderr))
     driver.send_signal(number)
     code, rest = driver.wait()
     assert code == 130, "".join(output) + rest
-    assert ("preflight: 1 node passed" if flags else "starting Ray on this machine") in "".join(output)
+    assert ("preflight: 1 node passed" if flags else "starting Ray on this machine") in "".join(
+        output
+    )
     assert f"hookyard resume {Path('runs/points').absolute()}" in rest
     assert status_of("runs/points") == "interrupted"
     assert open_run("runs/points").checkpoint("last")
 
 
 @pytest.mark.parametrize("engine", ["train", "gang"])
-def test_failing_hook_ends_the_run_with_its_own_message(ray_cluster: Any, outside: Path, engine: EngineName) -> None:
+def test_failing_hook_ends_the_run_with_its_own_message(
+    ray_cluster: Any, outside: Path, engine: EngineName
+) -> None:
     fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
-    with pytest.raises(RunError, match=r"hook 'fails' failed in on_update: ValueError: 2\.0 is too much"):
+    with pytest.raises(
+        RunError, match=r"hook 'fails' failed in on_update: ValueError: 2\.0 is too much"
+    ):
         run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)
     assert status_of("runs/points") == "failed"
     assert len(open_run("runs/points").folder.read_attempts()) == 1
@@ -141,7 +183,9 @@ def test_engines_train_one_rank_bit_for_bit_alike(ray_cluster: Any, outside: Pat
     load = partial(load_experiment, "points.yaml")
     runs = [run(load(), "runs", "local", local=True)]
     runs += [run(load(), "runs", engine, engine=engine) for engine in ("gang", "train")]
-    assert [attempt.hosts[0].threads for done in runs for attempt in done.folder.read_attempts()] == [2, 2, 2]
+    assert [
+        attempt.hosts[0].threads for done in runs for attempt in done.folder.read_attempts()
+    ] == [2, 2, 2]
     for done in runs[1:]:
         assert_same_weights(runs[0], done)
 
@@ -165,16 +209,25 @@ class Marks(Hook):
 """
 
 
-def test_ranks_train_classes_of_a_notebook(ray_cluster: Any, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_train_classes_of_a_notebook(
+    ray_cluster: Any, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cell = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", cell)
     exec(CELL, vars(cell))
     experiment = Experiment(
-        task=cell.Cell(), epochs=1, batch_size=8, hooks={"marks": cell.Marks(by=2.0)}, workers={"count": 2, "cpus": 0.5}
+        task=cell.Cell(),
+        epochs=1,
+        batch_size=8,
+        hooks={"marks": cell.Marks(by=2.0)},
+        workers={"count": 2, "cpus": 0.5},
     )
     done = run(experiment, "runs", "of-a-notebook", engine="gang")
     alone = run(experiment, "runs", "alone", local=True)
-    assert (done.status, done.metrics["val/marked"].tolist()) == ("finished", [2.0 * done.metrics["step"].iloc[0]])
+    assert (done.status, done.metrics["val/marked"].tolist()) == (
+        "finished",
+        [2.0 * done.metrics["step"].iloc[0]],
+    )
     assert done.config["task"] == alone.config["task"] == "__main__:Cell"
 
 
@@ -199,7 +252,8 @@ class WithTasks(T):
 
 
 def test_workers_import_from_user_folders_of_any_name(tmp_path: Path) -> None:
-    """Ray puts the current folder first on its workers' import path, so its `hooks` and `torch` hide installed ones."""
+    """Ray puts the current folder first on its workers' import path, so its `hooks` and `torch`
+    hide installed ones."""
     study = study_in(tmp_path)
     task = (study / "experiments/t.py").read_text()
     (study / "experiments/t.py").write_text(

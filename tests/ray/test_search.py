@@ -1,4 +1,5 @@
-"""Searches, schedulers, rules and populations on Ray; the metric is a known function of a hook's field."""
+"""Searches, schedulers, rules and populations on Ray; the metric is a known function of a hook's
+field."""
 
 import json
 from pathlib import Path
@@ -77,12 +78,19 @@ def grid(*places: float) -> dict[str, Any]:
     return {"search": "grid", "space": {"hooks.bowl.place": {"grid": list(places)}}}
 
 
-def test_population_exploits_its_best_within_bounds_and_repeats_as_a_run(ray_cluster: Any, outside: Path) -> None:
+def test_population_exploits_its_best_within_bounds_and_repeats_as_a_run(
+    ray_cluster: Any, outside: Path
+) -> None:
     scheduler = {"type": "pbt", "quantile_fraction": 0.5, "resample_probability": 0}
-    space = {"hooks.bowl.place": {"uniform": [0.05, 0.75]}, "optimizer.lr": {"loguniform": [0.01, 0.2]}}
+    space = {
+        "hooks.bowl.place": {"uniform": [0.05, 0.75]},
+        "optimizer.lr": {"loguniform": [0.01, 0.2]},
+    }
     points = [{"hooks.bowl.place": 0.1}, {"hooks.bowl.place": 0.74}]
     cpus = whole(ray_cluster) // 2
-    done = swept(outside, 4, ranks=2, cpus=cpus, scheduler=scheduler, space=space, points=points, trials=2)
+    done = swept(
+        outside, 4, ranks=2, cpus=cpus, scheduler=scheduler, space=space, points=points, trials=2
+    )
     assert done.trials["status"].tolist() == ["finished", "finished"]
 
     exploits = History(done.folder).read()
@@ -96,7 +104,8 @@ def test_population_exploits_its_best_within_bounds_and_repeats_as_a_run(ray_clu
         factors = [exploit.before["hooks.bowl.place"] * factor for factor in (0.8, 1.2)]
         assert place in [min(max(factor, 0.05), 0.75) for factor in factors]
         assert 0.01 <= lr <= 0.2
-    # Whoever began with 0.1 goes on from the other's gains, so its score is no longer that of its beginning.
+    # Whoever began with 0.1 goes on from the other's gains, so its score is no longer that of its
+    # beginning.
     score = done.runs[0].metrics["val/score"]
     assert score.iloc[0] == pytest.approx(0.4)
     assert score.iloc[1] > 2 * 0.9
@@ -107,7 +116,8 @@ def test_population_exploits_its_best_within_bounds_and_repeats_as_a_run(ray_clu
     assert set(rows[rows["step"] <= first.step]["place"]) == {0.1}
     assert rows[rows["step"] > first.step]["place"].iloc[0] == first.after["hooks.bowl.place"]
 
-    # A single run of two ranks that changes its values at the same steps comes to the same weights and score.
+    # A single run of two ranks that changes its values at the same steps comes to the same weights
+    # and score.
     last = exploits[-1]
     again = done.experiment(last.trial)
     assert again.sweep is None
@@ -118,13 +128,21 @@ def test_population_exploits_its_best_within_bounds_and_repeats_as_a_run(ray_clu
 
 
 def test_hyperband_pauses_trials_and_finishes_the_best(ray_cluster: Any, outside: Path) -> None:
-    """With max_t=4 and eta=2 a first bracket of three runs through; one of three more is halved after 2 reports."""
+    """With max_t=4 and eta=2 a first bracket of three runs through; one of three more is halved
+    after 2 reports."""
     places, cpus = grid(0.3, 0.3, 0.3, 0.1, 0.7, 0.2), whole(ray_cluster)
-    done = swept(outside, 9, cpus=cpus, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}, **places)
+    done = swept(
+        outside,
+        9,
+        cpus=cpus,
+        scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2},
+        **places,
+    )
     reports = done.trials["reports"].tolist()
     assert reports[:3] == [4, 4, 4]
     assert (reports[3], reports[4]) == (2, 4)
-    # Gains add up over the pause in which the others were waited for: 1 for each report of the best.
+    # Gains add up over the pause in which the others were waited for: 1 for each report of the
+    # best.
     best = done.runs[4]
     assert best.metrics["val/score"].tolist() == pytest.approx([1, 2, 3, 4])
     assert len(best.folder.read_attempts()) == 2
@@ -150,8 +168,8 @@ def test_optuna_trials_end_by_rules_and_budget(ray_cluster: Any, outside: Path) 
     assert about[0]["stopped"] == ["val/score 3 reached the target 3"]
     assert all(one["status"] == "stopped" for one in about)
     assert about[-1]["stopped"] == ["the sweep's budget of 1040 samples is used up"]
-    # 3 reports to the target and at most 4 of each trial after it; the 13th epoch of 80 samples is the last of all, but
-    # for what is trained while Tune takes a moment to stop.
+    # 3 reports to the target and at most 4 of each trial after it; the 13th epoch of 80 samples is
+    # the last of all, but for what is trained while Tune takes a moment to stop.
     assert trials["reports"].iloc[0] == 3
     assert (trials["reports"] <= 4).all()
     assert 13 <= trials["reports"].sum() <= 15
@@ -180,10 +198,16 @@ class Watches(Hook):
 '''
 
 
-def test_trials_of_a_shared_training_stop_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
-    """Four trials on one draw: ASHA ends the lowest, the highest fails on its own, and the others continue together."""
+def test_trials_of_a_shared_training_stop_and_fail_one_by_one(
+    ray_cluster: Any, outside: Path
+) -> None:
+    """Four trials on one draw: ASHA ends the lowest, the highest fails on its own, and the others
+    continue together."""
     (outside / "watches.py").write_text(WATCHES)
-    space = {"hooks.watches.place": {"fan_out": [0.5, 2.0, 0.1, 0.7]}, "optimizer.lr": {"uniform": [0.01, 0.1]}}
+    space = {
+        "hooks.watches.place": {"fan_out": [0.5, 2.0, 0.1, 0.7]},
+        "optimizer.lr": {"uniform": [0.01, 0.1]},
+    }
     hooks = {"watches": {"type": "watches:Watches"}, "ema": None}
     settings = {
         "metric": "val/score",
@@ -194,7 +218,15 @@ def test_trials_of_a_shared_training_stop_and_fail_one_by_one(ray_cluster: Any, 
         "space": space,
     }
     (outside / "followers.yaml").write_text(
-        yaml.safe_dump({"base": "points.yaml", "name": "followers", "epochs": 2, "hooks": hooks, "sweep": settings})
+        yaml.safe_dump(
+            {
+                "base": "points.yaml",
+                "name": "followers",
+                "epochs": 2,
+                "hooks": hooks,
+                "sweep": settings,
+            }
+        )
     )
     done = sweep(load_experiment("followers.yaml"), "runs")
     assert done.trials["leader"].tolist() == ["trial-0000"] * 4

@@ -1,4 +1,5 @@
-"""Sweeps whose ranks, trials or driver get SIGKILL: the same trials with the same results, and none runs twice."""
+"""Sweeps whose ranks, trials or driver get SIGKILL: the same trials with the same results, and none
+runs twice."""
 
 import signal
 from pathlib import Path
@@ -48,7 +49,12 @@ class KillsDriver(Hook):
 
 
 def written(
-    folder: Path, space: dict[str, Any], hooks: dict[str, Any], ranks: int, cpus: int = 1, **settings: Any
+    folder: Path,
+    space: dict[str, Any],
+    hooks: dict[str, Any],
+    ranks: int,
+    cpus: int = 1,
+    **settings: Any,
 ) -> str:
     (folder / "kills.py").write_text(KILLS)
     swept = {
@@ -56,7 +62,13 @@ def written(
         "name": "tough",
         "workers": {"count": ranks, "cpus": cpus},
         "hooks": hooks,
-        "sweep": {"metric": "val/loss", "mode": "min", "search": "grid", "space": space, **settings},
+        "sweep": {
+            "metric": "val/loss",
+            "mode": "min",
+            "search": "grid",
+            "space": space,
+            **settings,
+        },
     }
     (folder / "tough.yaml").write_text(yaml.safe_dump(swept))
     return "tough.yaml"
@@ -70,14 +82,24 @@ def begun_from(done: Sweep) -> list[list[str | None]]:
     return [[attempt.checkpoint for attempt in run.folder.read_attempts()] for run in done.runs]
 
 
-def test_trial_resumes_after_losing_a_rank_or_its_own_process(ray_cluster: Any, outside: Path) -> None:
+def test_trial_resumes_after_losing_a_rank_or_its_own_process(
+    ray_cluster: Any, outside: Path
+) -> None:
     """Three trials of one configuration in turn: a rank is killed, then rank 0, then none."""
     accidents = [
-        {"type": "mishaps:Accident", "step": 7, "rank": rank, "once": str(outside / f"killed-{rank}")}
+        {
+            "type": "mishaps:Accident",
+            "step": 7,
+            "rank": rank,
+            "once": str(outside / f"killed-{rank}"),
+        }
         for rank in (1, 0)
     ]
     space = {"hooks.accident": {"choice": [*accidents, None]}}
-    done = sweep(load_experiment(written(outside, space, {"accident": accidents[0]}, 2, max_concurrent=1)), "runs")
+    done = sweep(
+        load_experiment(written(outside, space, {"accident": accidents[0]}, 2, max_concurrent=1)),
+        "runs",
+    )
     assert done.trials["status"].tolist() == ["finished"] * 3
     assert begun_from(done) == [[None, "step-00000006"], [None, "step-00000006"], [None]]
     killed, orphaned, undisturbed = losses(done)
@@ -87,8 +109,11 @@ def test_trial_resumes_after_losing_a_rank_or_its_own_process(ray_cluster: Any, 
     assert done.stats.groupby("trial", observed=True).size().tolist() == [2 * (15 + 9)] * 3
 
 
-def test_sweep_resumes_after_its_driver_and_ray_were_killed(ray_cluster: Any, outside: Path) -> None:
-    """Four trials of the same configuration, one after the other; the second kills the driver, and Ray with it."""
+def test_sweep_resumes_after_its_driver_and_ray_were_killed(
+    ray_cluster: Any, outside: Path
+) -> None:
+    """Four trials of the same configuration, one after the other; the second kills the driver, and
+    Ray with it."""
     space = {"hooks.kills.once": {"choice": ["", str(outside / "killed"), "", ""]}}
     hooks = {"kills": {"type": "kills:KillsDriver", "step": 13}}
     file = written(outside, space, hooks, 1, max_concurrent=1)
@@ -103,7 +128,8 @@ def test_sweep_resumes_after_its_driver_and_ray_were_killed(ray_cluster: Any, ou
     assert done.trials["status"].tolist() == ["finished"] * 4
     assert done.runs[0].folder.read_metadata() == metadata
     assert begun_from(done) == [[None], [None, "step-00000012"], [None], [None]]
-    # All four have the same configuration, but for the hook that killed: the same losses, disturbed or not.
+    # All four have the same configuration, but for the hook that killed: the same losses, disturbed
+    # or not.
     assert len({tuple(found) for found in losses(done)}) == 1
     assert not done.stats.duplicated(KEY).any()
     assert done.stats.groupby("trial", observed=True).size().nunique() == 1
@@ -120,7 +146,9 @@ def test_population_resumes_after_its_driver_was_killed(ray_cluster: Any, outsid
     }
     space = {"hooks.bowl.place": {"grid": [0.1, 0.74]}}
     scheduler, cpus = {"type": "pbt", "quantile_fraction": 0.5}, whole(ray_cluster)
-    file = written(outside, space, hooks, 1, cpus, scheduler=scheduler, metric="val/score", mode="max")
+    file = written(
+        outside, space, hooks, 1, cpus, scheduler=scheduler, metric="val/score", mode="max"
+    )
     (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
     # The driver dies alone here: Ray is there already, and stays.
     code, stderr = Driver("sweep", *address_of(ray_cluster), "--skip-preflight", file).wait()
@@ -134,5 +162,9 @@ def test_population_resumes_after_its_driver_was_killed(ray_cluster: Any, outsid
     exploits = History(done.folder).read()
     assert len(exploits) >= 3
     for exploit in exploits:
-        rows = open_run(f"{done.path}/trials/{exploit.trial}").stats.query("phase == 'train'").set_index("step")
+        rows = (
+            open_run(f"{done.path}/trials/{exploit.trial}")
+            .stats.query("phase == 'train'")
+            .set_index("step")
+        )
         assert rows.loc[exploit.step + 1, "place"] == exploit.after["hooks.bowl.place"]

@@ -48,7 +48,9 @@ def written(folder: Path, **changes: Any) -> str:
 
 def test_trials_of_two_ranks_reuse_their_processes(ray_cluster: Any, outside: Path) -> None:
     (outside / "whoami.py").write_text(WHOAMI)
-    done = sweep(load_experiment(written(outside), ["hooks.process={type: 'whoami:Process'}"]), "runs")
+    done = sweep(
+        load_experiment(written(outside), ["hooks.process={type: 'whoami:Process'}"]), "runs"
+    )
     assert done.status == "finished"
     trials = done.trials
     assert trials["config/hooks.shift.by"].tolist() == [1.0, 3.0, 2.0]
@@ -57,12 +59,20 @@ def test_trials_of_two_ranks_reuse_their_processes(ray_cluster: Any, outside: Pa
     assert trials["status"].tolist() == ["finished"] * 3
     assert (trials["step_s"] > 0).all()
     assert (trials["process_peak_rss_bytes"] > 0).all()
-    assert done.best.path == open_sweep("runs/shifts").best.path == outside / "runs/shifts/trials/trial-0001"
+    assert (
+        done.best.path
+        == open_sweep("runs/shifts").best.path
+        == outside / "runs/shifts/trials/trial-0001"
+    )
 
     stats = done.stats
     # 15 training and 9 val iterations on each of 2 ranks in each of 3 trials.
     assert len(stats) == 3 * 2 * (15 + 9)
-    assert stats.groupby("trial", observed=True)["shift"].unique().map(list).tolist() == [[1.0], [3.0], [2.0]]
+    assert stats.groupby("trial", observed=True)["shift"].unique().map(list).tolist() == [
+        [1.0],
+        [3.0],
+        [2.0],
+    ]
     assert not stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
 
     # A rank keeps its process from trial to trial, and none is the driver's.
@@ -71,7 +81,9 @@ def test_trials_of_two_ranks_reuse_their_processes(ray_cluster: Any, outside: Pa
     assert len({os.getpid(), *(int(pid) for (pid,) in pids)}) == 3
 
 
-def test_misspelled_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, outside: Path) -> None:
+def test_misspelled_metric_ends_the_sweep_as_in_one_process(
+    ray_cluster: Any, outside: Path
+) -> None:
     file = written(outside, ranks=1, metric="val/shfit")
     ended = []
     for local in (True, False):
@@ -93,7 +105,8 @@ def test_misspelled_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, ou
 def test_failed_trial_does_not_end_the_sweep(
     ray_cluster: Any, outside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Three trials at a time are asked for, and there is room for two: the third waits for one of them."""
+    """Three trials at a time are asked for, and there is room for two: the third waits for one of
+    them."""
     space = "{hooks.fails.value: {choice: [0.0, 2.0, 0.5]}}"
     file = written(outside, metric="val/accuracy", space=space, at_once=3)
     done = sweep(load_experiment(file, ["hooks.fails={type: 'mishaps:Fails'}"]), "runs")
@@ -101,12 +114,16 @@ def test_failed_trial_does_not_end_the_sweep(
     assert arithmetic in (outside / "runs/shifts/log.txt").read_text()
     trials = done.trials
     assert trials["status"].tolist() == ["finished", "failed", "finished"]
-    assert "rank 1: hook 'fails' failed in on_update: ValueError: 2.0 is too much" in trials["error"].iloc[1]
+    assert (
+        "rank 1: hook 'fails' failed in on_update: ValueError: 2.0 is too much"
+        in trials["error"].iloc[1]
+    )
     assert count_failed_trials(done) == 1
     # A mistake would come again: it is not tried again, as a lost process is.
     assert [len(run.folder.read_attempts()) for run in done.runs] == [1, 1, 1]
     assert open_run(done.best.path).status == "finished"
-    # The second trial is told of once, in its own words; Tune's "Trial ... completed" is kept quiet.
+    # The second trial is told of once, in its own words; Tune's "Trial ... completed" is kept
+    # quiet.
     said = capfd.readouterr()
     assert "completed" not in said.out
     assert len(re.findall(r"^trial-0001 \[\d/3\]", said.err, re.MULTILINE)) == 1
@@ -138,8 +155,11 @@ def is_alive(pid: float) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(ray_cluster: Any, outside: Path) -> None:
-    """Three of the four CPUs are taken, so that the first trial's second attempt needs what its first held."""
+def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(
+    ray_cluster: Any, outside: Path
+) -> None:
+    """Three of the four CPUs are taken, so that the first trial's second attempt needs what its
+    first held."""
     (outside / "whoami.py").write_text(WHOAMI)
     (outside / "jobs.yaml").write_text(JOBS.format(once=outside / "happened"))
     taken = ray_cluster.util.placement_group([{"CPU": 3}])
@@ -153,11 +173,18 @@ def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(ray_cluster:
     assert trials["reports"].tolist() == [4, 1]
     assert trials["val/shift"].tolist() == [2.0, 1.0]
     assert trials["stopped"].iloc[1] == "the scheduler ended the trial"
-    assert "1 at a time: each needs 1 CPU; the cluster has 4 CPUs" in (outside / "runs/jobs/log.txt").read_text()
+    assert (
+        "1 at a time: each needs 1 CPU; the cluster has 4 CPUs"
+        in (outside / "runs/jobs/log.txt").read_text()
+    )
 
-    # The trial's process was killed at step 7 of 40, with a checkpoint every 2; the other ended after its first epoch.
+    # The trial's process was killed at step 7 of 40, with a checkpoint every 2; the other ended
+    # after its first epoch.
     killed, stopped = done.runs
-    assert [attempt.checkpoint for attempt in killed.folder.read_attempts()] == [None, "step-00000006"]
+    assert [attempt.checkpoint for attempt in killed.folder.read_attempts()] == [
+        None,
+        "step-00000006",
+    ]
     assert not stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
     assert stats.groupby(["trial", "rank"], observed=True).size().tolist() == [4 * (10 + 6), 10 + 6]
     assert json.loads((Path(stopped.checkpoint()) / "manifest.json").read_text())

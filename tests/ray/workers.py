@@ -1,4 +1,5 @@
-"""Workers of Ray, forked from a process that has imported torch, as imports are most of what a worker does.
+"""Workers of Ray, forked from a process that has imported torch, as imports are most of what a
+worker does.
 
 Tests of how workers start use ordinary ones.
 """
@@ -64,7 +65,9 @@ def _serve_workers(address: str) -> None:
                 os.close(stream)
 
 
-def _become_worker(streams: list[int], environment: dict[str, str], folder: str, arguments: list[str]) -> None:
+def _become_worker(
+    streams: list[int], environment: dict[str, str], folder: str, arguments: list[str]
+) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

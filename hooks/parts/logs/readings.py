@@ -1,4 +1,5 @@
-"""Reading numbers from rows, metrics and the state, and hyperparameters from the experiment, for loggers."""
+"""Reading numbers from rows, metrics and the state, and hyperparameters from the experiment, for
+loggers."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,27 +15,36 @@ _PLAIN = {int, float}
 
 
 def read(values: Sequence[Any]) -> list[float | None]:
-    """Return each value as a number; None if it is not a number, or a time that the device has not measured yet.
+    """Return each value as a number; None if it is not a number, or a time that the device has not
+    measured yet.
 
     Tensors of one element on a GPU are read in one transfer, which synchronizes.
     """
     on_device = [value for value in values if type(value) not in _PLAIN and is_on_device(value)]
     numbers: Iterator[float] = iter(())
     if on_device:
-        same = [value.detach().to(on_device[0].device, torch.float64).reshape(()) for value in on_device]
+        same = [
+            value.detach().to(on_device[0].device, torch.float64).reshape(()) for value in on_device
+        ]
         numbers = iter(torch.stack(same).tolist())
     return [
-        value if type(value) in _PLAIN else next(numbers) if is_on_device(value) else _number(value) for value in values
+        value if type(value) in _PLAIN else next(numbers) if is_on_device(value) else _number(value)
+        for value in values
     ]
 
 
 def read_numbers(columns: Mapping[str, Any]) -> dict[str, float]:
     """Return the numeric columns as numbers, read as `read` does."""
-    return {name: value for name, value in zip(columns, read(list(columns.values())), strict=True) if value is not None}
+    return {
+        name: value
+        for name, value in zip(columns, read(list(columns.values())), strict=True)
+        if value is not None
+    }
 
 
 def learning_rates(state: State) -> dict[str, float]:
-    """Return the rate of each parameter group: `lr`, `lr_1`, ...; of several optimizers `lr_d`, `lr_d_1`, ..."""
+    """Return the rate of each parameter group: `lr`, `lr_1`, ...; of several optimizers `lr_d`,
+    `lr_d_1`, ..."""
     rates = {}
     for name, optimizer in state.optimizers.items():
         for index, group in enumerate(optimizer.param_groups):
@@ -44,11 +54,14 @@ def learning_rates(state: State) -> dict[str, float]:
 
 
 def phase_metrics(state: State) -> dict[str, float]:
-    return {name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")}
+    return {
+        name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")
+    }
 
 
 def current_row(state: State) -> dict[str, Any]:
-    """Return the columns of the current iteration so far, with its learning rates, before the scheduler steps."""
+    """Return the columns of the current iteration so far, with its learning rates, before the
+    scheduler steps."""
     return {**learning_rates(state), **state.row}
 
 
@@ -74,19 +87,28 @@ _Value = bool | int | float | str
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, _Value]:
-    """Return the hyperparameters by dotted key, without the sweep and paths, those in which trials differ first.
+    """Return the hyperparameters by dotted key, without the sweep and paths, those in which trials
+    differ first.
 
-    All trials of a sweep have the same keys. None is "none", as is a key that this trial lacks because its hook is
-    off. A mapping that some trials lack, such as that hook, has a key of its own: "on" or "none".
+    All trials of a sweep have the same keys. None is "none", as is a key that this trial lacks
+    because its hook is off. A mapping that some trials lack, such as that hook, has a key of its
+    own: "on" or "none".
     """
     space: Mapping[str, Mapping[str, list[Any]]] = (config.get("sweep") or {}).get("space") or {}
-    options = [(path, option) for path, domain in space.items() for values in domain.values() for option in values]
+    options = [
+        (path, option)
+        for path, domain in space.items()
+        for values in domain.values()
+        for option in values
+    ]
     swept = [key for path, option in options for key, _ in _leaves({path: option}, "", ())]
     own = _leaves({name: value for name, value in config.items() if name != "sweep"}, "", swept)
     return {**dict.fromkeys(swept, "none"), **dict(own)}
 
 
-def _leaves(config: Mapping[str, Any], prefix: str, mappings: Collection[str]) -> Iterator[tuple[str, _Value]]:
+def _leaves(
+    config: Mapping[str, Any], prefix: str, mappings: Collection[str]
+) -> Iterator[tuple[str, _Value]]:
     """Yield all values that are no mappings by their keys, and "on" for the given mappings."""
     for name, value in config.items():
         key = f"{prefix}{name}"

@@ -23,8 +23,8 @@ MOST_WAITING = 1000
 class BackgroundSender:
     """Thread that runs jobs one after another, so that training never waits for a server.
 
-    Failed jobs and dropped jobs are counted. The first failure is logged at once, and the total at the end.
-    It raises nothing, and the thread does not keep the process alive.
+    Failed jobs and dropped jobs are counted. The first failure is logged at once, and the total at
+    the end. It raises nothing, and the thread does not keep the process alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,7 +58,9 @@ class BackgroundSender:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception as error:  # a server or its package may fail in any way, and the run continues
+            except (
+                Exception
+            ) as error:  # a server or its package may fail in any way, and the run continues
                 self._count_failure(f"{type(error).__name__}: {error}")
 
     def _count_failure(self, reason: str) -> None:
@@ -69,10 +71,11 @@ class BackgroundSender:
 
 @dataclass
 class Tracker(CurveLogger):
-    """Base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
+    """Base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs
+    on the master.
 
-    A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the sender's thread and
-    may fail. Checkpoints keep `run_id`, the service's ID of the run.
+    A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the
+    sender's thread and may fail. Checkpoints keep `run_id`, the service's ID of the run.
     """
 
     wait: Duration = 30.0
@@ -89,7 +92,8 @@ class Tracker(CurveLogger):
 
     @abstractmethod
     def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
-        """Send values. `position` has step, epoch, iteration and samples of all ranks; `time_s` counts from 1970."""
+        """Send values. `position` has step, epoch, iteration and samples of all ranks; `time_s`
+        counts from 1970."""
 
     @abstractmethod
     def note(self, name: str, value: str) -> None:
@@ -107,7 +111,9 @@ class Tracker(CurveLogger):
     def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
         if values := {**points, **metrics}:
             position = {"step": state.step, "epoch": state.epoch, "iteration": state.iteration}
-            self._put(partial(self.log, values, {**position, "samples": state.world_samples}, time()))
+            self._put(
+                partial(self.log, values, {**position, "samples": state.world_samples}, time())
+            )
 
     def on_saved(self, state: State, path: str) -> None:
         self._put(partial(self.note, "checkpoint", path))

@@ -1,4 +1,5 @@
-"""Statistics of recorded columns over windows of iterations, and the curves that trackers draw of them."""
+"""Statistics of recorded columns over windows of iterations, and the curves that trackers draw of
+them."""
 
 import re
 from abc import ABC, abstractmethod
@@ -20,7 +21,8 @@ from hooks.state import RECENT, Recent, State
 
 Method = Literal["mean", "median", "min", "max", "current"]
 Window = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
-"""A number of iterations that recorded the column; `line` is since the last line, `global` the whole run."""
+"""A number of iterations that recorded the column; `line` is since the last line, `global` the
+whole run."""
 LookBack = Annotated[Interval, Units(("iterations",), ge=1, le=RECENT)]
 """An interval after which a hook reads the rows since the last time."""
 POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
@@ -45,14 +47,18 @@ class Statistic:
     method: Method = "mean"
     """Statistic of the values; NaN if one of them is NaN."""
     window: Window = 10
-    """Iterations of the phase that recorded the column: a number, `line` (since the last line or point), `epoch`, or
-    `global` (the whole run). A validation is an epoch of its own."""
+    """Iterations of the phase that recorded the column: a number, `line` (since the last line or
+    point), `epoch`, or `global` (the whole run). A validation is an epoch of its own."""
 
     def __post_init__(self) -> None:
         if self.column in POSITION_COLUMNS:
-            raise ValueError(f"{self.column} is a row's position, which has no statistics; name another column")
+            raise ValueError(
+                f"{self.column} is a row's position, which has no statistics; name another column"
+            )
         if self.method == "median" and self.window == "global":
-            raise ValueError(f"the median of {self.column} needs a window: write window: epoch, or a number")
+            raise ValueError(
+                f"the median of {self.column} needs a window: write window: epoch, or a number"
+            )
 
 
 @dataclass
@@ -62,9 +68,11 @@ class WindowLogger(Hook):
     every: LookBack = Interval(50, "iterations")
     """Iterations between two lines or points; the end of a phase adds one."""
     window: Window = "line"
-    """Iterations to average loss, times and gradient norms: a number, `line` (since the last), `epoch` or `global`."""
+    """Iterations to average loss, times and gradient norms: a number, `line` (since the last),
+    `epoch` or `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Additional statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
+    """Additional statistics by name, such as
+    `slowest: {column: step_s, method: max, window: epoch}`."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
@@ -81,16 +89,21 @@ class WindowLogger(Hook):
 class Windows:
     """Statistics of one logger's columns. No communication.
 
-    Columns whose names contain `loss`, `time` or `grad_norm`, or end in `_s`, are averaged over `window`. Others have
-    their last value. `statistics` adds more by name, in place of a column of that name. `columns` limits the columns.
+    Columns whose names contain `loss`, `time` or `grad_norm`, or end in `_s`, are averaged over
+    `window`. Others have their last value. `statistics` adds more by name, in place of a column of
+    that name. `columns` limits the columns.
 
-    To count each value once, call `start_phase` when a phase starts, `update` or `summarize` at most RECENT iterations
-    apart, and `summarize` when the phase ends. Columns that a row gets when it is closed, such as `step_s`, count in
-    the next call. Times that the device has not measured yet are left out. One transfer reads all tensors, and waits.
+    To count each value once, call `start_phase` when a phase starts, `update` or `summarize` at
+    most RECENT iterations apart, and `summarize` when the phase ends. Columns that a row gets when
+    it is closed, such as `step_s`, count in the next call. Times that the device has not measured
+    yet are left out. One transfer reads all tensors, and waits.
     """
 
     def __init__(
-        self, window: Window, statistics: Mapping[str, Statistic] | None = None, columns: Collection[str] | None = None
+        self,
+        window: Window,
+        statistics: Mapping[str, Statistic] | None = None,
+        columns: Collection[str] | None = None,
     ) -> None:
         self._window, self._columns = window, columns
         self._statistics = dict(statistics or {})
@@ -116,7 +129,9 @@ class Windows:
         self._read_rows, self._read_early = state.recent.total, None
         is_new_epoch = state.phase != "train" or state.epoch != self._epoch
         for values in self._values.get(state.phase, {}).values():
-            if (is_new_epoch and values.window == "epoch") or (state.phase != "train" and values.window != "global"):
+            if (is_new_epoch and values.window == "epoch") or (
+                state.phase != "train" and values.window != "global"
+            ):
                 values.clear()
         if state.phase == "train":
             self._epoch = state.epoch
@@ -129,10 +144,15 @@ class Windows:
                 if self._read_early is None or column not in self._read_early:
                     columns.setdefault(column, []).append(row[column])
             self._read_early = frozenset(row)
-        columns = {column: [value for value in values if value is not None] for column, values in columns.items()}
+        columns = {
+            column: [value for value in values if value is not None]
+            for column, values in columns.items()
+        }
         numbers = iter(read([*chain.from_iterable(columns.values())]))
         for column, values in columns.items():
-            self._add(column, [number for number in islice(numbers, len(values)) if number is not None])
+            self._add(
+                column, [number for number in islice(numbers, len(values)) if number is not None]
+            )
 
     def summarize(self, row: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
         """Return the statistics by name after an update, and begin a new line."""
@@ -151,13 +171,18 @@ class Windows:
 
     def has_changed(self) -> bool:
         """Return whether the phase has iterations that are in no summary."""
-        return bool(self._changed) or self._recent.total - self._read_rows > (self._read_early is not None)
+        return bool(self._changed) or self._recent.total - self._read_rows > (
+            self._read_early is not None
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, at most as many as the windows are long."""
         self.update()
         phases = {
-            phase: {name: {**vars(values), "kept": [*values.kept]} for name, values in phase_values.items()}
+            phase: {
+                name: {**vars(values), "kept": [*values.kept]}
+                for name, values in phase_values.items()
+            }
             for phase, phase_values in self._values.items()
         }
         return {"epoch": self._epoch, "changed": sorted(self._changed), "windows": phases}
@@ -184,7 +209,11 @@ class Windows:
     def _select(self, columns: Collection[str]) -> list[str]:
         """Return the columns that have statistics, in their order."""
         limit = self._columns
-        return [column for column in columns if column not in POSITION_COLUMNS and (limit is None or column in limit)]
+        return [
+            column
+            for column in columns
+            if column not in POSITION_COLUMNS and (limit is None or column in limit)
+        ]
 
     def _add(self, column: str, numbers: Sequence[float]) -> None:
         if not numbers:
@@ -196,7 +225,9 @@ class Windows:
     def _find_values(self, phase: str, name: str, column: str) -> "_Values":
         phase_values = self._values.setdefault(phase, {})
         if name not in phase_values:
-            default = Statistic(column, "mean" if _AVERAGED.search(column) else "current", self._window)
+            default = Statistic(
+                column, "mean" if _AVERAGED.search(column) else "current", self._window
+            )
             statistic = self._statistics.get(name, default)
             phase_values[name] = _Values(statistic.method, statistic.window)
         return phase_values[name]
@@ -214,7 +245,9 @@ class _Values:
 
     @property
     def _keeps_values(self) -> bool:
-        return self.method != "current" and (isinstance(self.window, int) or self.method == "median")
+        return self.method != "current" and (
+            isinstance(self.window, int) or self.method == "median"
+        )
 
     def clear(self) -> None:
         self.count, self.running, self.kept = 0, 0.0, []
@@ -225,7 +258,8 @@ class _Values:
             if isinstance(self.window, int):
                 del self.kept[: -self.window]
         elif self.method == "mean":
-            # One by one, so that the sum does not depend on how often the rows are read, such as for a checkpoint.
+            # One by one, so that the sum does not depend on how often the rows are read, such as
+            # for a checkpoint.
             self.running = reduce(add, values, self.running)
         elif self.method == "current":
             self.running = values[-1]
@@ -244,10 +278,11 @@ class _Values:
 class CurveLogger(WindowLogger, ABC):
     """Base of hooks that draw curves.
 
-    A point of training has the means of `train/loss`, gradient norms and times (`perf/...`) over a window, and the
-    last value of each other numeric column: `train/lr`, sizes as `memory/...`. It also has new mappings of tensors in
-    `state.info`, such as `activations/<layer>/mean`. Metrics keep their names, except that a phase's mean `train/loss`
-    is `train/phase_loss`. Tensors are read in one transfer.
+    A point of training has the means of `train/loss`, gradient norms and times (`perf/...`) over a
+    window, and the last value of each other numeric column: `train/lr`, sizes as `memory/...`. It
+    also has new mappings of tensors in `state.info`, such as `activations/<layer>/mean`. Metrics
+    keep their names, except that a phase's mean `train/loss` is `train/phase_loss`. Tensors are
+    read in one transfer.
     """
 
     def __post_init__(self) -> None:
@@ -265,17 +300,29 @@ class CurveLogger(WindowLogger, ABC):
 
     def on_phase_end(self, state: State) -> None:
         is_unfinished = state.phase == "train" and self._windows.has_changed()
-        self.draw(state, self.make_point(state, {}) if is_unfinished else {}, _rename_metrics(phase_metrics(state)))
+        self.draw(
+            state,
+            self.make_point(state, {}) if is_unfinished else {},
+            _rename_metrics(phase_metrics(state)),
+        )
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         """Draw the metrics that hooks added to a report, such as `train/samples_per_s`."""
-        added = {name: value for name, value in metrics.items() if "/" in name and name not in state.metrics}
+        added = {
+            name: value
+            for name, value in metrics.items()
+            if "/" in name and name not in state.metrics
+        }
         self.draw(state, {}, _rename_metrics(added))
 
     def make_point(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
-        """Return a point with the iterations since the last one, and the current row if it is not closed yet."""
+        """Return a point with the iterations since the last one, and the current row if it is not
+        closed yet."""
         values = {**learning_rates(state), **self._windows.summarize(row)}
-        return {**{_curve(column): value for column, value in values.items()}, **self._new_info(state)}
+        return {
+            **{_curve(column): value for column, value in values.items()},
+            **self._new_info(state),
+        }
 
     def _new_info(self, state: State) -> dict[str, float]:
         drawable = {
@@ -283,15 +330,28 @@ class CurveLogger(WindowLogger, ABC):
             for name, values in state.info.items()
             if isinstance(values, Mapping) and isinstance(next(iter(values.values()), None), Tensor)
         }
-        new = {name: values for name, values in drawable.items() if self._drawn_info.get(name) is not values}
+        new = {
+            name: values
+            for name, values in drawable.items()
+            if self._drawn_info.get(name) is not values
+        }
         self._drawn_info |= new
-        return read_numbers({f"{name}/{key}": value for name, values in new.items() for key, value in values.items()})
+        return read_numbers(
+            {
+                f"{name}/{key}": value
+                for name, values in new.items()
+                for key, value in values.items()
+            }
+        )
 
 
 def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as numbers, by the names of their curves."""
     numbers = read_numbers(metrics)
-    return {"train/phase_loss" if name == "train/loss" else name: value for name, value in numbers.items()}
+    return {
+        "train/phase_loss" if name == "train/loss" else name: value
+        for name, value in numbers.items()
+    }
 
 
 def _curve(column: str) -> str:

@@ -1,4 +1,5 @@
-"""Prototypes: the directions that embeddings are assigned to, and the code that the SwAV hooks and losses share."""
+"""Prototypes: the directions that embeddings are assigned to, and the code that the SwAV hooks and
+losses share."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -26,17 +27,25 @@ class SwappedViews:
 
 
 def find_layer(module: nn.Module, name: str) -> nn.Linear:
-    """Return the model's prototypes; raises SettingError if `name` is not a linear layer without bias."""
+    """Return the model's prototypes; raises SettingError if `name` is not a linear layer without
+    bias."""
     layer = dict(module.named_modules()).get(name)
     has_bias = layer is not None and "bias" in dict(layer.named_parameters())
     if not isinstance(layer, nn.Linear) or has_bias:
-        kind = "missing" if layer is None else f"a {type(layer).__name__}{' with bias' if has_bias else ''}"
-        raise SettingError(f"prototypes: '{name}' of {type(module).__name__} is {kind}; expected a Linear without bias")
+        kind = (
+            "missing"
+            if layer is None
+            else f"a {type(layer).__name__}{' with bias' if has_bias else ''}"
+        )
+        raise SettingError(
+            f"prototypes: '{name}' of {type(module).__name__} is {kind}; expected a Linear without bias"
+        )
     return layer
 
 
 def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Return embeddings and scores of each view from the task's output; raises TypeError for other outputs."""
+    """Return embeddings and scores of each view from the task's output; raises TypeError for other
+    outputs."""
     match output:
         case (embeddings, scores) if len(embeddings) == len(scores) == count:
             return list(embeddings), list(scores)
@@ -48,14 +57,18 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
 
 @dataclass
 class SwappedPrediction(Hook):
-    """Base of hooks that give the loss codes for some views, from the batches of all ranks and a queue.
+    """Base of hooks that give the loss codes for some views, from the batches of all ranks and a
+    queue.
 
-    In training, one collective per Sinkhorn iteration, of K values per assigned view. A hook implements `on_forward`.
+    In training, one collective per Sinkhorn iteration, of K values per assigned view. A hook
+    implements `on_forward`.
     """
 
     prototypes: str = "prototypes"
     """Name of the prototypes in the model: a linear layer without bias."""
-    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
+    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(
+        default_factory=lambda: [0, 1]
+    )
     """Indices of the views that get codes: the large crops."""
     epsilon: Annotated[float, Gt(0)] = 0.05
     """Softness of the codes."""
@@ -66,7 +79,8 @@ class SwappedPrediction(Hook):
     queue_begin: Annotated[Interval, Needs("queue_length")] = Interval(1)
     """Epochs or optimizer steps before the queue starts to fill."""
     hard_codes_until: Interval = Interval(0)
-    """Epochs or optimizer steps in which a code is one prototype, that of the largest soft assignment."""
+    """Epochs or optimizer steps in which a code is one prototype, that of the largest soft
+    assignment."""
     normalize_prototypes: bool = True
     """Scaling of each prototype to length 1, when the run begins and after each optimizer step."""
 
@@ -94,9 +108,15 @@ class SwappedPrediction(Hook):
             layer.weight.copy_(functional.normalize(layer.weight, dim=1))
 
     def swap(
-        self, scores: list[Tensor], assigned: list[Tensor], embeddings: list[Tensor], layer: nn.Linear, state: State
+        self,
+        scores: list[Tensor],
+        assigned: list[Tensor],
+        embeddings: list[Tensor],
+        layer: nn.Linear,
+        state: State,
     ) -> SwappedViews:
-        """Return all scores, with the codes of the assigned views, of scores (B, K) and embeddings (B, D).
+        """Return all scores, with the codes of the assigned views, of scores (B, K) and embeddings
+        (B, D).
 
         In training, the queue joins the codes and then takes the embeddings.
         """
@@ -107,23 +127,28 @@ class SwappedPrediction(Hook):
         if training and queue is not None and queue.shape[1] >= share:
             with torch.autocast(own.device.type, enabled=False):
                 joined = torch.cat([own.float(), queue @ layer.weight.float().t()], dim=1)
-        codes = assign_codes(joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1)
+        codes = assign_codes(
+            joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1
+        )
         if not self.hard_codes_until.reached(state):
             codes = functional.one_hot(codes.argmax(dim=-1), codes.shape[-1]).float()
         if training and share and self.queue_begin.reached(state):
             new = torch.stack(embeddings).detach().float()
             self._queue = (new if queue is None else torch.cat([queue, new], dim=1))[:, -share:]
-        return SwappedViews(scores, dict(zip(self.assigned_views, codes[:, : own.shape[1]], strict=True)))
+        return SwappedViews(
+            scores, dict(zip(self.assigned_views, codes[:, : own.shape[1]], strict=True))
+        )
 
 
 @torch.no_grad()
 def assign_codes(scores: Tensor, epsilon: float, iterations: int, *, across_ranks: bool) -> Tensor:
     """Return soft assignments of samples to prototypes, (..., B, K) float32, by Sinkhorn-Knopp.
 
-    Rows sum to 1, and columns nearly to B / K. `scores` (..., B, K) are similarities; a smaller `epsilon` gives harder
-    assignments. Works in logarithms, so nothing overflows. With `across_ranks` the columns cover all ranks' samples, of
-    any number: one collective per iteration. Source: "Unsupervised Learning of Visual Features by Contrasting Cluster
-    Assignments" (Caron et al., 2020), equation 3; "Self-labelling via simultaneous clustering and representation
+    Rows sum to 1, and columns nearly to B / K. `scores` (..., B, K) are similarities; a smaller
+    `epsilon` gives harder assignments. Works in logarithms, so nothing overflows. With
+    `across_ranks` the columns cover all ranks' samples, of any number: one collective per
+    iteration. Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments"
+    (Caron et al., 2020), equation 3; "Self-labelling via simultaneous clustering and representation
     learning" (Asano et al., 2020).
     """
     logits = scores.float() / epsilon

@@ -23,14 +23,16 @@ from hooks.state import State
 
 
 class Teacher:
-    """A copy of a module whose parameters follow its student: teacher = m * teacher + (1 - m) * student.
+    """A copy of a module whose parameters follow its student: teacher = m * teacher + (1 - m) *
+    student.
 
-    It is on the student's device, without gradients, dropout and wrapper: all ranks compute the same, without
-    communication. Its buffers are its `own`, from its passes in training (MoCo, BYOL, DINO), or a `copy` of the
-    student's at each update (SwAV with momentum).
+    It is on the student's device, without gradients, dropout and wrapper: all ranks compute the
+    same, without communication. Its buffers are its `own`, from its passes in training (MoCo, BYOL,
+    DINO), or a `copy` of the student's at each update (SwAV with momentum).
 
-    A hook creates it in `__post_init__`, so that a checkpoint can be loaded, and calls `follow` in `on_start`. The hook
-    has priority VERY_HIGH, to copy the student before other hooks register forward hooks on it.
+    A hook creates it in `__post_init__`, so that a checkpoint can be loaded, and calls `follow` in
+    `on_start`. The hook has priority VERY_HIGH, to copy the student before other hooks register
+    forward hooks on it.
     """
 
     def __init__(self, buffers: Literal["own", "copy"] = "own") -> None:
@@ -42,7 +44,8 @@ class Teacher:
         self._loaded_buffers: dict[str, Tensor] = {}
 
     def follow(self, student: nn.Module) -> None:
-        """Copy the student, or load the checkpoint's teacher, and follow this module's parameters from now on."""
+        """Copy the student, or load the checkpoint's teacher, and follow this module's parameters
+        from now on."""
         self.module, self._student = deepcopy(student).requires_grad_(False), student
         self._pairs = list(self.module.parameters()), list(student.parameters())
         if self._loaded is not None:
@@ -53,7 +56,8 @@ class Teacher:
         self._loaded, self._loaded_buffers = None, {}
 
     def train(self, mode: bool) -> None:
-        """Use batch statistics if `mode`, else running statistics; dropout stays off. Call it in `on_phase_start`."""
+        """Use batch statistics if `mode`, else running statistics; dropout stays off. Call it in
+        `on_phase_start`."""
         self.module.train(mode)
         for layer in self.module.modules():
             if not isinstance(layer, RunningNorm):
@@ -66,7 +70,8 @@ class Teacher:
 
     @torch.no_grad()
     def update(self, momentum: float) -> None:
-        """Move the weights toward the student: momentum 1 keeps the teacher, 0 copies the student."""
+        """Move the weights toward the student: momentum 1 keeps the teacher, 0 copies the
+        student."""
         teacher, student = self._pairs
         foreach_lerp_(teacher, student, 1 - momentum)
         if self.buffers == "copy":
@@ -91,9 +96,9 @@ class Teacher:
 class MomentumTeacher(Hook):
     """Base of hooks with a momentum teacher of the model's encoder.
 
-    The teacher follows after each optimizer step. Its momentum rises to 1 by a cosine over the run, and is recorded as
-    `teacher_momentum`. It uses batch statistics in training, and running ones in val and test. A hook implements
-    `on_forward`, which calls `self._teacher` on views.
+    The teacher follows after each optimizer step. Its momentum rises to 1 by a cosine over the run,
+    and is recorded as `teacher_momentum`. It uses batch statistics in training, and running ones in
+    val and test. A hook implements `on_forward`, which calls `self._teacher` on views.
     """
 
     encoder: str = "encoder"
@@ -132,24 +137,29 @@ def check_outputs(outputs: Sized, views: Sized, method: str) -> None:
 
 
 def find_part(module: nn.Module, name: str) -> nn.Module:
-    """Return a part of a model by name, or the model for an empty name; raises SettingError if there is none."""
+    """Return a part of a model by name, or the model for an empty name; raises SettingError if
+    there is none."""
     part: nn.Module | None = dict(module.named_modules()).get(name)
     if part is None:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
-        raise SettingError(f"encoder: {type(module).__name__} has no part '{name}'; set '' or one of: {parts}")
+        raise SettingError(
+            f"encoder: {type(module).__name__} has no part '{name}'; set '' or one of: {parts}"
+        )
     return part
 
 
 def cosine_momentum(base: float, completed: float) -> float:
     """Return a momentum that rises from `base` to 1 with the completed fraction of the run, k / K.
 
-    m = 1 - (1 - base) * (cos(pi * k / K) + 1) / 2. Source: "Bootstrap Your Own Latent" (Grill et al., 2020).
+    m = 1 - (1 - base) * (cos(pi * k / K) + 1) / 2. Source: "Bootstrap Your Own Latent" (Grill et
+    al., 2020).
     """
     return 1 - (1 - base) * (math.cos(math.pi * completed) + 1) / 2
 
 
 def completed_fraction(state: State) -> float:
-    """Return the fraction of the training, 0 to 1, that was completed before the current optimizer step."""
+    """Return the fraction of the training, 0 to 1, that was completed before the current optimizer
+    step."""
     if state.max_steps is not None:
         return state.step / state.max_steps
     assert state.max_epochs is not None, "an experiment has epochs or steps"
@@ -159,19 +169,26 @@ def completed_fraction(state: State) -> float:
 
 def place_center(center: Tensor | None, outputs: Tensor) -> Tensor:
     """Return a center (1, K) on the device of outputs (..., K); zeros before the first batch."""
-    return torch.zeros(1, outputs.shape[-1], device=outputs.device) if center is None else center.to(outputs.device)
+    return (
+        torch.zeros(1, outputs.shape[-1], device=outputs.device)
+        if center is None
+        else center.to(outputs.device)
+    )
 
 
 def update_center(center: Tensor, outputs: Tensor, momentum: float, world_size: int) -> Tensor:
     """Return m * center + (1 - m) * mean of the outputs (n, K) of all ranks; collective."""
-    total = torch.cat([outputs.float().sum(0), outputs.new_full((1,), len(outputs), dtype=torch.float32)])
+    total = torch.cat(
+        [outputs.float().sum(0), outputs.new_full((1,), len(outputs), dtype=torch.float32)]
+    )
     if world_size > 1:
         dist.all_reduce(total)
     return center.lerp((total[:-1] / total[-1]).unsqueeze(0), 1 - momentum)
 
 
 def warm_up(epoch: int, epochs: int, first: float, last: float) -> float:
-    """Return a temperature that rises linearly from `first` in epoch 0 to `last` in the last of `epochs`."""
+    """Return a temperature that rises linearly from `first` in epoch 0 to `last` in the last of
+    `epochs`."""
     if epoch >= epochs:
         return last
     return first + (last - first) * epoch / max(1, epochs - 1)

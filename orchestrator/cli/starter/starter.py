@@ -67,4 +67,6 @@ class Confidence(Hook):
 
     def on_forward(self, state: State) -> None:
         """Run after the forward pass, in every phase, on every rank."""
-        state.record(confidence=(state.output.detach() / self.temperature).softmax(1).amax(1).mean())
+        state.record(
+            confidence=(state.output.detach() / self.temperature).softmax(1).amax(1).mean()
+        )

@@ -21,7 +21,11 @@ _MISSING = object()
 
 def is_indexed(dataset: Any) -> bool:
     """Return whether this is a map-style dataset."""
-    return not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    return (
+        not isinstance(dataset, IterableDataset)
+        and hasattr(dataset, "__len__")
+        and hasattr(dataset, "__getitem__")
+    )
 
 
 def get_length(dataset: Any) -> int | None:
@@ -45,13 +49,20 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
     collect_problems(problems, _check_batch_is_filled, experiment, task, datasets.get("train"))
     for phase, dataset in datasets.items():
         collect_problems(problems, _read_first_sample, task, phase, dataset)
-    return [*dict.fromkeys(problems), *check_phases_of_metrics(experiment.model_dump(mode="json"), list(datasets))]
+    return [
+        *dict.fromkeys(problems),
+        *check_phases_of_metrics(experiment.model_dump(mode="json"), list(datasets)),
+    ]
 
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
     """Raise ConfigError if there is no training data, or a phase is invalid."""
     misspelled = [] if "train" in datasets else get_close_matches("train", map(str, datasets), n=1)
-    errors = (_make_phase_error(phase, dataset) for phase, dataset in datasets.items() if phase not in misspelled)
+    errors = (
+        _make_phase_error(phase, dataset)
+        for phase, dataset in datasets.items()
+        if phase not in misspelled
+    )
     messages = list(filter(None, errors))
     if "train" not in datasets:
         names = ", ".join(map(str, datasets)) or "nothing"
@@ -71,7 +82,9 @@ def _make_phase_error(phase: str, dataset: Any) -> str | None:
         return None
     if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
         return f"the {phase} dataset ({type(dataset).__name__}) needs __len__ and __getitem__, or __iter__"
-    return _make_empty_error(phase, dataset, "its length is 0") if get_length(dataset) == 0 else None
+    return (
+        _make_empty_error(phase, dataset, "its length is 0") if get_length(dataset) == 0 else None
+    )
 
 
 def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
@@ -80,7 +93,8 @@ def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
 
 
 def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> None:
-    """Raise ConfigError if `drop_last` leaves no batch of the training data, and the task does not batch it itself."""
+    """Raise ConfigError if `drop_last` leaves no batch of the training data, and the task does not
+    batch it itself."""
     makes_batches = (type(task).sampler, type(task).loader) != (Task.sampler, Task.loader)
     if not experiment.loader.drop_last or makes_batches or not is_indexed(train):
         return
@@ -99,10 +113,13 @@ def describe_size(samples: int, ranks: int) -> str:
 
 
 def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
-    """Read a sample, unless the task's own sampler or loader selects it; raise ConfigError if there is none."""
+    """Read a sample, unless the task's own sampler or loader selects it; raise ConfigError if there
+    is none."""
     if _is_ray_dataset(dataset) or get_length(dataset) == 0:
         return
-    with catch_user_errors("task", f"the first sample of the {phase} data ({type(dataset).__name__}) cannot be read"):
+    with catch_user_errors(
+        "task", f"the first sample of the {phase} data ({type(dataset).__name__}) cannot be read"
+    ):
         if is_indexed(dataset):
             if (type(task).sampler, type(task).loader) == (Task.sampler, Task.loader):
                 dataset[0]

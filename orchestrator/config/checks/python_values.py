@@ -1,4 +1,5 @@
-"""Values that Python code gives in mappings: whether the class of their field would get another value from a file."""
+"""Values that Python code gives in mappings: whether the class of their field would get another
+value from a file."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +14,8 @@ from orchestrator.task import Task
 
 
 def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Iterator[Problem]:
-    """Yield a problem for each value in `given` that would arrive changed in the task or a hook of the experiment."""
+    """Yield a problem for each value in `given` that would arrive changed in the task or a hook of
+    the experiment."""
     # `find_class` only looks the class up, so it may be abstract.
     classes: dict[str, type] = {"task_args": find_class(experiment.task, Task, {})}  # type: ignore[type-abstract]
     for name, entry in experiment.hooks.items():
@@ -27,8 +29,12 @@ def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Ite
         try:
             convert_value(cls, name, value)
         except LostValue as error:
-            if error.suggestion:  # other reasons may be those of a class or an object, which is written by name
-                yield Problem(path, f"{error}, got {shorten(repr(value))}", suggestion=error.suggestion)
+            if (
+                error.suggestion
+            ):  # other reasons may be those of a class or an object, which is written by name
+                yield Problem(
+                    path, f"{error}, got {shorten(repr(value))}", suggestion=error.suggestion
+                )
 
 
 def _list_values(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -41,7 +47,11 @@ def _list_values(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     sweep = _as_mapping(given.get("sweep"))
     for path, domain in _as_mapping(sweep.get("space")).items():
         for kind, values in _as_mapping(domain).items():
-            for value in values if kind in ("choice", "grid", "fan_out") and isinstance(values, list | tuple) else ():
+            for value in (
+                values
+                if kind in ("choice", "grid", "fan_out") and isinstance(values, list | tuple)
+                else ()
+            ):
                 yield join("sweep.space", path), path, value
     points = sweep.get("points")
     for index, point in enumerate(points if isinstance(points, list | tuple) else ()):

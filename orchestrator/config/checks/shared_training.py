@@ -1,4 +1,5 @@
-"""Paths of a sweep's space that change only hooks that observe, so that trials can share one training run."""
+"""Paths of a sweep's space that change only hooks that observe, so that trials can share one
+training run."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,15 @@ from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import has_custom_loop
 
-_INDEPENDENT_EVENTS = ("on_load", "on_start", "on_backward", "on_gradients", "on_update", "on_end", "on_exception")
+_INDEPENDENT_EVENTS = (
+    "on_load",
+    "on_start",
+    "on_backward",
+    "on_gradients",
+    "on_update",
+    "on_end",
+    "on_exception",
+)
 """Events that do not depend on how often a run validates or saves, or on the results."""
 
 
@@ -28,16 +37,20 @@ class SharedPaths:
     """Reason by path; the empty path stands for all."""
 
     def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
-        """Group trials, given as number and values, by shared training run. Each group starts with its leader."""
+        """Group trials, given as number and values, by shared training run. Each group starts with
+        its leader."""
         groups: dict[str, list[int]] = {}
         for number, values in trials:
             rest = {path: value for path, value in values.items() if path not in self.paths}
-            groups.setdefault(json.dumps(rest, sort_keys=True) if self.paths else str(number), []).append(number)
+            groups.setdefault(
+                json.dumps(rest, sort_keys=True) if self.paths else str(number), []
+            ).append(number)
         return list(groups.values())
 
 
 def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
-    """Return the paths that can share a training run; `source` is that of the sweep or of its experiment."""
+    """Return the paths that can share a training run; `source` is that of the sweep or of its
+    experiment."""
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
         return SharedPaths()
@@ -48,25 +61,36 @@ def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
     reasons = {}
     for path in swept:
         not_listed = fan_out_only if sweep.space[path].kind != "fan_out" else ""
-        hook_reasons = filter(None, (_explain_hook(path, sweep, experiment) for experiment in resolved[path]))
+        hook_reasons = filter(
+            None, (_explain_hook(path, sweep, experiment) for experiment in resolved[path])
+        )
         if reason := not_listed or next(hook_reasons, ""):
             reasons[path] = reason
     paths = tuple(path for path in swept if path not in reasons)
-    training_reasons = (reason for path in swept for each in resolved[path] for reason in _explain_training(each))
+    training_reasons = (
+        reason for path in swept for each in resolved[path] for reason in _explain_training(each)
+    )
     if paths and (reason := next(training_reasons, "")):
         return SharedPaths((), {"": reason})
     return SharedPaths(paths, reasons)
 
 
 def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
-    """Yield a problem for each `fan_out` path that cannot share a training run, and for a useless `share_training`."""
+    """Yield a problem for each `fan_out` path that cannot share a training run, and for a useless
+    `share_training`."""
     if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
-        yield Problem("sweep.share_training", "has no effect: the space has no path of a hook; remove it")
+        yield Problem(
+            "sweep.share_training", "has no effect: the space has no path of a hook; remove it"
+        )
     fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
     shared = find_shared_paths(source, sweep) if fan_outs else SharedPaths()
     for path in fan_outs:
         if path not in shared.paths:
-            reason = shared.reasons.get("") or shared.reasons.get(path) or "only parameters of observing hooks can"
+            reason = (
+                shared.reasons.get("")
+                or shared.reasons.get(path)
+                or "only parameters of observing hooks can"
+            )
             hint = f"use {'choice' if sweep.search == 'optuna' else 'grid'} instead of fan_out"
             message = f"cannot train once for all values: {reason}"
             yield Problem(f"sweep.space.{path}.fan_out", message, suggestion=hint)
@@ -77,9 +101,13 @@ def _explain_sweep(sweep: Sweep) -> str:
     reasons = {
         "share_training is false": not sweep.share_training,
         "engine: train starts a job for each trial": sweep.engine == "train",
-        f"{sweep.scheduler.type} copies weights between trials": isinstance(sweep.scheduler, Population),
+        f"{sweep.scheduler.type} copies weights between trials": isinstance(
+            sweep.scheduler, Population
+        ),
         "hyperband pauses each trial on its own": isinstance(sweep.scheduler, HyperBand),
-        "race starts the trials of a configuration one after another": isinstance(sweep.scheduler, Race),
+        "race starts the trials of a configuration one after another": isinstance(
+            sweep.scheduler, Race
+        ),
         "several metrics have no single best trial": len(sweep.metrics) > 1,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
@@ -89,12 +117,19 @@ def _explain_fan_out_only(sweep: Sweep) -> str:
     if sweep.search != "optuna" and isinstance(sweep.scheduler, Fifo):
         return ""
     optuna = "optuna learns from each trial"
-    reason = optuna if sweep.search == "optuna" else f"{sweep.scheduler.type} stops each trial on its own"
+    reason = (
+        optuna
+        if sweep.search == "optuna"
+        else f"{sweep.scheduler.type} stops each trial on its own"
+    )
     return f"{reason}; use fan_out: [...] to train all values in one run"
 
 
-def _resolve_each(source: ExperimentSource, sweep: Sweep, path: str) -> Iterator[ResolvedExperiment]:
-    """Yield the experiment with each value of a path; a value that does not fit fails when its trial begins."""
+def _resolve_each(
+    source: ExperimentSource, sweep: Sweep, path: str
+) -> Iterator[ResolvedExperiment]:
+    """Yield the experiment with each value of a path; a value that does not fit fails when its
+    trial begins."""
     values_around = choose_context(path, sweep.space)
     for value in sweep.space[path].candidates():
         try:
@@ -128,7 +163,10 @@ def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
             if hook.monitor and phase_of(hook.monitor) != "train":
                 yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
         elif type(hook) not in HOOKS.values() and (
-            event := next((name for name in EVENTS if name not in _INDEPENDENT_EVENTS and hook.handles(name)), "")
+            event := next(
+                (name for name in EVENTS if name not in _INDEPENDENT_EVENTS and hook.handles(name)),
+                "",
+            )
         ):
             declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
             yield f"hooks.{name} may affect training in {event}; if it does not, declare {declaration}"

@@ -24,7 +24,9 @@ def list_mutated_paths(sweep: Sweep) -> list[str]:
     if not isinstance(scheduler, Population):
         return []
     return [
-        name for name in sweep.space if (can_mutate(name) if scheduler.mutate is None else name in scheduler.mutate)
+        name
+        for name in sweep.space
+        if (can_mutate(name) if scheduler.mutate is None else name in scheduler.mutate)
     ]
 
 
@@ -38,7 +40,8 @@ def find_enclosing_path(name: str, space: Mapping[str, Any]) -> str | None:
 
 
 def is_drawn(name: str, space: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Return whether a path is to be drawn: the choice around it, if any, is on and does not set it."""
+    """Return whether a path is to be drawn: the choice around it, if any, is on and does not set
+    it."""
     outer = find_enclosing_path(name, space)
     return outer is None or leaves_open(name.removeprefix(f"{outer}."), values[outer])
 
@@ -57,7 +60,8 @@ def leaves_open(inner: str, value: Any) -> bool:
 
 
 def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
-    """Return a value for each swept path that decides what `name` means: the choice around it, its `type`, the task."""
+    """Return a value for each swept path that decides what `name` means: the choice around it, its
+    `type`, the task."""
     values: dict[str, Any] = {}
     for other in sort_outer_first(space):
         owner = other.removesuffix("type") if other.endswith(".type") else f"{other}."
@@ -65,7 +69,8 @@ def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
             continue
         candidates, inner = space[other].candidates(), name.removeprefix(f"{other}.")
         values[other] = next(
-            (value for value in candidates if inner == name or leaves_open(inner, value)), candidates[0]
+            (value for value in candidates if inner == name or leaves_open(inner, value)),
+            candidates[0],
         )
     return values
 
@@ -76,7 +81,9 @@ def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
 def make_grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield the points of the grid without `fan_out` paths; one empty point if there is no grid."""
     grid = _make_grid(sweep)
-    return _multiply({name: grid[name] for name in grid if sweep.space[name].kind != "fan_out"}, sweep.space)
+    return _multiply(
+        {name: grid[name] for name in grid if sweep.space[name].kind != "fan_out"}, sweep.space
+    )
 
 
 def combine_points_with_grid(sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -88,8 +95,11 @@ def combine_points_with_grid(sweep: Sweep) -> Iterator[tuple[dict[str, Any], dic
 
 
 def make_fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the combinations of `fan_out` values to try with each point; one empty point if there are none."""
-    values = {name: domain.values for name, domain in sweep.space.items() if domain.kind == "fan_out"}
+    """Return the combinations of `fan_out` values to try with each point; one empty point if there
+    are none."""
+    values = {
+        name: domain.values for name, domain in sweep.space.items() if domain.kind == "fan_out"
+    }
     return list(_multiply(values, sweep.space))
 
 
@@ -101,19 +111,26 @@ def count_points(sweep: Sweep) -> int:
         inside[find_enclosing_path(name, values)].append(name)
 
     def count_inside(outer: str, value: Any) -> int:
-        inner = [name for name in inside[outer] if leaves_open(name.removeprefix(f"{outer}."), value)]
+        inner = [
+            name for name in inside[outer] if leaves_open(name.removeprefix(f"{outer}."), value)
+        ]
         return math.prod(len(values[name]) for name in inner)
 
-    return math.prod(sum(count_inside(name, value) for value in values[name]) for name in inside[None])
+    return math.prod(
+        sum(count_inside(name, value) for value in values[name]) for name in inside[None]
+    )
 
 
 def _make_grid(sweep: Sweep) -> dict[str, list[Any]]:
-    """Return the values of every `grid` and `fan_out`, and with `search: grid` of every `choice`."""
+    """Return the values of every `grid` and `fan_out`, and with `search: grid` of every
+    `choice`."""
     kinds = ("choice", "grid", "fan_out") if sweep.search == "grid" else ("grid", "fan_out")
     return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
 
 
-def _multiply(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _multiply(
+    values: Mapping[str, list[Any]], space: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Yield all combinations of values lazily, because there may be more than fit in memory."""
     points: Iterator[dict[str, Any]] = iter([{}])
     for name in sort_outer_first(values):
@@ -135,25 +152,38 @@ def _extend(
 
 
 def count_trials(sweep: Sweep) -> int:
-    """Return the number of trials within the budget; by default each point of the grid, or one, with each seed."""
+    """Return the number of trials within the budget; by default each point of the grid, or one,
+    with each seed."""
     trials = sweep.trials or count_points(sweep) * sweep.repeats
     return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
 
 
 def count_trainings(sweep: Sweep, first: int = 0) -> int:
-    """Return the number of trainings that the trials from number `first` on need if all `fan_out` values share one."""
+    """Return the number of trainings that the trials from number `first` on need if all `fan_out`
+    values share one."""
     trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeats
-    return len({(number // trials_per_draw, number % sweep.repeats) for number in range(first, count_trials(sweep))})
+    return len(
+        {
+            (number // trials_per_draw, number % sweep.repeats)
+            for number in range(first, count_trials(sweep))
+        }
+    )
 
 
-def count_concurrent_trials(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
+def count_concurrent_trials(
+    sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]
+) -> int:
     """Return the number of trials that fit side by side on nodes with these resources.
 
-    With a range of ranks, each trial takes the maximum, so that trials do not compete; a single one runs with fewer.
+    With a range of ranks, each trial takes the maximum, so that trials do not compete; a single one
+    runs with fewer.
     """
     bundle = workers.bundle()
     slots = sum(
-        min(_count_units(node.get(name, 0)) // max(1, _count_units(amount)) for name, amount in bundle.items())
+        min(
+            _count_units(node.get(name, 0)) // max(1, _count_units(amount))
+            for name, amount in bundle.items()
+        )
         for node in nodes
     )
     fitting = max(slots // workers.max_count, min(1, slots // workers.min_count))

@@ -36,7 +36,8 @@ MAX_CHECKED_VALUES = 5_000
 
 
 def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
-    """Return the problems of a sweep beyond its fields; `known` are the problems that `resolve` reports."""
+    """Return the problems of a sweep beyond its fields; `known` are the problems that `resolve`
+    reports."""
     data, _ = source.merged()
     written, section_problems = data.get("sweep"), list[Problem]()
     data, experiment = validate_sections(with_inferred_modes(without_nulls(data)), section_problems)
@@ -47,7 +48,11 @@ def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Prob
         return list(_check_values(experiment.sweep.space, data)) if experiment.sweep else []
     overrides, message = dict(source.values), "has no effect: sweep.space sets it in each trial"
     problems = [
-        Problem(path, message, suggestion=f"remove it, or keep it for all trials: sweep.space.{path}=null")
+        Problem(
+            path,
+            message,
+            suggestion=f"remove it, or keep it for all trials: sweep.space.{path}=null",
+        )
         for path in sweep.space
         if overrides.get(path) is not None
     ]
@@ -55,7 +60,9 @@ def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Prob
     if not problems:
         base = {key: value for key, value in data.items() if key != "sweep"}
         with suppress(ValueError):  # an unknown mode is a separate problem
-            base |= {"sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
+            base |= {
+                "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}
+            }
         problems.extend(_check_values(sweep.space, base))
     if not problems and not known:
         problems.extend(find_unshareable_paths(source, sweep))
@@ -63,18 +70,27 @@ def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Prob
 
 
 def _without_wrong_settings(written: Any, problems: Sequence[Problem]) -> dict[str, Any] | None:
-    """Return a sweep section without the settings and the domains that have problems, so that the rest is checked."""
+    """Return a sweep section without the settings and the domains that have problems, so that the
+    rest is checked."""
     if not isinstance(written, Mapping):
         return None
-    paths = [f"{problem.path.removeprefix('sweep.')}." for problem in problems if problem.path.startswith("sweep.")]
+    paths = [
+        f"{problem.path.removeprefix('sweep.')}."
+        for problem in problems
+        if problem.path.startswith("sweep.")
+    ]
 
     def is_valid(path: str) -> bool:
         return not any(wrong.startswith(f"{path}.") for wrong in paths)
 
     space = written.get("space")
-    rest = {key: value for key, value in written.items() if key in ("metric", "space") or is_valid(key)}
+    rest = {
+        key: value for key, value in written.items() if key in ("metric", "space") or is_valid(key)
+    }
     if isinstance(space, Mapping):
-        rest["space"] = {path: domain for path, domain in space.items() if is_valid(f"space.{path}")}
+        rest["space"] = {
+            path: domain for path, domain in space.items() if is_valid(f"space.{path}")
+        }
     return rest
 
 
@@ -87,7 +103,9 @@ def _check_settings(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
         message = f"must be one number for engine: gang, got {experiment.workers.count}"
         yield Problem("workers.count", message, suggestion="write sweep.engine: train for a range")
     if experiment.workers.spares:
-        yield Problem("workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it")
+        yield Problem(
+            "workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it"
+        )
     space_problems = [*_find_unsearchable(sweep), *_find_overlaps(sweep)]
     yield from space_problems or [*_check_trial_count(sweep), *_check_mutation(sweep, experiment)]
     for index, point in enumerate(sweep.points):
@@ -105,24 +123,79 @@ def _find_contradictions(sweep: Sweep) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem("sweep.mode", str(error))
     kind, search, several = sweep.scheduler.type, sweep.search, len(sweep.metrics) > 1
-    is_population, is_race = isinstance(sweep.scheduler, Population), isinstance(sweep.scheduler, Race)
+    is_population, is_race = (
+        isinstance(sweep.scheduler, Population),
+        isinstance(sweep.scheduler, Race),
+    )
     needs_all, is_synchronous = is_population or is_race, is_population or kind == "hyperband"
-    draws = search != "grid" or is_population or (isinstance(sweep.scheduler, Asha) and sweep.scheduler.brackets > 1)
-    one_seed, is_bound, with_kind = sweep.repeats == 1, sweep.aggregate == "lower_bound", f"with scheduler: {kind}"
+    draws = (
+        search != "grid"
+        or is_population
+        or (isinstance(sweep.scheduler, Asha) and sweep.scheduler.brackets > 1)
+    )
+    one_seed, is_bound, with_kind = (
+        sweep.repeats == 1,
+        sweep.aggregate == "lower_bound",
+        f"with scheduler: {kind}",
+    )
     caps_trials = bool(sweep.budget and sweep.budget.trials)
     conflicts = [
-        (several and search != "optuna", "metric", f"cannot be a list with search: {search}; use search: optuna"),
-        (several and kind != "fifo", "metric", f"cannot be a list {with_kind}; use scheduler: fifo"),
-        (search == "optuna" and needs_all, "search", f"cannot be optuna {with_kind}; use random or grid"),
-        (is_population and not one_seed, "repeats", f"cannot be combined {with_kind}; increase trials instead"),
+        (
+            several and search != "optuna",
+            "metric",
+            f"cannot be a list with search: {search}; use search: optuna",
+        ),
+        (
+            several and kind != "fifo",
+            "metric",
+            f"cannot be a list {with_kind}; use scheduler: fifo",
+        ),
+        (
+            search == "optuna" and needs_all,
+            "search",
+            f"cannot be optuna {with_kind}; use random or grid",
+        ),
+        (
+            is_population and not one_seed,
+            "repeats",
+            f"cannot be combined {with_kind}; increase trials instead",
+        ),
         (is_race and one_seed, "repeats", "must be at least 2 with scheduler: race"),
-        (is_bound and one_seed, "aggregate", "lower_bound needs several seeds; set sweep.repeats, such as repeats: 5"),
-        (is_race and is_bound, "aggregate", "cannot be lower_bound with scheduler: race, which compares means"),
-        (is_race and caps_trials, "budget.trials", "cannot be combined with scheduler: race; set fewer trials"),
-        (sweep.max_concurrent and is_synchronous, "max_concurrent", f"has no effect {with_kind}, whose trials wait"),
-        (is_synchronous and sweep.engine == "train", "engine", f"cannot be train {with_kind}, which pauses; use gang"),
-        (sweep.points and search == "grid", "points", "has no effect with search: grid, which tries all points"),
-        (sweep.seed and not draws, "seed", f"has no effect: search: grid draws nothing {with_kind}"),
+        (
+            is_bound and one_seed,
+            "aggregate",
+            "lower_bound needs several seeds; set sweep.repeats, such as repeats: 5",
+        ),
+        (
+            is_race and is_bound,
+            "aggregate",
+            "cannot be lower_bound with scheduler: race, which compares means",
+        ),
+        (
+            is_race and caps_trials,
+            "budget.trials",
+            "cannot be combined with scheduler: race; set fewer trials",
+        ),
+        (
+            sweep.max_concurrent and is_synchronous,
+            "max_concurrent",
+            f"has no effect {with_kind}, whose trials wait",
+        ),
+        (
+            is_synchronous and sweep.engine == "train",
+            "engine",
+            f"cannot be train {with_kind}, which pauses; use gang",
+        ),
+        (
+            sweep.points and search == "grid",
+            "points",
+            "has no effect with search: grid, which tries all points",
+        ),
+        (
+            sweep.seed and not draws,
+            "seed",
+            f"has no effect: search: grid draws nothing {with_kind}",
+        ),
     ]
     yield from (Problem(f"sweep.{key}", message) for applies, key, message in conflicts if applies)
 
@@ -133,13 +206,16 @@ def _find_unsearchable(sweep: Sweep) -> Iterator[Problem]:
     for name, domain in sweep.space.items():
         path, kind = join("sweep.space", f"{name}.{domain.kind}"), domain.kind
         if sweep.search == "grid" and not domain.is_list:
-            yield Problem(path, "is not supported with search: grid; use choice or grid, or search: random")
+            yield Problem(
+                path, "is not supported with search: grid; use choice or grid, or search: random"
+            )
         if sweep.search == "optuna" and kind in alternatives:
             yield Problem(path, f"is not supported with search: optuna; use {alternatives[kind]}")
 
 
 def _find_overlaps(sweep: Sweep) -> Iterator[Problem]:
-    """Yield a problem for each path inside a swept path, unless that is a choice of null and mappings."""
+    """Yield a problem for each path inside a swept path, unless that is a choice of null and
+    mappings."""
     for inner, domain in sweep.space.items():
         message = None
         for outer in (outer for outer in sweep.space if inner.startswith(f"{outer}.")):
@@ -165,53 +241,88 @@ def _check_trial_count(sweep: Sweep) -> Iterator[Problem]:
     per_round = points * sweep.repeats
     trials = sweep.trials or per_round
     factors = " x ".join(
-        f"{count} {noun}" for count, noun in ((points, "points of the grid"), (sweep.repeats, "repeats")) if count > 1
+        f"{count} {noun}"
+        for count, noun in ((points, "points of the grid"), (sweep.repeats, "repeats"))
+        if count > 1
     )
     if sweep.repeats > 1 and "seed" in sweep.space:
-        yield Problem("sweep.space.seed", f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one")
+        yield Problem(
+            "sweep.space.seed",
+            f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one",
+        )
     if count_trials(sweep) > MAX_TRIALS:
         message = f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed"
         hint = "use search: random, or remove values"
         yield Problem("sweep.trials" if sweep.trials else "sweep.space", message, suggestion=hint)
     elif sweep.search == "grid" and trials != per_round:
         hint = "remove it; budget.trials ends a sweep before its grid is complete, and repeats adds seeds"
-        yield Problem("sweep.trials", f"must be {per_round} ({factors}), got {trials}", suggestion=hint)
+        yield Problem(
+            "sweep.trials", f"must be {per_round} ({factors}), got {trials}", suggestion=hint
+        )
     elif trials % per_round:
         below = trials // per_round * per_round
         hint = f"use {below} or {below + per_round}" if below else f"use {per_round}"
-        yield Problem("sweep.trials", f"must be a multiple of {per_round} ({factors}), got {trials}", suggestion=hint)
-    needed = sum(1 for _ in combine_points_with_grid(sweep)) * len(make_fan_out_points(sweep)) * sweep.repeats
+        yield Problem(
+            "sweep.trials",
+            f"must be a multiple of {per_round} ({factors}), got {trials}",
+            suggestion=hint,
+        )
+    needed = (
+        sum(1 for _ in combine_points_with_grid(sweep))
+        * len(make_fan_out_points(sweep))
+        * sweep.repeats
+    )
     if needed > trials:
-        yield Problem("sweep.points", f"need {needed} trials for {len(sweep.points)} points, and there are {trials}")
+        yield Problem(
+            "sweep.points",
+            f"need {needed} trials for {len(sweep.points)} points, and there are {trials}",
+        )
 
 
 def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     """Yield the problems of what a population changes during training.
 
-    A training loop of the task's own starts over with the new values, so `mutate` may also name what it reads.
+    A training loop of the task's own starts over with the new values, so `mutate` may also name
+    what it reads.
     """
     scheduler = sweep.scheduler
     if not isinstance(scheduler, Population):
         return
     task = find_task(experiment.task)
-    restartable = ("task_args", *list_train_parameters(task)) if task and has_custom_loop(task) else ()
+    restartable = (
+        ("task_args", *list_train_parameters(task)) if task and has_custom_loop(task) else ()
+    )
     for index, name in enumerate(scheduler.mutate or []):
         path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:
-            yield Problem(path, f"'{name}' is not in the space", suggestion=did_you_mean(name, sweep.space))
+            yield Problem(
+                path, f"'{name}' is not in the space", suggestion=did_you_mean(name, sweep.space)
+            )
         elif name.partition(".")[0] not in restartable and not can_mutate(name):
-            yield Problem(path, f"'{name}' cannot change during training; name fields of hooks or optimizer numbers")
+            yield Problem(
+                path,
+                f"'{name}' cannot change during training; name fields of hooks or optimizer numbers",
+            )
     mutated = list_mutated_paths(sweep)
     if not mutated and not scheduler.mutate:
         others = [name for name in sweep.space if name.partition(".")[0] in restartable]
         hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
-        message = f"{scheduler.type} needs a swept field of a hook or number of the optimizer to change"
+        message = (
+            f"{scheduler.type} needs a swept field of a hook or number of the optimizer to change"
+        )
         yield Problem("sweep.scheduler", message, suggestion=hint)
     elif count_trials(sweep) < 2:
-        yield Problem("sweep.trials", f"must be at least 2 with scheduler: {scheduler.type}, got {count_trials(sweep)}")
+        yield Problem(
+            "sweep.trials",
+            f"must be at least 2 with scheduler: {scheduler.type}, got {count_trials(sweep)}",
+        )
     for name in mutated if isinstance(scheduler, PB2) else ():
         domain = sweep.space[name]
-        if domain.is_list or find_enclosing_path(name, sweep.space) or not math.isfinite(domain.ends[0]):
+        if (
+            domain.is_list
+            or find_enclosing_path(name, sweep.space)
+            or not math.isfinite(domain.ends[0])
+        ):
             message = "must be a bounded range outside of any choice; or use scheduler: pbt"
             yield Problem(join("sweep.space", name), message)
 
@@ -223,9 +334,15 @@ def _check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[
             hint = did_you_mean(name, sweep.space)
             yield Problem(join(path, name), "is not in the space", suggestion=hint)
         elif domain.kind == "fan_out":
-            yield Problem(join(path, name), "cannot be in a point: each point runs with all fan_out values; remove it")
+            yield Problem(
+                join(path, name),
+                "cannot be in a point: each point runs with all fan_out values; remove it",
+            )
         elif value not in domain:
-            yield Problem(join(path, name), f"must be within {shorten(str(domain))}, got {shorten(repr(value))}")
+            yield Problem(
+                join(path, name),
+                f"must be within {shorten(str(domain))}, got {shorten(repr(value))}",
+            )
 
 
 # Values
@@ -249,11 +366,17 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
             others = [other for other in space if other not in values]
             for problem in _check_experiment_with(values, data):
                 path = f"{problem.path}."
-                is_elsewhere = any(path.startswith(f"{other}.") or f"{other}.".startswith(path) for other in others)
+                is_elsewhere = any(
+                    path.startswith(f"{other}.") or f"{other}.".startswith(path) for other in others
+                )
                 if problem not in existing[key] and not is_elsewhere:
                     message = make_relative_message(name, problem)
                     is_unbounded = domain.kind == "normal" and len(domain.values) == 2
-                    hint = "write normal: [mean, sd, low, high]" if is_unbounded else problem.suggestion
+                    hint = (
+                        "write normal: [mean, sd, low, high]"
+                        if is_unbounded
+                        else problem.suggestion
+                    )
                     located = Problem(join("sweep.space", name), message, suggestion=hint)
                     problems.setdefault(message.partition(", got ")[0], located)
         yield from problems.values()

@@ -1,4 +1,5 @@
-"""The optimizer: torch's, a custom class, or the task's own. Checked in the driver, built in each worker."""
+"""The optimizer: torch's, a custom class, or the task's own. Checked in the driver, built in each
+worker."""
 
 import ast
 import inspect
@@ -16,7 +17,12 @@ from torch.optim import Optimizer
 
 from hooks.hook import Hook, Setup
 from hooks.parameter_names import listed, matched
-from orchestrator.config.optim.parameter_groups import Group, group_settings, make_parameter_groups, read_groups
+from orchestrator.config.optim.parameter_groups import (
+    Group,
+    group_settings,
+    make_parameter_groups,
+    read_groups,
+)
 from orchestrator.config.python.field_values import list_parameters
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.parameters import check, make_signature_model
@@ -34,7 +40,11 @@ _PLAIN_TYPES = (int, float, str, list, tuple, dict, type(None))
 
 def find_subclasses(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
     """Return the public subclasses of a class in a module, by name."""
-    public = {name: value for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"}
+    public = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and name[0] != "_"
+    }
     return {name: cls for name, cls in public.items() if issubclass(cls, base) and cls is not base}
 
 
@@ -43,7 +53,8 @@ GROUP_KEYS = tuple(Group.model_fields)
 
 
 def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component:
-    """Return the optimizer with its `type` and defaults; without `type`, the task's own or SGD. Raises ConfigError."""
+    """Return the optimizer with its `type` and defaults; without `type`, the task's own or SGD.
+    Raises ConfigError."""
     if optimizer.type == FROM_TASK or (not optimizer.type and has_own_method(task, "optimizer")):
         return fill_method_defaults(optimizer, task, "optimizer", "optimizer")
     if optimizer.type:
@@ -63,7 +74,8 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         raise ConfigError.at(f"{path}.type", "is missing")
     arguments, groups = _split_groups(optimizer, path)
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
-    # Path, arguments and further keys of the optimizer, then of each group, which overrides the optimizer's arguments
+    # Path, arguments and further keys of the optimizer, then of each group, which overrides the
+    # optimizer's arguments
     extra_keys = ("type", "groups", *(("params", "scheduler") if optimization.name else ()))
     settings: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [(path, arguments, extra_keys)]
     problems: list[Problem] = []
@@ -80,7 +92,15 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
             settings.append((group_path, arguments | group_settings(group), GROUP_KEYS))
     for entry_path, values, keys in settings:
         collect_problems(
-            problems, check_component, optimizer.type, values, Optimizer, OPTIMIZERS, _NoParameters(), entry_path, keys
+            problems,
+            check_component,
+            optimizer.type,
+            values,
+            Optimizer,
+            OPTIMIZERS,
+            _NoParameters(),
+            entry_path,
+            keys,
         )
     if optimization.name and not optimization.patterns and not has_own_method(task, "parameters"):
         message = f"is missing, and {task.__name__} defines no parameters()"
@@ -92,11 +112,14 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
 def needs_closure(cls: type[Optimizer]) -> bool:
     """Return whether a step calls a closure that computes the loss again, as in LBFGS and SAM."""
     closure = inspect.signature(cls.step).parameters.get("closure")
-    return closure is not None and (closure.default is inspect.Parameter.empty or needs_gradients_before(cls))
+    return closure is not None and (
+        closure.default is inspect.Parameter.empty or needs_gradients_before(cls)
+    )
 
 
 def needs_gradients_before(cls: type[Optimizer]) -> bool:
-    """Return whether a step takes the gradients of the loss, then calls the closure for those at other weights.
+    """Return whether a step takes the gradients of the loss, then calls the closure for those at
+    other weights.
 
     By the common recipe of SAM, the closure is optional, but a step fails without it.
     """
@@ -107,7 +130,8 @@ def needs_gradients_before(cls: type[Optimizer]) -> bool:
 
 @cache
 def _fails_without_closure(step: Callable[..., Any]) -> bool:
-    """Return whether the code of a step refuses a missing closure, or calls it without asking whether there is one."""
+    """Return whether the code of a step refuses a missing closure, or calls it without asking
+    whether there is one."""
     try:
         code = ast.parse(dedent(inspect.getsource(step)))
     except (OSError, TypeError, SyntaxError):
@@ -143,7 +167,8 @@ def _holds(test: ast.expr, *, missing: bool) -> bool:
 
 
 def find_closure_class(kind: str) -> type[Optimizer] | None:
-    """Return the class of an optimizer's `type` if it needs a closure; None for other types, and for unknown ones."""
+    """Return the class of an optimizer's `type` if it needs a closure; None for other types, and
+    for unknown ones."""
     with suppress(ConfigError):  # check_optimizer reports it
         cls = find_class(kind, Optimizer, OPTIMIZERS)
         return cls if needs_closure(cls) else None
@@ -170,29 +195,44 @@ def check_closure(
     return [Problem(path, reason) for path, reason in reasons.items() if reason]
 
 
-def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, model: nn.Module) -> dict[str, Optimizer]:
-    """Build the optimizers by name; raise ConfigError, for example if several leave parameters untrained."""
-    optimizers = {name: build_optimizer(optimization, task, model) for name, optimization in optimizations.items()}
+def build_optimizers(
+    optimizations: Mapping[str, Optimization], task: Task, model: nn.Module
+) -> dict[str, Optimizer]:
+    """Build the optimizers by name; raise ConfigError, for example if several leave parameters
+    untrained."""
+    optimizers = {
+        name: build_optimizer(optimization, task, model)
+        for name, optimization in optimizations.items()
+    }
     if "" in optimizers:
         return optimizers
-    parameters_by_name = _list_parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
+    parameters_by_name = (
+        _list_parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
+    )
     if unknown := [name for name in parameters_by_name if name not in optimizers]:
-        message = f"{type(task).__name__}.parameters() returns {listed(unknown)}, but optimizers has"
+        message = (
+            f"{type(task).__name__}.parameters() returns {listed(unknown)}, but optimizers has"
+        )
         raise ConfigError.at("task", f"{message} {listed(list(optimizers))}")
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
     trained = {parameter for group in groups for parameter in group["params"]}
     untrained = [
-        name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter not in trained
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter not in trained
     ]
     if untrained:
-        message = f"leave {len(untrained)} parameters of the model untrained: {listed(untrained, 4)}"
+        message = (
+            f"leave {len(untrained)} parameters of the model untrained: {listed(untrained, 4)}"
+        )
         hint = "add them to params, or call requires_grad_(False) on them in model()"
         raise ConfigError.at("optimizers", message, hint)
     return optimizers
 
 
 def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) -> Optimizer:
-    """Build an optimizer over its parameters, or call the task's own method; may raise ConfigError."""
+    """Build an optimizer over its parameters, or call the task's own method; may raise
+    ConfigError."""
     optimizer, path = optimization.optimizer, optimization.path
     if optimizer.type != FROM_TASK:
         cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
@@ -203,17 +243,28 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
             parameters = make_parameter_groups(named, groups, cls, arguments, path)
         built: Optimizer = build_component(cls, parameters, optimizer.type, arguments, path)
         return built
-    task_optimizer, method = task.optimizer(model, **optimizer.arguments), f"{type(task).__name__}.optimizer()"
+    task_optimizer, method = (
+        task.optimizer(model, **optimizer.arguments),
+        f"{type(task).__name__}.optimizer()",
+    )
     if not isinstance(task_optimizer, Optimizer):
         hint = "remove the method to use the file's optimizer; for several, define turns() and set optimizers"
-        raise ConfigError.at("task", f"{method} must return an optimizer, got a {type(task_optimizer).__name__}", hint)
+        raise ConfigError.at(
+            "task",
+            f"{method} must return an optimizer, got a {type(task_optimizer).__name__}",
+            hint,
+        )
     trained = {parameter for group in task_optimizer.param_groups for parameter in group["params"]}
     if trained.isdisjoint(model.parameters()):
-        raise ConfigError.at("task", f"{method} has none of the model's parameters", "pass model.parameters()")
+        raise ConfigError.at(
+            "task", f"{method} has none of the model's parameters", "pass model.parameters()"
+        )
     return task_optimizer
 
 
-def _select_parameters(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:
+def _select_parameters(
+    optimization: Optimization, task: Task, model: nn.Module
+) -> dict[str, nn.Parameter]:
     named = dict(model.named_parameters(remove_duplicate=False))
     if not optimization.name:
         return named
@@ -252,19 +303,32 @@ def has_own_method(task: type[Task], method: str) -> bool:
     return getattr(task, method) is not getattr(Task, method)
 
 
-def fill_method_defaults(component: Component, task: type[Task], method: str, path: str) -> Component:
-    """Return the arguments for a method of the task, with the defaults that it declares; may raise ConfigError."""
+def fill_method_defaults(
+    component: Component, task: type[Task], method: str, path: str
+) -> Component:
+    """Return the arguments for a method of the task, with the defaults that it declares; may raise
+    ConfigError."""
     if not has_own_method(task, method):
-        raise ConfigError.at(f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.{method}()")
+        raise ConfigError.at(
+            f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.{method}()"
+        )
     arguments = component.arguments
     try:
         checked = check(make_method_model(task, method), arguments, path)
     except ConfigError as error:
-        raise ConfigError([_explain_undeclared(problem, task, method) for problem in error.problems]) from None
+        raise ConfigError(
+            [_explain_undeclared(problem, task, method) for problem in error.problems]
+        ) from None
     values = checked.model_dump(mode="json", warnings=False, fallback=str)
     # The method keeps a default that YAML cannot hold.
-    plain = {name for name in values if name in arguments or isinstance(getattr(checked, name), _PLAIN_TYPES)}
-    return Component.model_validate({"type": FROM_TASK, **{name: values[name] for name in values if name in plain}})
+    plain = {
+        name
+        for name in values
+        if name in arguments or isinstance(getattr(checked, name), _PLAIN_TYPES)
+    }
+    return Component.model_validate(
+        {"type": FROM_TASK, **{name: values[name] for name in values if name in plain}}
+    )
 
 
 def make_method_model(task: type[Task], method: str) -> Any:
@@ -293,7 +357,8 @@ class _NoParameters:
 
 
 class NoOptimizer(Optimizer):
-    """A placeholder for a scheduler's optimizer; creating a real one imports torch's compiler, which takes seconds."""
+    """A placeholder for a scheduler's optimizer; creating a real one imports torch's compiler,
+    which takes seconds."""
 
     def __init__(self) -> None:
         pass
@@ -311,9 +376,11 @@ def check_component(
     path: str,
     extra_keys: tuple[str, ...] = (),
 ) -> None:
-    """Check names and types of arguments, and for torch's own classes also values, or raise ConfigError.
+    """Check names and types of arguments, and for torch's own classes also values, or raise
+    ConfigError.
 
-    Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are allowed too.
+    Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are
+    allowed too.
     """
     cls: Any = find_class(kind, base, table, join(path, "type"))
     check(make_signature_model(cls, extra_keys=extra_keys), arguments, path)
@@ -322,8 +389,11 @@ def check_component(
             build_component(cls, first, kind, arguments, path)
 
 
-def build_component(cls: Callable[..., Any], first: Any, kind: str, arguments: Mapping[str, Any], path: str) -> Any:
-    """Build an optimizer over parameters or a scheduler over an optimizer; raise ConfigError with the class's error."""
+def build_component(
+    cls: Callable[..., Any], first: Any, kind: str, arguments: Mapping[str, Any], path: str
+) -> Any:
+    """Build an optimizer over parameters or a scheduler over an optimizer; raise ConfigError with
+    the class's error."""
     try:
         return cls(first, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,4 +1,5 @@
-"""Values of fields on their way through a file: whether a class gets the same value back. Used in the driver."""
+"""Values of fields on their way through a file: whether a class gets the same value back. Used in
+the driver."""
 
 import dataclasses
 import json
@@ -32,10 +33,15 @@ def create_fields_model(
 ) -> type[BaseModel]:
     """Return a pydantic model of fields, each with its type and its default."""
     settings = ConfigDict(
-        extra=extra, arbitrary_types_allowed=True, protected_namespaces=(), ser_json_inf_nan="constants"
+        extra=extra,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+        ser_json_inf_nan="constants",
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a parameter may be called `copy` or `json`, as BaseModel's methods are
+        warnings.simplefilter(
+            "ignore"
+        )  # a parameter may be called `copy` or `json`, as BaseModel's methods are
         return create_model(cls.__name__, __config__=settings, __module__=cls.__module__, **fields)
 
 
@@ -48,14 +54,17 @@ class LostValue(ValueError):
 
 
 def convert_value(cls: type, name: str, value: Any) -> Any:
-    """Return the plain data of a field's value; raise LostValue if the class would get another value back.
+    """Return the plain data of a field's value; raise LostValue if the class would get another
+    value back.
 
-    What the field's annotation makes of the value counts as the same: 1.0 of 1 for a float, a list of a tuple for a
-    list.
+    What the field's annotation makes of the value counts as the same: 1.0 of 1 for a float, a list
+    of a tuple for a list.
     """
     model = _make_field_model(cls, name)
     try:
-        dumped = model.model_construct(**{name: value}).model_dump(mode="json", warnings=False, fallback=to_plain)
+        dumped = model.model_construct(**{name: value}).model_dump(
+            mode="json", warnings=False, fallback=to_plain
+        )
         text = json.dumps(dumped)
     except Exception:  # pydantic's, or any that an object of the user's raises
         raise LostValue("cannot be saved as YAML") from None
@@ -68,7 +77,9 @@ def convert_value(cls: type, name: str, value: Any) -> Any:
     if reason := explain_unwritable(dumped[name]):
         raise LostValue(reason)
     if not _is_same(_coerce(model, name, value), arrived):
-        hint = "annotate the field with the value's type, such as tuple[int, int] or dict[int, float]"
+        hint = (
+            "annotate the field with the value's type, such as tuple[int, int] or dict[int, float]"
+        )
         raise LostValue(f"would arrive in the workers as {shorten(repr(arrived))}", hint)
     return dumped[name]
 
@@ -121,7 +132,8 @@ def _is_valid(model: type[BaseModel], values: Mapping[str, Any]) -> bool:
 
 
 def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
-    """Return what the annotation makes of a Python value, which then needs no file; the value if it is not allowed."""
+    """Return what the annotation makes of a Python value, which then needs no file; the value if it
+    is not allowed."""
     try:
         return getattr(model.model_validate({name: value}), name)
     except ValidationError:
@@ -129,7 +141,8 @@ def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Compare values and their types, also within containers; NumPy's scalars count as Python's numbers."""
+    """Compare values and their types, also within containers; NumPy's scalars count as Python's
+    numbers."""
     if isinstance(value, numpy.generic):
         value = value.item()
     if type(value) is not type(other):
@@ -142,7 +155,8 @@ def _is_same(value: Any, other: Any) -> bool:
         return bool(value == other) and {*map(type, value)} == {*map(type, other)}
     if dataclasses.is_dataclass(value) and not isinstance(value, Enum):
         return all(
-            _is_same(getattr(value, field.name), getattr(other, field.name)) for field in dataclasses.fields(value)
+            _is_same(getattr(value, field.name), getattr(other, field.name))
+            for field in dataclasses.fields(value)
         )
     try:
         return bool(value == other or (value != value and other != other))

@@ -1,4 +1,5 @@
-"""Classes that a config names: in a table, at an entry point, or as `module:Class`, and the errors of their code."""
+"""Classes that a config names: in a table, at an entry point, or as `module:Class`, and the errors
+of their code."""
 
 import inspect
 import pickle
@@ -41,16 +42,22 @@ def find_class(
     group: str | None = None,
     others: Iterable[str] = (),
 ) -> type[T]:
-    """Return the subclass of `base` called `name`: in `table`, an entry point of `group`, or `module:Class`.
+    """Return the subclass of `base` called `name`: in `table`, an entry point of `group`, or
+    `module:Class`.
 
-    Imports the module, evaluates nothing. Raises ConfigError at `path`, which suggests near names, also of `others`.
+    Imports the module, evaluates nothing. Raises ConfigError at `path`, which suggests near names,
+    also of `others`.
     """
     with catch_user_errors(path, f"'{name}' cannot be inspected"):
         cls = table.get(name) or (group and _load_entry_point(name, path, group))
         cls = cls or _import(name, base, table, path, others)
         if isinstance(cls, type) and issubclass(cls, base):
             return cls
-        shown = f"the class {cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else f"a {type(cls).__name__}"
+        shown = (
+            f"the class {cls.__module__}.{cls.__qualname__}"
+            if isinstance(cls, type)
+            else f"a {type(cls).__name__}"
+        )
         raise ConfigError.at(path, f"must be a subclass of {base.__name__}, got {shown}")
 
 
@@ -66,13 +73,21 @@ def _list_entry_points(group: str) -> EntryPoints:
     return entry_points(group=group)  # reads the metadata of all packages
 
 
-def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
+def _import(
+    name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]
+) -> Any:
     if not _IMPORT_PATH.match(name):
         if not table:
-            raise ConfigError.at(path, f"must be module:Class, such as my_module:MyTask, got '{name}'")
-        names = ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
+            raise ConfigError.at(
+                path, f"must be module:Class, such as my_module:MyTask, got '{name}'"
+            )
+        names = (
+            ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
+        )
         near = did_you_mean(name, {*table, *others} - {name}) or f"known: {names}, or module:Class"
-        raise ConfigError.at(path, f"unknown {base.__name__.removeprefix('LR').lower()} '{name}'", near)
+        raise ConfigError.at(
+            path, f"unknown {base.__name__.removeprefix('LR').lower()} '{name}'", near
+        )
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
@@ -81,7 +96,11 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
             raise ConfigError.at(path, str(error)) from None
     if hasattr(module, class_name):
         return getattr(module, class_name)
-    subclasses = (key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base))
+    subclasses = (
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, base)
+    )
     classes = [key for key in subclasses if getattr(module, key) is not base]
     hint = f"it has {', '.join(classes)}" if classes else None
     if module_name == MAIN:
@@ -93,14 +112,22 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
 # Errors of user code
 
 
-_OUR_FILES = ("importlib", "contextlib.py", "import_path.py", str(Path(hook.__file__)), str(Path(__file__).parent))
+_OUR_FILES = (
+    "importlib",
+    "contextlib.py",
+    "import_path.py",
+    str(Path(hook.__file__)),
+    str(Path(__file__).parent),
+)
 
 
 @contextmanager
 def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
-    """Raise ConfigError at `path` for any exception in the block, even SystemExit; Ctrl-C passes through.
+    """Raise ConfigError at `path` for any exception in the block, even SystemExit; Ctrl-C passes
+    through.
 
-    The message begins with `failure`. Without one, a ValueError is reported by its own message alone.
+    The message begins with `failure`. Without one, a ValueError is reported by its own message
+    alone.
     """
     try:
         yield
@@ -141,5 +168,7 @@ def _find_raising_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f" ({error.filename}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
-    frames = traceback.StackSummary(frame for frame in frames if not any(ours in frame.filename for ours in _OUR_FILES))
+    frames = traceback.StackSummary(
+        frame for frame in frames if not any(ours in frame.filename for ours in _OUR_FILES)
+    )
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -1,4 +1,5 @@
-"""Classes and objects in an experiment made in Python, converted to the data of a file. Used in the driver."""
+"""Classes and objects in an experiment made in Python, converted to the data of a file. Used in the
+driver."""
 
 import inspect
 import re
@@ -16,7 +17,12 @@ from pydantic import BaseModel
 from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
-from orchestrator.config.python.field_values import LostValue, convert_value, is_default, list_parameters
+from orchestrator.config.python.field_values import (
+    LostValue,
+    convert_value,
+    is_default,
+    list_parameters,
+)
 from orchestrator.config.python.imports import MAIN
 from orchestrator.config.python.parameters import make_fields_model
 from orchestrator.config.text.reader import explain_unwritable, join
@@ -40,7 +46,9 @@ def to_config(value: Any, path: str = "") -> Any:
             key = _DOMAIN_SUFFIX.sub("", path).rpartition(".")[2]
             return name if key in ("task", "type") else {"type": name}
         case Hook():
-            priority: dict[str, Any] = {"priority": int(value.priority)} if "priority" in vars(value) else {}
+            priority: dict[str, Any] = (
+                {"priority": int(value.priority)} if "priority" in vars(value) else {}
+            )
             # A field that a domain's value leaves at its default may be swept by a path of its own.
             fields = convert_fields(value, path, defaults=not _DOMAIN_SUFFIX.search(path))
             return {"type": get_class_path(type(value), path), **fields, **priority}
@@ -58,24 +66,33 @@ def to_config(value: Any, path: str = "") -> Any:
 
 
 def convert_task(task: Any) -> dict[str, Any]:
-    """Convert a task, its class or its class's import path to `task` and `task_args`; may raise ConfigError."""
+    """Convert a task, its class or its class's import path to `task` and `task_args`; may raise
+    ConfigError."""
     match task:
         case str():
             return {"task": task}
         case type() if issubclass(task, Task):
             return {"task": get_class_path(task, "task")}
         case Task():
-            return {"task": get_class_path(type(task), "task"), "task_args": convert_fields(task, "task_args")}
-    raise ConfigError.at("task", f"must be a task, its class, or 'module:Class', got {_shorten(task)}")
+            return {
+                "task": get_class_path(type(task), "task"),
+                "task_args": convert_fields(task, "task_args"),
+            }
+    raise ConfigError.at(
+        "task", f"must be a task, its class, or 'module:Class', got {_shorten(task)}"
+    )
 
 
 def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
-    """Convert the parameters of a dataclass instance, with or without defaults; may raise ConfigError."""
+    """Convert the parameters of a dataclass instance, with or without defaults; may raise
+    ConfigError."""
     cls = type(value)
     if not is_dataclass(cls):
         if not vars(value):
             return {}
-        raise ConfigError.at(path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it")
+        raise ConfigError.at(
+            path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it"
+        )
     make_fields_model(cls, path)  # raises ConfigError for fields that cannot be read
     problems: list[Problem] = []
     config = {}
@@ -88,7 +105,11 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
         except LostValue as error:
             if not is_default(item, field):  # which the class sets itself
                 problems.append(
-                    Problem(join(path, name), f"{error}, got {_shorten(item)}", suggestion=error.suggestion)
+                    Problem(
+                        join(path, name),
+                        f"{error}, got {_shorten(item)}",
+                        suggestion=error.suggestion,
+                    )
                 )
     if problems:
         raise ConfigError(problems)
@@ -96,7 +117,8 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
 
 
 def get_class_path(cls: type, path: str) -> str:
-    """Return the name of a class in HOOKS or torch.optim, else `module:Class`; may raise ConfigError."""
+    """Return the name of a class in HOOKS or torch.optim, else `module:Class`; may raise
+    ConfigError."""
     for name, hook in HOOKS.items():
         if hook is cls:
             return name
@@ -105,7 +127,9 @@ def get_class_path(cls: type, path: str) -> str:
         return name
     if "." in name:
         message = f"{name} is defined within a function or a class, where neither workers nor a resume can import it"
-        raise ConfigError.at(path, message, "define it at the top level of its module, script or notebook")
+        raise ConfigError.at(
+            path, message, "define it at the top level of its module, script or notebook"
+        )
     if getattr(sys.modules.get(module), name, None) is not cls:
         message = f"is an older {name} than '{module}:{name}', which was defined again"
         raise ConfigError.at(path, message, "create objects of the new class")
@@ -120,16 +144,21 @@ def list_import_folders(config: Any) -> list[Path]:
 
 
 def find_main_classes(config: Any) -> dict[str, type]:
-    """Return the named classes of the script or notebook itself, which other processes cannot import."""
+    """Return the named classes of the script or notebook itself, which other processes cannot
+    import."""
     namespace = vars(sys.modules[MAIN])
     names = [name for module, name in _find_class_names(config) if module == MAIN]
     return {name: namespace[name] for name in names if name in namespace}
 
 
 def read_main_source(config: Any) -> str:
-    """Return the source of these classes and of their bases in the script or notebook, as far as it is known."""
+    """Return the source of these classes and of their bases in the script or notebook, as far as it
+    is known."""
     classes = [
-        base for cls in find_main_classes(config).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN
+        base
+        for cls in find_main_classes(config).values()
+        for base in reversed(cls.__mro__)
+        if base.__module__ == MAIN
     ]
     sources = []
     for cls in dict.fromkeys(classes):
@@ -162,7 +191,9 @@ def _import_folder(module: ModuleType) -> Path | None:
 
 def _convert_all(items: Iterable[tuple[Any, Any]], path: str) -> dict[Any, Any]:
     problems: list[Problem] = []
-    converted = {key: collect_problems(problems, to_config, value, join(path, key)) for key, value in items}
+    converted = {
+        key: collect_problems(problems, to_config, value, join(path, key)) for key, value in items
+    }
     if problems:
         raise ConfigError(problems)
     return converted
@@ -177,8 +208,14 @@ def _convert_scalar(value: Any, path: str) -> Any:
         return str(value)
     with suppress(TypeError, ValueError, RuntimeError):
         return to_plain(value)
-    hint = "write its class and arguments: {'type': SGD, 'lr': 0.1}" if isinstance(value, Optimizer) else None
-    raise ConfigError.at(path, f"must be a class or a value that YAML can hold, got {_shorten(value)}", hint)
+    hint = (
+        "write its class and arguments: {'type': SGD, 'lr': 0.1}"
+        if isinstance(value, Optimizer)
+        else None
+    )
+    raise ConfigError.at(
+        path, f"must be a class or a value that YAML can hold, got {_shorten(value)}", hint
+    )
 
 
 def _shorten(value: Any) -> str:

@@ -36,13 +36,16 @@ _MESSAGES = {
     **dict.fromkeys(_MAPPING_TYPES, "must be a mapping"),
     "union_tag_invalid": "must be one of {expected_tags}",
     "union_tag_not_found": "must have a `type`",
-    **dict.fromkeys(("byte_size", "byte_size_unit"), "must be bytes, or a size such as 8 GiB or 500 MB"),
+    **dict.fromkeys(
+        ("byte_size", "byte_size_unit"), "must be bytes, or a size such as 8 GiB or 500 MB"
+    ),
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
     "needs_python_object": "must be an object that YAML cannot hold",
     "wrong_value": "{message}",
 }
-"""Messages by pydantic error type. Other errors keep pydantic's message, with "must" for "Input should"."""
+"""Messages by pydantic error type. Other errors keep pydantic's message, with "must" for "Input
+should"."""
 
 _PATTERNS = {
     r"^[A-Za-z_]\w*$": "must contain only letters, digits and `_`, and not begin with a digit",
@@ -60,29 +63,40 @@ _BRANCHES = ("one", "list", "word", "group")
 
 
 def make_value_error(key: str, message: str) -> PydanticCustomError:
-    """Return an error about a key of a model, or about all of it, to raise where the model is checked as a whole."""
+    """Return an error about a key of a model, or about all of it, to raise where the model is
+    checked as a whole."""
     return PydanticCustomError("wrong_value", "{message}", {"key": key, "message": message})
 
 
 @cache
 def load_other_systems() -> Mapping[str, Mapping[str, str]]:
-    """Return what to write instead of other systems' options, by hook (or `experiment`) and lower-case name."""
-    tables: dict[str, dict[str, str]] = yaml.safe_load(files(__package__).joinpath("other_systems.yaml").read_text())
+    """Return what to write instead of other systems' options, by hook (or `experiment`) and
+    lower-case name."""
+    tables: dict[str, dict[str, str]] = yaml.safe_load(
+        files(__package__).joinpath("other_systems.yaml").read_text()
+    )
     del tables["loggers"]
     return tables
 
 
 def find_options_elsewhere(kind: str) -> Mapping[str, str]:
     """Return the advice for each option of other systems' hook of this kind."""
-    return {name: advice for names, advice in load_other_systems().get(kind, {}).items() for name in names.split(", ")}
+    return {
+        name: advice
+        for names, advice in load_other_systems().get(kind, {}).items()
+        for name in names.split(", ")
+    }
 
 
 _KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
 """Names of models in the table of other systems."""
 
 
-def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, path: str) -> list[Problem]:
-    """Return the problems of `values`, given to `model` at `path`; errors of a union's branches are joined."""
+def convert_errors(
+    error: ValidationError, model: type[BaseModel], values: Any, path: str
+) -> list[Problem]:
+    """Return the problems of `values`, given to `model` at `path`; errors of a union's branches are
+    joined."""
     errors: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
     for detail in error.errors(include_url=False):
         errors.setdefault(locate_error(detail, values), []).append(detail)
@@ -90,9 +104,15 @@ def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, 
     problems = [_convert(location, details, model, values, path) for location, details in shown]
     rest = list(errors)[_MAX_PROBLEMS:]
     if rest:
-        problems.append(Problem(reduce(join, rest[0], path), f"and {len(rest):,} more problems like this"))
+        problems.append(
+            Problem(reduce(join, rest[0], path), f"and {len(rest):,} more problems like this")
+        )
     meant = find_meant_keys(problems)
-    return [problem for problem in problems if problem.message != "is missing" or problem.path not in meant]
+    return [
+        problem
+        for problem in problems
+        if problem.message != "is missing" or problem.path not in meant
+    ]
 
 
 def find_meant_keys(problems: Iterable[Problem]) -> set[str]:
@@ -117,19 +137,27 @@ def without_refused_nulls(error: ValidationError, values: Any) -> Any:
 def _remove_key(values: Any, location: Sequence[Any]) -> Any:
     key, *below = location
     if isinstance(values, list):
-        return [_remove_key(value, below) if below and index == key else value for index, value in enumerate(values)]
+        return [
+            _remove_key(value, below) if below and index == key else value
+            for index, value in enumerate(values)
+        ]
     changed = {key: _remove_key(values[key], below)} if below else {}
     return {name: value for name, value in values.items() if name != key} | changed
 
 
 def locate_error(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
-    """Return the part of an error's location that is in the data, without the tags and branches of unions."""
+    """Return the part of an error's location that is in the data, without the tags and branches of
+    unions."""
     location: list[int | str] = []
     for part in error["loc"]:
         is_tag = isinstance(values, dict) and part not in values and values.get("type") == part
         if is_tag or (part in _BRANCHES and not (isinstance(values, dict) and part in values)):
             continue
-        inside = part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
+        inside = (
+            part in values
+            if isinstance(values, dict)
+            else isinstance(values, list) and isinstance(part, int)
+        )
         if not inside and error["type"] not in ("missing", "extra_forbidden"):
             break
         location.append(part)
@@ -145,7 +173,11 @@ def _get_child(values: Any, part: int | str) -> Any:
 
 
 def _convert(
-    location: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], values: Any, path: str
+    location: tuple[int | str, ...],
+    errors: list[Mapping[str, Any]],
+    model: type[BaseModel],
+    values: Any,
+    path: str,
 ) -> Problem:
     dotted, first = reduce(join, location, path), errors[0]
     if first["type"] == "extra_forbidden":
@@ -154,8 +186,12 @@ def _convert(
         return Problem(dotted, "is missing")
     messages = list(dict.fromkeys(map(_format_message, _select_relevant(errors))))
     if len(messages) > 1 and (noun := re.fullmatch(r"must be an? (\w+)", messages[0])):
-        messages = [f"must be a list of {noun[1]}s" if other == _NO_LIST else other for other in messages]
-    message = " or ".join([messages[0], *(other.removeprefix("must be ") for other in messages[1:])])
+        messages = [
+            f"must be a list of {noun[1]}s" if other == _NO_LIST else other for other in messages
+        ]
+    message = " or ".join(
+        [messages[0], *(other.removeprefix("must be ") for other in messages[1:])]
+    )
     message = message.replace("true or false or ", "true, false or ")
     if not message.startswith("must ") or ", got " in message or message == _EMPTY:
         return Problem(dotted, message)
@@ -163,7 +199,9 @@ def _convert(
     if first["type"] == "union_tag_invalid":
         dotted, value = join(dotted, "type"), value["type"]
     if first["type"] in _MAPPING_TYPES:
-        keys = [] if first["type"] == "dict_type" else _list_known_keys(model, location, values)  # a dict has any keys
+        keys = (
+            [] if first["type"] == "dict_type" else _list_known_keys(model, location, values)
+        )  # a dict has any keys
         suggestion = _suggest_mapping(value, keys)
     else:
         suggestion = _suggest_value(first)
@@ -176,18 +214,26 @@ def _select_relevant(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     if lengths := kinds & {"too_short", "too_long"}:  # it is a list, so not a wrong string
         return [error for error in errors if error["type"] in lengths]
     # A value outside a branch's range was not meant to be a list.
-    has_branch = any(not kind.endswith(("_type", "_from_float")) for kind in kinds - {"needs_python_object"})
+    has_branch = any(
+        not kind.endswith(("_type", "_from_float")) for kind in kinds - {"needs_python_object"}
+    )
     others = ("needs_python_object", *(_LIST_TYPES if has_branch else ()))
     return [error for error in errors if error["type"] not in others] or errors
 
 
 def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values: Any) -> str:
     key, known = str(location[-1]), _list_known_keys(model, location[:-1], values)
-    advice = find_options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
+    advice = (
+        find_options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower())
+        if len(location) == 1
+        else None
+    )
     if ":" in key:
         return "write a space after `:`"
     return (
-        advice or did_you_mean(key, known) or _list_keys(known, f" to {model.__name__}" if len(location) == 1 else "")
+        advice
+        or did_you_mean(key, known)
+        or _list_keys(known, f" to {model.__name__}" if len(location) == 1 else "")
     )
 
 
@@ -201,17 +247,26 @@ def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
 def _list_keys(keys: Sequence[str], owner: str = "") -> str:
     if not keys:
         return "it has no keys"
-    return f"known{owner}: {', '.join(sorted(keys))}" if len(keys) <= _MAX_NAMES else "`hookyard schema` lists the keys"
+    return (
+        f"known{owner}: {', '.join(sorted(keys))}"
+        if len(keys) <= _MAX_NAMES
+        else "`hookyard schema` lists the keys"
+    )
 
 
 def _suggest_value(error: Mapping[str, Any]) -> str | None:
-    """Suggest the nearest allowed value, which pydantic lists as `'a', 'b' or 'c'`, or quotes around a number."""
+    """Suggest the nearest allowed value, which pydantic lists as `'a', 'b' or 'c'`, or quotes
+    around a number."""
     context, value = error.get("ctx", {}), error["input"]
     if error["type"] == "string_type" and isinstance(value, int | float):
         return "write it in quotes"
     allowed = context.get("expected_tags") or context.get("expected")
     name = context.get("tag", value)
-    return did_you_mean(name, re.findall("'([^']*)'", allowed)) if allowed and isinstance(name, str) else None
+    return (
+        did_you_mean(name, re.findall("'([^']*)'", allowed))
+        if allowed and isinstance(name, str)
+        else None
+    )
 
 
 def _format_message(error: Mapping[str, Any]) -> str:
@@ -227,7 +282,10 @@ def _format_message(error: Mapping[str, Any]) -> str:
         message = str(error["msg"]).replace("Input should", "must", 1).replace("False", "false")
         return message[:1].lower() + message[1:]
     # A limit of 1.0 is written as 1, like the limits of integers.
-    limits = {key: f"{value:.15g}" if isinstance(value, float) else value for key, value in context.items()}
+    limits = {
+        key: f"{value:.15g}" if isinstance(value, float) else value
+        for key, value in context.items()
+    }
     return template.format(**limits)
 
 
@@ -235,17 +293,25 @@ def _format_value(value: Any) -> str:
     return shorten(json.dumps(value) if value is None or isinstance(value, bool) else repr(value))
 
 
-def _list_known_keys(model: type[BaseModel], location: Iterable[int | str], values: Any) -> list[str]:
+def _list_known_keys(
+    model: type[BaseModel], location: Iterable[int | str], values: Any
+) -> list[str]:
     for part in location:
         field = map_fields_by_key(model).get(str(part))
         values = _get_child(values, part)
-        if field is None:  # a key of a mapping, or an index of a list, of the models of the field before
+        if (
+            field is None
+        ):  # a key of a mapping, or an index of a list, of the models of the field before
             continue
         models = list(find_models(field.annotation))
         if not models:
             return []
         kind = values.get("type") if isinstance(values, dict) else None
-        by_type = {each.model_fields["type"].default: each for each in models if "type" in each.model_fields}
+        by_type = {
+            each.model_fields["type"].default: each
+            for each in models
+            if "type" in each.model_fields
+        }
         model = by_type.get(kind, models[0])
     return list(map_fields_by_key(model))
 

@@ -9,13 +9,16 @@ from orchestrator.config.python.parameters import check
 from orchestrator.config.python.plain_data import to_config
 
 if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass  # it has no public name for type checkers
+    from pydantic._internal._model_construction import (
+        ModelMetaclass,
+    )  # it has no public name for type checkers
 else:
     ModelMetaclass = type(BaseModel)
 
 
 class _FromPython(ModelMetaclass):
-    """Metaclass that checks models created by a call like files; pydantic itself does not call their class."""
+    """Metaclass that checks models created by a call like files; pydantic itself does not call
+    their class."""
 
     from_python: Callable[[Mapping[str, Any]], Any]
 
@@ -24,13 +27,18 @@ class _FromPython(ModelMetaclass):
 
 
 class Model(BaseModel, metaclass=_FromPython):
-    """The base of every part: unknown keys are errors, fields cannot be changed, each field's doc sits under it.
+    """The base of every part: unknown keys are errors, fields cannot be changed, each field's doc
+    sits under it.
 
     A part created in Python may hold classes and objects; raises ConfigError where it is wrong.
     """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
     )
 
     @classmethod

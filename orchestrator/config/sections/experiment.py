@@ -41,7 +41,8 @@ from orchestrator.config.text.source import ExperimentSource, to_plain_data
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
 
 MAX_NAME_BYTES = 200
-"""File systems allow 255, and names of trials and of files being written are longer than the run's own."""
+"""File systems allow 255, and names of trials and of files being written are longer than the run's
+own."""
 
 
 _NAME_RULE = (
@@ -56,7 +57,9 @@ def _check_name(name: str) -> str:
     return name
 
 
-RunName = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra={"pattern": r"^\w[\w.-]*$"})]
+RunName = Annotated[
+    str, AfterValidator(_check_name), Field(json_schema_extra={"pattern": r"^\w[\w.-]*$"})
+]
 
 BatchSize = Annotated[int, Ge(1), Lt(2**31)]
 
@@ -66,7 +69,8 @@ FROM_TASK = "task"
 
 
 class Component(Model):
-    """A class named by `type`, with its own arguments beside it; a null means the default of a class of torch."""
+    """A class named by `type`, with its own arguments beside it; a null means the default of a
+    class of torch."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -100,7 +104,8 @@ class NamedOptimizer(Component):
     """An optimizer among several: its class and arguments, its parameters, and its scheduler."""
 
     params: Patterns | None = None
-    """Patterns, with * and ?, of the names of its parameters; by default the task's `parameters` selects them."""
+    """Patterns, with * and ?, of the names of its parameters; by default the task's `parameters`
+    selects them."""
     scheduler: LRSchedulers | None = None
     """Its scheduler, or a list of schedulers."""
 
@@ -128,7 +133,10 @@ class Optimization:
     def schedulers(self) -> dict[str, Component]:
         """Schedulers by dotted path: none, one, or those of a list."""
         if isinstance(self.scheduler, list):
-            return {f"{self.scheduler_path}.{index}": entry for index, entry in enumerate(self.scheduler)}
+            return {
+                f"{self.scheduler_path}.{index}": entry
+                for index, entry in enumerate(self.scheduler)
+            }
         return {self.scheduler_path: self.scheduler} if self.scheduler else {}
 
 
@@ -138,13 +146,15 @@ class Loader(Model):
     num_workers: Annotated[int, Ge(0)] = 0
     """Loader processes of each rank; with 0 the training process loads the data."""
     pin_memory: bool | None = None
-    """Page-locks batches, so that copies to a GPU overlap with its work; by default only with a GPU."""
+    """Page-locks batches, so that copies to a GPU overlap with its work; by default only with a
+    GPU."""
     eval_batch_size: BatchSize | None = None
     """Samples in a batch of val and test; by default `batch_size`."""
     drop_last: bool = False
     """Drops the last training batch of an epoch if it is smaller than the others."""
     on_exhausted: Literal["restart", "stop"] = "restart"
-    """Action when a rank's part of a stream is exhausted: `restart` the part, or `stop` training on all ranks."""
+    """Action when a rank's part of a stream is exhausted: `restart` the part, or `stop` training on
+    all ranks."""
 
 
 class Scaler(Model):
@@ -174,10 +184,12 @@ class Hang(Model):
     """Detection of hung ranks, and the action to take."""
 
     after: Annotated[Duration, Ge(1), Lt(2**31)] = 300.0
-    """Time without an iteration: `300` seconds, `5m`, `2h`. A phase's first iteration, which may compile, gets five
-    times as long, and so does everything between iterations, such as a checkpoint."""
+    """Time without an iteration: `300` seconds, `5m`, `2h`. A phase's first iteration, which may
+    compile, gets five times as long, and so does everything between iterations, such as a
+    checkpoint."""
     action: Literal["warn", "fail"] = "warn"
-    """`warn` reports which rank hangs where, and which ranks wait; `fail` also ends its process: see `max_failures`."""
+    """`warn` reports which rank hangs where, and which ranks wait; `fail` also ends its process:
+    see `max_failures`."""
 
 
 class Change(Model):
@@ -186,21 +198,25 @@ class Change(Model):
     at: Interval
     """Completed epochs or optimizer steps after which it happens, before the next iteration."""
     set: Annotated[dict[str, Any], Field(min_length=1)]
-    """Dotted path to the new value: a mutable field of a hook, such as `hooks.ema.decay`, or a number of the optimizer,
-    such as `optimizer.lr`, whose schedule scales with it."""
+    """Dotted path to the new value: a mutable field of a hook, such as `hooks.ema.decay`, or a
+    number of the optimizer, such as `optimizer.lr`, whose schedule scales with it."""
 
 
 def parse_optimizer_path(path: str) -> tuple[str, str] | None:
-    """Return the optimizer's name and the key of a path to one of its numbers or its groups' numbers, else None."""
+    """Return the optimizer's name and the key of a path to one of its numbers or its groups'
+    numbers, else None."""
     first, *keys = path.split(".")
     name = keys.pop(0) if first == "optimizers" and keys else ""
     is_group = len(keys) == 3 and keys[0] == "groups" and keys[1].isdecimal() and keys[2] != "match"
-    is_number = is_group or (len(keys) == 1 and keys[0] not in ("", "type", "groups", "params", "scheduler"))
+    is_number = is_group or (
+        len(keys) == 1 and keys[0] not in ("", "type", "groups", "params", "scheduler")
+    )
     return (name, ".".join(keys)) if is_number and (first == "optimizer" or name) else None
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop top-level nulls, which mean the default; but `scheduler: null` also turns off the task's own."""
+    """Drop top-level nulls, which mean the default; but `scheduler: null` also turns off the task's
+    own."""
     return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
@@ -208,17 +224,28 @@ def _length_problem(epochs: object, steps: object) -> Problem | None:
     """Return a problem unless exactly one of epochs and steps is set."""
     if epochs is not None and steps is not None:
         return Problem("steps", "cannot be combined with epochs; set one of them to null")
-    return Problem("", "neither epochs nor steps is set; set one of them") if epochs is None and steps is None else None
+    return (
+        Problem("", "neither epochs nor steps is set; set one of them")
+        if epochs is None and steps is None
+        else None
+    )
 
 
 def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert values given in Python to plain data; the fields of a task instance become its arguments."""
+    """Convert values given in Python to plain data; the fields of a task instance become its
+    arguments."""
     problems: list[Problem] = []
     rest = {name: value for name, value in values.items() if name != "task"}
     data: dict[str, Any] = collect_problems(problems, to_config, rest) or {}
-    task = collect_problems(problems, convert_task, values["task"]) if values.get("task") is not None else {}
+    task = (
+        collect_problems(problems, convert_task, values["task"])
+        if values.get("task") is not None
+        else {}
+    )
     if task and "task_args" in task and "task_args" in values:
-        problems.append(Problem("task_args", "has no effect with a task instance; set its fields instead"))
+        problems.append(
+            Problem("task_args", "has no effect with a task instance; set its fields instead")
+        )
     if problems:
         raise ConfigError(problems)
     return {**(task or {}), **data}
@@ -227,8 +254,8 @@ def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
 class Experiment(Model):
     """An experiment: task, training, hooks, workers.
 
-    In Python `task` may be a class or an instance, hooks may be classes, instances or mappings, and the optimizer's
-    `type` a class. The name defaults to that of the task's class.
+    In Python `task` may be a class or an instance, hooks may be classes, instances or mappings, and
+    the optimizer's `type` a class. The name defaults to that of the task's class.
     """
 
     name: RunName
@@ -246,13 +273,16 @@ class Experiment(Model):
     batch_size: BatchSize = 32
     """Samples in a batch of each worker."""
     optimizer: Component = Component.model_validate({"type": "SGD", "lr": 0.1})
-    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, arguments of SGD.
-    `groups` sets other arguments for some of the parameters."""
+    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`,
+    arguments of SGD. `groups` sets other arguments for some of the parameters."""
     scheduler: LRSchedulers | None = None
-    """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments; or a list
-    of them, each with `begin`, `end` and `every`."""
-    optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], NamedOptimizer] = Field(default_factory=dict)
-    """Optimizers by name, for a task with `turns`: each with its class and arguments, `params` and `scheduler`."""
+    """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its
+    arguments; or a list of them, each with `begin`, `end` and `every`."""
+    optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], NamedOptimizer] = Field(
+        default_factory=dict
+    )
+    """Optimizers by name, for a task with `turns`: each with its class and arguments, `params` and
+    `scheduler`."""
     init: Init | None = None
     """Initial weights from another run or a file; by default those of the task's `model()`."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -260,27 +290,39 @@ class Experiment(Model):
     scaler: Annotated[Scaler, Needs("precision: fp16")] = Scaler()
     """Options of torch's GradScaler, with `precision: fp16`."""
     channels_last: bool = False
-    """Stores convolution weights, and with them all images, in the memory format that tensor cores prefer."""
+    """Stores convolution weights, and with them all images, in the memory format that tensor cores
+    prefer."""
     sync_batchnorm: bool = False
-    """Normalizes over the batches of all ranks: BatchNorm layers become torch's SyncBatchNorm, which needs GPUs."""
+    """Normalizes over the batches of all ranks: BatchNorm layers become torch's SyncBatchNorm,
+    which needs GPUs."""
     activation_checkpointing: Patterns | None = None
-    """Patterns, with * and ?, of modules that save memory by recomputing activations in the backward pass."""
+    """Patterns, with * and ?, of modules that save memory by recomputing activations in the
+    backward pass."""
     compile: Annotated[
         Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
         Discriminator(
-            lambda value: "group" if isinstance(value, dict | Compile) or value in get_args(CompileMode) else "word"
+            lambda value: (
+                "group"
+                if isinstance(value, dict | Compile) or value in get_args(CompileMode)
+                else "word"
+            )
         ),
     ] = False
-    """Compiles the model in place with torch.compile, or the modules that the task calls; under fsdp, each unit. Names
-    of parameters and checkpoints do not change. A mapping sets torch's `mode`."""
+    """Compiles the model in place with torch.compile, or the modules that the task calls; under
+    fsdp, each unit. Names of parameters and checkpoints do not change. A mapping sets torch's
+    `mode`."""
     deterministic: bool = False
-    """Uses slower, deterministic algorithms (torch.use_deterministic_algorithms); an operation without one fails."""
+    """Uses slower, deterministic algorithms (torch.use_deterministic_algorithms); an operation
+    without one fails."""
     cudnn_benchmark: Annotated[bool, Needs("workers.gpu: true")] = False
-    """Lets cuDNN time its algorithms for each input shape and use the fastest. Needs `workers.gpu: true`."""
+    """Lets cuDNN time its algorithms for each input shape and use the fastest. Needs
+    `workers.gpu: true`."""
     float32_matmul_precision: Literal["highest", "high", "medium"] | None = None
-    """Precision of float32 products (torch.set_float32_matmul_precision); by default the task's, or `highest`."""
+    """Precision of float32 products (torch.set_float32_matmul_precision); by default the task's, or
+    `highest`."""
     accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
-    """Micro-batches in an optimizer step; `auto` splits a batch only where memory runs out, with the same gradients."""
+    """Micro-batches in an optimizer step; `auto` splits a batch only where memory runs out, with
+    the same gradients."""
     validate_every: Interval = Interval(1)
     """Interval between val phases: `1` or `2 epochs`, `100 steps`, 0 for never."""
     seed: Seed = 0
@@ -288,7 +330,8 @@ class Experiment(Model):
     max_failures: Annotated[int, Ge(-1)] = 3
     """Restarts from the last checkpoint after a worker died; -1 is unlimited."""
     max_preemptions: Annotated[int, Ge(-1)] = -1
-    """Restarts elsewhere after a warning that a node will be taken away; -1 is unlimited. These repeat no step."""
+    """Restarts elsewhere after a warning that a node will be taken away; -1 is unlimited. These
+    repeat no step."""
     hang: Hang = Hang()
     """Detection of hung ranks, and the action to take."""
     loader: Loader = Loader()
@@ -296,9 +339,13 @@ class Experiment(Model):
     workers: Workers = Workers()
     """The processes of one run."""
     upload_every: Annotated[Duration, Ge(1)] = 30.0
-    """Time between uploads of a rank's rows to an object store: `30`, `2m`. In a folder, rows appear in a second."""
-    environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(default_factory=list)
-    """Environment variables to pass to workers on a cluster, such as API keys; their values are never saved."""
+    """Time between uploads of a rank's rows to an object store: `30`, `2m`. In a folder, rows
+    appear in a second."""
+    environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(
+        default_factory=list
+    )
+    """Environment variables to pass to workers on a cluster, such as API keys; their values are
+    never saved."""
     tags: list[str] = Field(default_factory=list)
     """Words by which `ls` finds its runs; `hookyard note` changes a run's."""
     notes: str = ""
@@ -351,22 +398,28 @@ class Experiment(Model):
         """Compare content, wherever the experiments were read."""
         return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
 
-    # As for any class with an `__eq__`; pydantic would give a frozen one a hash, of fields that have none.
+    # As for any class with an `__eq__`; pydantic would give a frozen one a hash, of fields that
+    # have none.
     __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def from_python(cls, values: Mapping[str, Any]) -> Self:
-        """Return the experiment with these values; check its fields, not yet the classes that it names.
+        """Return the experiment with these values; check its fields, not yet the classes that it
+        names.
 
         Its classes are imported from their own folders and the current one. Raises ConfigError.
         """
         data = _convert(values)
         class_name = data.get("task", "experiment").rpartition(":")[2]
-        snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+        snake_case = re.sub(
+            r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name
+        ).lower()
         data = {"name": snake_case, **data}
         experiment = check(cls, without_nulls(data), "")
         experiment._given = values
-        experiment._source = ExperimentSource.from_data(data, [Path.cwd(), *list_import_folders(data)])
+        experiment._source = ExperimentSource.from_data(
+            data, [Path.cwd(), *list_import_folders(data)]
+        )
         return experiment
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -377,7 +430,9 @@ class Experiment(Model):
         copy = check(type(self), without_nulls({**self.model_dump(mode="json"), **data}), "")
         folders = [*self._source.import_paths, *map(str, list_import_folders(data))]
         copy._given = {**self._given, **update}
-        copy._source = replace(self._source.with_values(data), import_paths=tuple(dict.fromkeys(folders)))
+        copy._source = replace(
+            self._source.with_values(data), import_paths=tuple(dict.fromkeys(folders))
+        )
         return copy
 
     @property
@@ -387,7 +442,8 @@ class Experiment(Model):
 
     @property
     def import_paths(self) -> tuple[str, ...]:
-        """Folders added to the import path, here and on every worker: the YAML file's, and the current one."""
+        """Folders added to the import path, here and on every worker: the YAML file's, and the
+        current one."""
         return self.source.import_paths
 
 
@@ -395,7 +451,9 @@ NO_TASK = "missing:Missing"
 _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK}
 
 
-def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple[dict[str, Any], Experiment]:
+def validate_sections(
+    data: Mapping[str, Any], problems: list[Problem]
+) -> tuple[dict[str, Any], Experiment]:
     """Validate data, add its problems, and return the valid sections and their experiment.
 
     Required keys that are missing or wrong get placeholders. So one mistake does not hide others.
@@ -410,14 +468,19 @@ def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple
         errors = convert_errors(error, Experiment, valid, "")
         details = error.errors(include_url=False)
         wrong = {location[0] for each in details if (location := locate_error(each, valid))}
-        if details[0]["type"] == "json_invalid":  # a character that JSON cannot hold, at an unknown location
+        if (
+            details[0]["type"] == "json_invalid"
+        ):  # a character that JSON cannot hold, at an unknown location
             wrong = set(valid)
         valid = _PLACEHOLDERS | {key: value for key, value in valid.items() if key not in wrong}
         if _length_problem(valid.get("epochs"), valid.get("steps")):
             valid |= {"epochs": 2**31, "steps": None}
         experiment = _validate(valid)
     length_problem = _length_problem(data.get("epochs"), data.get("steps"))
-    if length_problem and not {"", "epochs", "steps"} & {*find_meant_keys(errors), *(error.path for error in errors)}:
+    if length_problem and not {"", "epochs", "steps"} & {
+        *find_meant_keys(errors),
+        *(error.path for error in errors),
+    }:
         errors.append(length_problem)
     problems.extend(errors)
     return valid, experiment

@@ -14,7 +14,8 @@ from orchestrator.storage.remote import secrets_in
 
 
 class Init(Model):
-    """Source of a model's initial weights, and which of them to load. Patterns match whole names, with * and ?."""
+    """Source of a model's initial weights, and which of them to load. Patterns match whole names,
+    with * and ?."""
 
     # `from` and `except` are Python keywords.
     model_config = ConfigDict(serialize_by_alias=True)
@@ -22,11 +23,13 @@ class Init(Model):
     source: Annotated[str, Field(alias="from", min_length=1)]
     """A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."""
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
-    """Weights of a run (`model`, or `ema` for averages; by default the evaluated ones), or the entry of a file."""
+    """Weights of a run (`model`, or `ema` for averages; by default the evaluated ones), or the
+    entry of a file."""
     strict: bool = False
     """Makes a missing, unused or reshaped tensor an error instead of a log line."""
     rename: dict[str, str] = Field(default_factory=dict)
-    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. A * stands for the same text in both."""
+    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. A * stands for the
+    same text in both."""
     only: Patterns | None = None
     """Patterns of the model's tensors to load; all others are skipped."""
 
@@ -41,7 +44,8 @@ class Init(Model):
     def _check_source_and_rename(self) -> Self:
         if secrets_in(self.source):
             raise make_value_error(
-                "from", "contains credentials, which the run would save; set them in the environment"
+                "from",
+                "contains credentials, which the run would save; set them in the environment",
             )
         for old, new in self.rename.items():
             if old.count("*") != new.count("*"):
@@ -52,7 +56,8 @@ class Init(Model):
     def renamed(self, names: Iterable[str]) -> dict[str, str]:
         """Return the new name of each tensor to load, mapped to its name in the file.
 
-        The first rename that matches applies. Raises ConfigError for a pattern without match, and for equal new names.
+        The first rename that matches applies. Raises ConfigError for a pattern without match, and
+        for equal new names.
         """
         names, new_names = list(names), dict[str, str]()
         for old, new in self.rename.items():
@@ -65,7 +70,9 @@ class Init(Model):
         for name in names:
             new = new_names.get(name, name)
             if new in old_names:
-                raise ConfigError.at("init.rename", f"gives {old_names[new]} and {name} the same name, {new}")
+                raise ConfigError.at(
+                    "init.rename", f"gives {old_names[new]} and {name} the same name, {new}"
+                )
             old_names[new] = name
         _require_matches("init.only", self.only or (), old_names)
         return {new: old_names[new] for new in self.select(old_names)}

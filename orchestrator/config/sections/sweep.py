@@ -1,4 +1,5 @@
-"""The `sweep:` section: the search and its space with its domains, the comparison of trials, and their end."""
+"""The `sweep:` section: the search and its space with its domains, the comparison of trials, and
+their end."""
 
 import math
 import sys
@@ -6,7 +7,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Len, Lt
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_serializer,
+    model_validator,
+)
 
 from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
@@ -39,7 +47,8 @@ class Domain(Model):
     grid: _List
     """Each value of a list."""
     fan_out: _List
-    """Each value of a list, for fields of observing hooks, which share one training run and one draw of other paths."""
+    """Each value of a list, for fields of observing hooks, which share one training run and one
+    draw of other paths."""
     uniform: _Range
     """[low, high]: a number."""
     loguniform: _Range
@@ -109,7 +118,8 @@ class Domain(Model):
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """Smallest and largest value of a range; infinite for a normal distribution without bounds."""
+        """Smallest and largest value of a range; infinite for a normal distribution without
+        bounds."""
         low, high = self._bounds
         return (low, high - 1) if self.kind in ("randint", "lograndint") else (low, high)
 
@@ -120,7 +130,8 @@ class Domain(Model):
         return self.values[:2]
 
     def candidates(self) -> list[Any]:
-        """Return the values to check: each of a list, both ends of a range, the largest floats where it has no end."""
+        """Return the values to check: each of a list, both ends of a range, the largest floats
+        where it has no end."""
         if self.is_list:
             return self.values
         largest = sys.float_info.max
@@ -131,10 +142,15 @@ class Domain(Model):
         if self.is_list:
             return value in self.values
         low, high = self.ends
-        return type(value) in (int, float) and low <= value <= high and bool(self.nearest(value) == value)
+        return (
+            type(value) in (int, float)
+            and low <= value <= high
+            and bool(self.nearest(value) == value)
+        )
 
     def nearest(self, number: float) -> int | float:
-        """Return the nearest value of a range: within its ends, on its steps, an integer if its ends are."""
+        """Return the nearest value of a range: within its ends, on its steps, an integer if its
+        ends are."""
         low, high = self.ends
         if self.kind in _QUANTIZED:
             step = self.values[2]
@@ -162,13 +178,15 @@ class Fifo(Model):
 
 
 class Asha(Model):
-    """Asynchronous successive halving: at each rung the better trials continue, without waiting for the others."""
+    """Asynchronous successive halving: at each rung the better trials continue, without waiting for
+    the others."""
 
     type: Literal["asha"] = "asha"
     grace_period: Annotated[int, Ge(1)] = 1
     """Reports before a trial may be stopped: the first rung."""
     reduction_factor: Annotated[float, Gt(1)] = 2
-    """One in this many trials continues at each rung, and each rung comes this many times later than the previous."""
+    """One in this many trials continues at each rung, and each rung comes this many times later
+    than the previous."""
     max_t: Annotated[int, Ge(1)] | None = None
     """Reports after which every trial is stopped; by default trials run to their own end."""
     brackets: Annotated[int, Ge(1)] = 1
@@ -177,7 +195,9 @@ class Asha(Model):
     @model_validator(mode="after")
     def _check_max_t(self) -> Self:
         if self.max_t is not None and self.max_t < self.grace_period:
-            raise make_value_error("max_t", f"must be at least grace_period: {self.grace_period}, got {self.max_t}")
+            raise make_value_error(
+                "max_t", f"must be at least grace_period: {self.grace_period}, got {self.max_t}"
+            )
         return self
 
 
@@ -192,7 +212,8 @@ class HyperBand(Model):
 
 
 class Median(Model):
-    """Stops a trial whose best result is below the median of the other trials' running averages at that time."""
+    """Stops a trial whose best result is below the median of the other trials' running averages at
+    that time."""
 
     type: Literal["median"] = "median"
     grace_period: Annotated[int, Ge(1)] = 1
@@ -210,7 +231,8 @@ class Race(Model):
 
 
 class Population(Model):
-    """Common fields of PBT and PB2: the worst trials continue from the weights of the best, with other values."""
+    """Common fields of PBT and PB2: the worst trials continue from the weights of the best, with
+    other values."""
 
     perturbation_interval: Annotated[int, Ge(1)] = 1
     """Reports between two perturbations."""
@@ -219,11 +241,13 @@ class Population(Model):
     synch: bool = True
     """Trials wait for each other at each perturbation, so that a seed reproduces the sweep."""
     mutate: list[str] | None = None
-    """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by default all."""
+    """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by
+    default all."""
 
 
 class PBT(Population):
-    """Population-based training: values are resampled or multiplied by a factor (Jaderberg et al. 2017)."""
+    """Population-based training: values are resampled or multiplied by a factor (Jaderberg et al.
+    2017)."""
 
     type: Literal["pbt"] = "pbt"
     burn_in_period: Annotated[int, Ge(0)] = 0
@@ -231,17 +255,20 @@ class PBT(Population):
     resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25
     """Probability of a new draw from the domain."""
     perturbation_factors: Annotated[list[Annotated[float, Gt(0)]], Field(min_length=1)] = [0.8, 1.2]  # noqa: RUF012
-    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves by one item."""
+    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves by
+    one item."""
 
 
 class PB2(Population):
-    """Population-based bandits: a Gaussian process over the effects of past changes proposes values (Parker-Holder et
-    al. 2020). Needs scikit-learn (extra `pb2`)."""
+    """Population-based bandits: a Gaussian process over the effects of past changes proposes values
+    (Parker-Holder et al. 2020). Needs scikit-learn (extra `pb2`)."""
 
     type: Literal["pb2"] = "pb2"
 
 
-TrialScheduler = Annotated[Fifo | Asha | HyperBand | Median | Race | PBT | PB2, Field(discriminator="type")]
+TrialScheduler = Annotated[
+    Fifo | Asha | HyperBand | Median | Race | PBT | PB2, Field(discriminator="type")
+]
 SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt", "pb2"]
 
 
@@ -282,7 +309,8 @@ class Stop(Model):
 
 
 class Budget(Model):
-    """Limits of the whole sweep, after which no trial begins; `time` and `samples` also stop running trials."""
+    """Limits of the whole sweep, after which no trial begins; `time` and `samples` also stop
+    running trials."""
 
     time: Duration | None = None
     """Time since the sweep began: `600`, `10m`, `2h`."""
@@ -296,20 +324,24 @@ class Sweep(Model):
     """The search: its space, and how to draw and compare trials."""
 
     metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
-    """Metric to compare trials by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a column of the rows;
-    with Optuna several, of which the first selects the best trial."""
+    """Metric to compare trials by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a
+    column of the rows; with Optuna several, of which the first selects the best trial."""
     mode: Mode | list[Mode] | None = None
-    """`max` or `min`, for all metrics or for each; by default as in a hook, or as the metric's name implies."""
+    """`max` or `min`, for all metrics or for each; by default as in a hook, or as the metric's name
+    implies."""
     trials: Annotated[int, Ge(1)] | None = None
     """Number of trials; by default those of the grid, or one."""
     repeats: Annotated[int, Ge(1)] = 1
-    """Trials of each configuration: with the experiment's `seed`, with the next number, and so on."""
+    """Trials of each configuration: with the experiment's `seed`, with the next number, and so
+    on."""
     aggregate: Literal["mean", "lower_bound"] = "mean"
-    """Aggregate of the results of `repeats`: `mean`, or `lower_bound`, one standard error worse than the mean."""
+    """Aggregate of the results of `repeats`: `mean`, or `lower_bound`, one standard error worse
+    than the mean."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Source of configurations; `optuna` (TPE) learns from earlier trials, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)
-    """Values to try first, by path; missing values are drawn. Points count among the configurations."""
+    """Values to try first, by path; missing values are drawn. Points count among the
+    configurations."""
     scheduler: Annotated[
         TrialScheduler,
         BeforeValidator(
@@ -325,14 +357,17 @@ class Sweep(Model):
     max_concurrent: Annotated[int, Ge(1)] | None = None
     """Trials at a time; by default as many as fit on the cluster."""
     engine: Literal["gang", "train"] = "gang"
-    """Engine of a trial: a `gang` of processes that the next trial reuses, or a Ray `train` job for each trial."""
+    """Engine of a trial: a `gang` of processes that the next trial reuses, or a Ray `train` job for
+    each trial."""
     share_training: Literal["auto", False] = "auto"
-    """`auto` lets trials share a training run where they differ only in hooks that observe; `false` never does."""
+    """`auto` lets trials share a training run where they differ only in hooks that observe; `false`
+    never does."""
     seed: Seed = 0
     """Seed of the search and the scheduler."""
     space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MAX_PATHS)]
-    """Dotted path to its domain, such as `{uniform: [0, 1]}`. A path inside a choice (`hooks.ema.decay` where
-    `hooks.ema` is a choice) is drawn only if the choice is on and does not set it."""
+    """Dotted path to its domain, such as `{uniform: [0, 1]}`. A path inside a choice
+    (`hooks.ema.decay` where `hooks.ema` is a choice) is drawn only if the choice is on and does not
+    set it."""
 
     @property
     def metrics(self) -> list[str]:
@@ -348,5 +383,6 @@ class Sweep(Model):
 
     @property
     def row_stats(self) -> list[str]:
-        """The metrics that are statistics of rows, as the hook `row_stats` takes them: `step_s/p95`."""
+        """The metrics that are statistics of rows, as the hook `row_stats` takes them:
+        `step_s/p95`."""
         return [metric.removeprefix(PREFIX) for metric in self.metrics if metric.startswith(PREFIX)]

@@ -6,7 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.text.reader import Document, Location, join, list_prefixes, parse_value, read_yaml
+from orchestrator.config.text.reader import (
+    Document,
+    Location,
+    join,
+    list_prefixes,
+    parse_value,
+    read_yaml,
+)
 from orchestrator.config.text.source import check_path, expand_short_form
 from orchestrator.errors import ConfigError, Problem, shorten
 
@@ -14,7 +21,8 @@ _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
 
 def read_layers(path: Path) -> tuple[Document, list[Path]]:
-    """Return a file merged over its bases, and their folders, each once, its own first; may raise ConfigError."""
+    """Return a file merged over its bases, and their folders, each once, its own first; may raise
+    ConfigError."""
     folders: list[Path] = []
     return _read(path, folders, ()), folders
 
@@ -35,11 +43,15 @@ def _read(path: Path, folders: list[Path], extended_by: Sequence[Path]) -> Docum
     return merged
 
 
-def _read_base(file: Path, folders: list[Path], document: Document, above: Sequence[Path]) -> Document:
+def _read_base(
+    file: Path, folders: list[Path], document: Document, above: Sequence[Path]
+) -> Document:
     resolved = [path.resolve() for path in above]
     if file.resolve() in resolved:
         cycle = [*above[resolved.index(file.resolve()) :], file]
-        raise _make_base_error(document, f"must not be circular: {' extends '.join(path.name for path in cycle)}")
+        raise _make_base_error(
+            document, f"must not be circular: {' extends '.join(path.name for path in cycle)}"
+        )
     try:
         return _read(file, folders, above)
     except ConfigError as error:
@@ -55,7 +67,9 @@ def _list_base_names(base: Any, document: Document) -> list[str]:
         return []
     names = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) and name for name in names):
-        raise _make_base_error(document, f"must be a file or a list of files, got {shorten(repr(base))}")
+        raise _make_base_error(
+            document, f"must be a file or a list of files, got {shorten(repr(base))}"
+        )
     return names
 
 
@@ -64,11 +78,16 @@ def _make_base_error(document: Document, message: str) -> ConfigError:
 
 
 def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Merge `above` into `below` and yield the paths of replaced values; a mapping with another `type` replaces."""
+    """Merge `above` into `below` and yield the paths of replaced values; a mapping with another
+    `type` replaces."""
     for key, value in above.items():
         inner = join(path, key)
         old = expand_short_form(below.get(key), inner)
-        if isinstance(old, dict) and isinstance(value, dict) and value.get("type", old.get("type")) == old.get("type"):
+        if (
+            isinstance(old, dict)
+            and isinstance(value, dict)
+            and value.get("type", old.get("type")) == old.get("type")
+        ):
             below[key] = old
             yield from _merge_data(old, value, inner)
         else:
@@ -79,7 +98,8 @@ def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> I
 def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[str, Any], ...]:
     """Return the path and value of each `dotted.path=value`, where the value is YAML.
 
-    A malformed override becomes a problem of the document. The document then locates these paths at the override.
+    A malformed override becomes a problem of the document. The document then locates these paths at
+    the override.
     """
     values = []
     for override in overrides:
@@ -88,22 +108,39 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
         try:
             values.append(_read_override(document, override, where))
         except ConfigError as error:
-            document.problems.extend(replace(problem, file=where, line=None) for problem in error.problems)
+            document.problems.extend(
+                replace(problem, file=where, line=None) for problem in error.problems
+            )
     return tuple(values)
 
 
 def _read_override(document: Document, override: str, where: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not _KEY.match(path):
-        raise ConfigError([Problem("", "must be key=value, such as optimizer.lr=0.05; quote spaces and braces", where)])
+        raise ConfigError(
+            [
+                Problem(
+                    "",
+                    "must be key=value, such as optimizer.lr=0.05; quote spaces and braces",
+                    where,
+                )
+            ]
+        )
     if path == "base":
-        raise ConfigError([Problem(path, "cannot be overridden; set it in the experiment file", where)])
+        raise ConfigError(
+            [Problem(path, "cannot be overridden; set it in the experiment file", where)]
+        )
     check_path(path)
     try:
         value, parsed = parse_value(text, where)
     except ConfigError as error:
-        raise ConfigError([replace(error.problems[0], suggestion="quote spaces and braces")]) from None
-    if value is None and text.strip().lower() not in ("null", "~"):  # a shell's unset variable, or a comment
+        raise ConfigError(
+            [replace(error.problems[0], suggestion="quote spaces and braces")]
+        ) from None
+    if value is None and text.strip().lower() not in (
+        "null",
+        "~",
+    ):  # a shell's unset variable, or a comment
         raise ConfigError([Problem(path, f"has no value; write {path}=null to remove it", where)])
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
     document.forget({path})

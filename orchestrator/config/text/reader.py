@@ -1,4 +1,5 @@
-"""Read YAML into plain data with the location of every key, and write it back so that it reads the same."""
+"""Read YAML into plain data with the location of every key, and write it back so that it reads the
+same."""
 
 import math
 import re
@@ -47,13 +48,21 @@ class Document:
     def locate(self, problem: Problem) -> Problem:
         """Add file and line to a problem that has none, where they are known."""
         location = self.find_location(problem.path)
-        return problem if problem.file or location is None else replace(problem, file=location.file, line=location.line)
+        return (
+            problem
+            if problem.file or location is None
+            else replace(problem, file=location.file, line=location.line)
+        )
 
     def sort(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Locate problems and sort them: by file and line, then those of overrides in the order written."""
+        """Locate problems and sort them: by file and line, then those of overrides in the order
+        written."""
         order = {where: number for number, where in enumerate(self.overrides, 1)}
         located = map(self.locate, problems)
-        return sorted(located, key=lambda each: (order.get(each.file or "", 0), each.file or "", each.line or 0))
+        return sorted(
+            located,
+            key=lambda each: (order.get(each.file or "", 0), each.file or "", each.line or 0),
+        )
 
     def forget(self, paths: Collection[str]) -> None:
         """Drop the locations of `paths` and of everything below them."""
@@ -108,24 +117,34 @@ def _read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, file: str) -> Document:
-    """Parse YAML text whose top level is a mapping; raise ConfigError. `file` names it in errors."""
+    """Parse YAML text whose top level is a mapping; raise ConfigError. `file` names it in
+    errors."""
     value, document = parse_value(text, file)
     if not isinstance(value, dict):
         shown = "nothing" if value is None else shorten(repr(value))
-        raise ConfigError([Problem("", f"must be a mapping of keys to values, got {shown}", file, 1)])
+        raise ConfigError(
+            [Problem("", f"must be a mapping of keys to values, got {shown}", file, 1)]
+        )
     document.data = value
     return document
 
 
 def parse_value(text: str, file: str, *, fast: bool = False) -> tuple[Any, Document]:
-    """Return any YAML value, and a document with its locations and problems; raise ConfigError for a syntax error."""
+    """Return any YAML value, and a document with its locations and problems; raise ConfigError for
+    a syntax error."""
     document = Document({}, {"": Location(file, 1)})
     try:
         node = (_FastLoader if fast else _Loader)(text).get_single_node()
-        return _NodeReader(document, file, max(MAX_BYTES, len(text))).read(node, "", ()) if node else None, document
+        return _NodeReader(document, file, max(MAX_BYTES, len(text))).read(
+            node, "", ()
+        ) if node else None, document
     except RecursionError:
         raise ConfigError([Problem("", _TOO_DEEP, file, 1)]) from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+    ) as error:  # PyYAML makes numbers of \U and %YAML without looking
         mark = getattr(error, "problem_mark", None)
         problem, context = (getattr(error, name, None) or "" for name in ("problem", "context"))
         is_continued = problem.startswith("but ")
@@ -140,7 +159,8 @@ def parse_value(text: str, file: str, *, fast: bool = False) -> tuple[Any, Docum
 
 
 def load_yaml(text: str, file: str) -> Any:
-    """Return the data of text that `dump_yaml` wrote and somebody may have edited; raise ConfigError."""
+    """Return the data of text that `dump_yaml` wrote and somebody may have edited; raise
+    ConfigError."""
     data, document = parse_value(text, file, fast=True)
     if document.problems:
         raise ConfigError(document.problems)
@@ -148,10 +168,11 @@ def load_yaml(text: str, file: str) -> Any:
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Return YAML text that `parse_yaml` reads as the same data, also after a terminal has escaped control characters.
+    """Return YAML text that `parse_yaml` reads as the same data, also after a terminal has escaped
+    control characters.
 
-    PyYAML leaves some invisible characters as they are. They stand only in double quotes here, where an escape means
-    the same character.
+    PyYAML leaves some invisible characters as they are. They stand only in double quotes here,
+    where an escape means the same character.
     """
     text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return "".join(map(_escape_invisible, text)) if _has_invisible(text) else text
@@ -165,8 +186,8 @@ def _escape_invisible(character: str) -> str:
     return character.encode("unicode_escape").decode() if _has_invisible(character) else character
 
 
-# YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and `2024-01-01` are
-# text; `.nan` is text too, as no comparison refuses it.
+# YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and
+# `2024-01-01` are text; `.nan` is text too, as no comparison refuses it.
 _SCALARS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
@@ -194,7 +215,8 @@ class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
 
 # PyYAML's dumper in C is four times as fast.
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """A dumper that quotes text which this reader, or one of YAML 1.1, would take for something else."""
+    """A dumper that quotes text which this reader, or one of YAML 1.1, would take for something
+    else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -224,7 +246,11 @@ def explain_unwritable(value: Any) -> str | None:
     """Return why this reader would refuse plain data that was written to a file, if so."""
     if isinstance(value, Mapping):
         has_control = any(isinstance(key, str) and _CONTROL.search(key) for key in value)
-        return "has a key with control characters" if has_control else explain_unwritable([*value.values()])
+        return (
+            "has a key with control characters"
+            if has_control
+            else explain_unwritable([*value.values()])
+        )
     if isinstance(value, list | tuple):
         return next(filter(None, map(explain_unwritable, value)), None)
     if isinstance(value, str) and _NO_CHARACTER.search(value):
@@ -246,17 +272,24 @@ class _NodeReader:
         # The least that the node takes as text: a scalar and a separator, or a pair of brackets.
         self.remaining -= len(node.value) + 1 if isinstance(node, yaml.ScalarNode) else 2
         if self.remaining < 0:
-            message = f"has more than {self.max_characters:,} characters once its aliases are expanded"
+            message = (
+                f"has more than {self.max_characters:,} characters once its aliases are expanded"
+            )
             raise ConfigError([Problem("", message, *self.locate(node))])
         if any(parent is node for parent in parents):
-            return self.report(node, path, "contains itself: an alias must not refer to its own parent")
+            return self.report(
+                node, path, "contains itself: an alias must not refer to its own parent"
+            )
         if len(parents) >= MAX_DEPTH:
             raise ConfigError([Problem("", _TOO_DEEP, *self.locate(node))])
         parents = (*parents, node)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self.read_mapping(node, path, parents)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return [self.read_child(child, join(path, index), parents) for index, child in enumerate(node.value)]
+            return [
+                self.read_child(child, join(path, index), parents)
+                for index, child in enumerate(node.value)
+            ]
         if isinstance(node, yaml.ScalarNode):
             return self.read_scalar(node, path)
         return self.report_tag(node, path)
@@ -265,19 +298,25 @@ class _NodeReader:
         self.document.locations[path] = self.locate(node)
         return self.read(node, path, parents)
 
-    def read_mapping(self, node: yaml.MappingNode, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
+    def read_mapping(
+        self, node: yaml.MappingNode, path: str, parents: tuple[yaml.Node, ...]
+    ) -> dict[str, Any]:
         data: dict[str, Any] = {}
         own: dict[str, yaml.Node] = {}
         for key, child in sorted(node.value, key=lambda pair: pair[0].tag != _TAG + "merge"):
             if key.tag == _TAG + "merge":
                 data.update(self.read_merged(child, path, parents))
             elif not isinstance(key, yaml.ScalarNode):
-                self.report(key, path, "has a key that is a list or a mapping; keys must be strings")
+                self.report(
+                    key, path, "has a key that is a list or a mapping; keys must be strings"
+                )
             elif _CONTROL.search(key.value):
                 self.report(key, path, f"has a key with control characters: {_shorten(key.value)}")
             elif key.value in own:
                 first = self.locate(own[key.value]).line
-                self.report(key, join(path, key.value), f"duplicate key; first defined on line {first}")
+                self.report(
+                    key, join(path, key.value), f"duplicate key; first defined on line {first}"
+                )
             else:
                 inner = join(path, key.value)
                 own[key.value] = key
@@ -285,8 +324,11 @@ class _NodeReader:
                 data[key.value] = self.read(child, inner, parents)
         return data
 
-    def read_merged(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
-        """Return what `<<: *name` or `<<: [*name, *other]` adds; earlier mappings win over later ones."""
+    def read_merged(
+        self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]
+    ) -> dict[str, Any]:
+        """Return what `<<: *name` or `<<: [*name, *other]` adds; earlier mappings win over later
+        ones."""
         data: dict[str, Any] = {}
         for child in reversed(node.value) if isinstance(node, yaml.SequenceNode) else [node]:
             value = self.read(child, path, parents)
@@ -300,7 +342,11 @@ class _NodeReader:
         kind = node.tag.removeprefix(_TAG)
         if kind in ("str", "merge"):
             if _NO_CHARACTER.search(node.value):
-                return self.report(node, path, f"contains a character that cannot be encoded: {_shorten(node.value)}")
+                return self.report(
+                    node,
+                    path,
+                    f"contains a character that cannot be encoded: {_shorten(node.value)}",
+                )
             return node.value
         if kind not in _SCALARS:
             return self.report_tag(node, path)

@@ -1,4 +1,5 @@
-"""An experiment as written, before defaults are filled in; workers and trials receive it, and a run keeps it."""
+"""An experiment as written, before defaults are filled in; workers and trials receive it, and a run
+keeps it."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,8 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class ParentCheckpoint:
-    """The checkpoint of another run that an experiment continues from, with its full training state."""
+    """The checkpoint of another run that an experiment continues from, with its full training
+    state."""
 
     run: str
     """Location of that run, without credentials."""
@@ -39,7 +41,8 @@ class InitialWeights:
     checkpoint: str | None
     """Checkpoint of a run."""
     weights: str | None
-    """Weights in a checkpoint, `model` or the entry of another file, such as `ema/model`; or the entry of a file."""
+    """Weights in a checkpoint, `model` or the entry of another file, such as `ema/model`; or the
+    entry of a file."""
     sha256: str
     """Hash of a checkpoint's manifest, of a file, or of the hashes of a folder's files."""
 
@@ -50,7 +53,8 @@ class InitialWeights:
 
 @dataclass(frozen=True)
 class ExperimentSource:
-    """A file merged with its bases, and the values set over it; plain data, the same in every process."""
+    """A file merged with its bases, and the values set over it; plain data, the same in every
+    process."""
 
     written: Mapping[str, Any]
     """The file merged with its bases."""
@@ -61,10 +65,13 @@ class ExperimentSource:
     continued_from: ParentCheckpoint | None = None
     """Checkpoint of another run to continue from; None for a new start."""
     main_classes: bytes | None = None
-    """Pickled classes of a script or a notebook; sent to other processes, never written to a file."""
+    """Pickled classes of a script or a notebook; sent to other processes, never written to a
+    file."""
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
+    def from_data(
+        cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any
+    ) -> Self:
         """Return the source of plain data; raise ConfigError for values that YAML cannot hold."""
         folders = dict.fromkeys(str(Path(folder).absolute()) for folder in import_paths)
         return cls(to_plain_data(data), import_paths=tuple(folders), **more)
@@ -73,7 +80,11 @@ class ExperimentSource:
     def from_record(cls, record: Any) -> Self:
         """Return a source from its JSON form; raise ValueError if it is incomplete."""
         optional = ("continued_from", "main_classes")
-        missing = [field.name for field in fields(cls) if field.name not in (*optional, *check_mapping(record))]
+        missing = [
+            field.name
+            for field in fields(cls)
+            if field.name not in (*optional, *check_mapping(record))
+        ]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
         return validate(record, cls)
@@ -83,16 +94,20 @@ class ExperimentSource:
         return {name: value for name, value in asdict(self).items() if name != "main_classes"}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Return the source with more values over it; raise ConfigError for values that YAML cannot hold."""
+        """Return the source with more values over it; raise ConfigError for values that YAML cannot
+        hold."""
         return replace(self, values=(*self.values, *to_plain_data(values).items()))
 
     def without_sweep(self) -> Self:
         written = {key: value for key, value in self.written.items() if key != "sweep"}
-        values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
+        values = tuple(
+            (path, value) for path, value in self.values if path.partition(".")[0] != "sweep"
+        )
         return replace(self, written=written, values=values)
 
     def merged(self) -> tuple[dict[str, Any], list[Problem]]:
-        """Return the file with all values set, and a problem for each path that leads through another value."""
+        """Return the file with all values set, and a problem for each path that leads through
+        another value."""
         problems: list[Problem] = []
         data: dict[str, Any] = dict(self.written)
         for path, value in self.values:
@@ -103,8 +118,8 @@ class ExperimentSource:
 def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """Return the data with a value set at a dotted path; the original stays unchanged.
 
-    Creates mappings on the way, also in place of null, true and false. A number, from 0, selects an entry of a list.
-    Raises ConfigError where the path leads through any other value.
+    Creates mappings on the way, also in place of null, true and false. A number, from 0, selects an
+    entry of a list. Raises ConfigError where the path leads through any other value.
     """
     check_path(path)
     changed: dict[str, Any] = _with_value(data, _split(path), 0, value)
@@ -119,13 +134,19 @@ def expand_short_form(value: Any, path: str) -> Any:
 def check_path(path: str) -> None:
     """Raise ConfigError for a dotted path that is deeper than any config."""
     if path.count(".") >= MAX_DEPTH:
-        raise ConfigError.at(shorten(path), f"has {path.count('.') + 1} keys; at most {MAX_DEPTH} are allowed")
+        raise ConfigError.at(
+            shorten(path), f"has {path.count('.') + 1} keys; at most {MAX_DEPTH} are allowed"
+        )
 
 
 def _split(path: str) -> list[str]:
     """Split a dotted path into keys; the keys of a sweep's space are dotted paths themselves."""
     keys = path.split(".")
-    return [*keys[:2], ".".join(keys[2:])] if keys[:2] == ["sweep", "space"] and len(keys) > 2 else keys
+    return (
+        [*keys[:2], ".".join(keys[2:])]
+        if keys[:2] == ["sweep", "space"] and len(keys) > 2
+        else keys
+    )
 
 
 def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
@@ -136,11 +157,19 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     key, parent = keys[depth], ".".join(keys[:depth])
     data = expand_short_form(data, parent)
     if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
-        return [*data[: int(key)], _with_value(data[int(key)], keys, depth + 1, value), *data[int(key) + 1 :]]
+        return [
+            *data[: int(key)],
+            _with_value(data[int(key)], keys, depth + 1, value),
+            *data[int(key) + 1 :],
+        ]
     if isinstance(data, Mapping):
         return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
     is_list = isinstance(data, list)
-    shown = f"a list of {len(data)}, numbered from 0" if is_list else f"{shorten(repr(data))}, not a mapping"
+    shown = (
+        f"a list of {len(data)}, numbered from 0"
+        if is_list
+        else f"{shorten(repr(data))}, not a mapping"
+    )
     raise ConfigError.at(".".join(keys), f"cannot be set: {parent} is {shown}")
 
 
@@ -167,7 +196,8 @@ def is_scalar(value: Any) -> bool:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert NumPy scalars and paths to what a config can hold; raise TypeError for anything else."""
+    """Convert NumPy scalars and paths to what a config can hold; raise TypeError for anything
+    else."""
     if isinstance(value, PurePath):
         return str(value)
     if is_scalar(value):

@@ -17,7 +17,12 @@ from orchestrator.config.checks.data import describe_size, get_length, make_drop
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.sampling import SeededBatches, ShardedSampler, default_order, find_sampler_order
+from orchestrator.loop.data.sampling import (
+    SeededBatches,
+    ShardedSampler,
+    default_order,
+    find_sampler_order,
+)
 from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
@@ -40,19 +45,29 @@ class Indexed(PhaseData):
     by_index = True
 
     def __init__(
-        self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
+        self,
+        task: Task,
+        dataset: Any,
+        phase: str,
+        experiment: Experiment,
+        world: World,
+        generator: torch.Generator,
     ) -> None:
         super().__init__(task, phase, experiment, world, generator)
         self._dataset, self._samples = dataset, len(dataset)
         default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
         own = find_sampler_order(task, dataset, phase, experiment, world)
         order, length = own or (default, len(dataset))
-        is_evaluated = kind_of(phase) == "test" or (not self._is_training and experiment.validate_every.count > 0)
+        is_evaluated = kind_of(phase) == "test" or (
+            not self._is_training and experiment.validate_every.count > 0
+        )
         if is_evaluated and length < world.world_size and task.meters():
             message = f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
             raise ConfigError.at("task", f"{message} ranks")
         self.size = length
-        self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._is_training)
+        self.sampler = ShardedSampler(
+            order, length, world.rank, world.world_size, even=self._is_training
+        )
         self.loader = self._make_loader(self.sampler)
         self._attributes: list[Any] = []
         """Attributes of the dataset and its parts, when the loader's processes started."""
@@ -60,13 +75,18 @@ class Indexed(PhaseData):
             if experiment.loader.drop_last:
                 raise make_drop_last_error(length, world.world_size, experiment.batch_size)
             size = describe_size(length, world.world_size)
-            raise ConfigError.at("task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}")
+            raise ConfigError.at(
+                "task",
+                f"{type(task).__name__}.loader() gives no batch of the train data, of {size}",
+            )
 
     def _make_loader(self, sampler: ShardedSampler) -> Any:
         batches = BatchSampler(sampler, self._batch_size, self._drop_last)
         arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": self._pin_memory}
         if processes := self._experiment.loader.num_workers:
-            batches = SeededBatches(sampler, self._batch_size, self._drop_last, self._experiment.seed)
+            batches = SeededBatches(
+                sampler, self._batch_size, self._drop_last, self._experiment.seed
+            )
             arguments |= {"num_workers": processes, "persistent_workers": True}
         loader = self._task.loader(self._dataset, batches, self._phase, arguments)
         expected = "an iterable with a length, such as a DataLoader"
@@ -85,9 +105,12 @@ class Indexed(PhaseData):
         samples = len(self._dataset)
         if samples != self._samples:
             message = (
-                f"the train dataset has {samples} samples in epoch {epoch}, but it had {self._samples} at the start"
+                f"the train dataset has {samples} samples in epoch {epoch}, "
+                f"but it had {self._samples} at the start"
             )
-            raise TaskError(f"{message}; keep its length, and choose samples by their index and the epoch")
+            raise TaskError(
+                f"{message}; keep its length, and choose samples by their index and the epoch"
+            )
         self.sampler.begin(epoch, offset)
         self._seed_generator(epoch)
         return self._iterate()
@@ -96,7 +119,8 @@ class Indexed(PhaseData):
         return self._iterate(), range(len(self.loader))
 
     def _iterate(self) -> Iterator[Any]:
-        """Return the batches of the loader, from new processes if the dataset or the collator may have changed."""
+        """Return the batches of the loader, from new processes if the dataset or the collator may
+        have changed."""
         loader = self.loader
         if getattr(loader, "persistent_workers", False):
             held = loader.dataset, loader.collate_fn
@@ -108,7 +132,10 @@ class Indexed(PhaseData):
 
     def first_sample(self) -> Any:
         loader = self._task.loader(
-            self._dataset, BatchSampler([0], 1, drop_last=False), self._phase, {"generator": self._generator}
+            self._dataset,
+            BatchSampler([0], 1, drop_last=False),
+            self._phase,
+            {"generator": self._generator},
         )
         return next(self._with_own_generators(loader))
 
@@ -125,12 +152,19 @@ class Indexed(PhaseData):
 def iterate_batches(loader: Iterable[Any], phase: str) -> Iterator[Any]:
     """Yield the batches of a loader; raises RunError that names a sample that cannot be loaded.
 
-    If the loader has no processes, this does not use torch's iterator, whose overhead is larger than the loop's.
+    If the loader has no processes, this does not use torch's iterator, whose overhead is larger
+    than the loop's.
     """
-    if type(loader) is not DataLoader or loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
+    if (
+        type(loader) is not DataLoader
+        or loader.batch_sampler is None
+        or isinstance(loader.dataset, IterableDataset)
+    ):
         return iter(loader)
     in_process = loader.num_workers == 0 and not loader.pin_memory
-    return (_fetch_in_process if in_process else _fetch_elsewhere)(loader, loader.batch_sampler, phase)
+    return (_fetch_in_process if in_process else _fetch_elsewhere)(
+        loader, loader.batch_sampler, phase
+    )
 
 
 def _fetch_in_process(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
@@ -156,7 +190,9 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
             return
         except Exception as error:  # user code may raise anything, even in a loader process
             # Another error is torch's own: a process died, or a batch cannot be pinned.
-            if extract_tb(error.__traceback__)[-1].name != "reraise" or "in pin memory thread" in str(error):
+            if extract_tb(error.__traceback__)[
+                -1
+            ].name != "reraise" or "in pin memory thread" in str(error):
                 raise
             # `_explain` sets the cause.
             raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
@@ -167,16 +203,21 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
 
 
 def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:
-    """Load the samples of a batch one by one, and return an error that names the failing sample, or all samples."""
+    """Load the samples of a batch one by one, and return an error that names the failing sample, or
+    all samples."""
     shapes = []
     for index in indices:
         try:
             sample = loader.dataset[index]
-            tensors = [str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")]
+            tensors = [
+                str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")
+            ]
             shapes.append(", ".join(tensors) or type(sample).__name__)
         except Exception as cause:
             cause.__suppress_context__ = True  # hides the first attempt
-            failure = RunError(f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}")
+            failure = RunError(
+                f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}"
+            )
             failure.__cause__ = cause
             return failure
     names = f"samples {listed(list(map(str, indices)), 4)}"

@@ -12,58 +12,77 @@ from orchestrator.task import Task
 
 
 class PhaseData(ABC):
-    """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once. Used in workers.
+    """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once.
+    Used in workers.
 
-    The default methods suit data whose position follows from the loop's counters. `generator` is not torch's default:
-    creating an iterator must not change the random state that a resume restores.
+    The default methods suit data whose position follows from the loop's counters. `generator` is
+    not torch's default: creating an iterator must not change the random state that a resume
+    restores.
     """
 
     loader: Any
     """Loader, as in `state.loaders`."""
     by_index = False
-    """True if a position in an epoch is a number of samples, so any number of ranks can continue there."""
+    """True if a position in an epoch is a number of samples, so any number of ranks can continue
+    there."""
     size: int | None = None
     """Samples of an epoch on all ranks; None if unknown."""
     stops_when_exhausted = False
-    """True if training ends when a rank has no batch left; then all ranks agree before each batch."""
+    """True if training ends when a rank has no batch left; then all ranks agree before each
+    batch."""
     is_exhausted = False
     """True if training has ended because a rank had no batch left."""
 
     def __init__(
-        self, task: Task, phase: str, experiment: Experiment, world: World, generator: torch.Generator
+        self,
+        task: Task,
+        phase: str,
+        experiment: Experiment,
+        world: World,
+        generator: torch.Generator,
     ) -> None:
         self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
         self._generator, self._is_training = generator, phase == "train"
         options, train_size = experiment.loader, experiment.batch_size
-        self._batch_size = train_size if self._is_training else options.eval_batch_size or train_size
+        self._batch_size = (
+            train_size if self._is_training else options.eval_batch_size or train_size
+        )
         self._drop_last = self._is_training and options.drop_last
-        self._pin_memory = world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
+        self._pin_memory = (
+            world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
+        )
 
     def _seed_generator(self, number: int) -> None:
         """Seed the loader's generator for an epoch or pass."""
-        self._generator.manual_seed(self._experiment.seed * 1_000_003 + number * 1_009 + self._world.rank)
+        self._generator.manual_seed(
+            self._experiment.seed * 1_000_003 + number * 1_009 + self._world.rank
+        )
 
     @abstractmethod
     def length(self, offset: int = 0) -> int:
-        """Return the number of this rank's batches in an epoch, after the first `offset` samples of all ranks.
+        """Return the number of this rank's batches in an epoch, after the first `offset` samples of
+        all ranks.
 
         In training all ranks have the same number. In an evaluation, 0 means unknown.
         """
 
     @abstractmethod
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        """Return the training batches of an epoch, after the first `offset` samples of all ranks."""
+        """Return the training batches of an epoch, after the first `offset` samples of all
+        ranks."""
 
     def fetch_ahead(self) -> bool:
         """Fetch the next training batch; return whether every rank has one. Collective."""
         return True
 
     def has_more(self) -> bool:
-        """Return whether every rank has a training batch after the phase that has just ended; collective."""
+        """Return whether every rank has a training batch after the phase that has just ended;
+        collective."""
         return True
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return this rank's position, as plain data; None if it follows from the loop's counters."""
+        """Return this rank's position, as plain data; None if it follows from the loop's
+        counters."""
         return None
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:  # noqa: B027  # nothing by default
@@ -73,7 +92,8 @@ class PhaseData(ABC):
     def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
         """Return the batches of an evaluation, and an iterable with one item per batch.
 
-        `number` is the number of evaluations before it, the same again when a checkpoint is evaluated.
+        `number` is the number of evaluations before it, the same again when a checkpoint is
+        evaluated.
         """
 
     def close(self) -> None:

@@ -32,7 +32,9 @@ def data_from_task(task: Task, experiment: Experiment, world: World) -> Mapping[
 class Data:
     """The data of all phases on this rank."""
 
-    def __init__(self, task: Task, experiment: Experiment, world: World, data_of: DataOf = data_from_task) -> None:
+    def __init__(
+        self, task: Task, experiment: Experiment, world: World, data_of: DataOf = data_from_task
+    ) -> None:
         self._device = world.device
         datasets = dict(data_of(task, experiment, world))
         check_phases(task, datasets)
@@ -50,7 +52,9 @@ class Data:
 
             return Stream(task, dataset, phase, experiment, world, generator, build_again)
 
-        self.phases = {phase: build(phase) for kind in PHASES for phase in phases_of(kind, datasets)}
+        self.phases = {
+            phase: build(phase) for kind in PHASES for phase in phases_of(kind, datasets)
+        }
         self.train = self.phases["train"]
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
         """Loaders by phase, for hooks."""
@@ -64,32 +68,44 @@ class Data:
         return {phase: data.size for phase, data in self.phases.items() if data.size is not None}
 
     def close(self) -> None:
-        """Release the loaders and their processes; the garbage collector would do so late and slowly."""
+        """Release the loaders and their processes; the garbage collector would do so late and
+        slowly."""
         self.loaders.clear()
         for data in self.phases.values():
             data.close()
 
     def first_sample(self, phase: str) -> Any:
-        """Return a batch of a phase's first sample, on the device; the same on each rank and each time."""
+        """Return a batch of a phase's first sample, on the device; the same on each rank and each
+        time."""
         return to_device(self.phases[phase].first_sample(), self._device)
 
     def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
-        """Iterate once over this rank's batches of a phase, on the device; the same batches each time.
+        """Iterate once over this rank's batches of a phase, on the device; the same batches each
+        time.
 
         This does not affect the training's order and random numbers.
         """
-        return (to_device(batch, self._device) for batch in self.phases[phase].fresh_batches(shuffled=shuffled))
+        return (
+            to_device(batch, self._device)
+            for batch in self.phases[phase].fresh_batches(shuffled=shuffled)
+        )
 
 
 def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
-    """Raise ConfigError for keys about data that the task does not have: evaluation phases, streams, loaders."""
+    """Raise ConfigError for keys about data that the task does not have: evaluation phases,
+    streams, loaders."""
     loader, train, method = experiment.loader, datasets["train"], f"{type(task).__name__}.data()"
     if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
         raise ConfigError.at(
-            "workers.count", f"must be one number, as the train data is a stream, got {experiment.workers.count}"
+            "workers.count",
+            f"must be one number, as the train data is a stream, got {experiment.workers.count}",
         )
     # The loop makes a loader for each phase unless the task returns one.
-    loop_loads = {phase for phase, data in datasets.items() if not is_loader(data) or hasattr(data, "made_by_engine")}
+    loop_loads = {
+        phase
+        for phase, data in datasets.items()
+        if not is_loader(data) or hasattr(data, "made_by_engine")
+    }
     loop_evaluates, evaluates = bool(loop_loads - {"train"}), len(datasets) > 1
     sets_eval_size = loader.eval_batch_size is not None
     sets_size = experiment.batch_size != Experiment.model_fields["batch_size"].default
@@ -100,18 +116,29 @@ def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str
     unread = (
         ("epoch_steps", map_style, is_indexed(train) and experiment.epoch_steps is not None),
         ("loader.on_exhausted", map_style, is_indexed(train) and loader.on_exhausted != "restart"),
-        ("batch_size", own_loaders, sets_size and "train" not in loop_loads and (not loop_evaluates or sets_eval_size)),
+        (
+            "batch_size",
+            own_loaders,
+            sets_size and "train" not in loop_loads and (not loop_evaluates or sets_eval_size),
+        ),
         ("loader.num_workers", own_loaders, not loop_loads and loader.num_workers != 0),
         ("loader.pin_memory", own_loaders, not loop_loads and loader.pin_memory is not None),
         ("loader.drop_last", own_loaders, "train" not in loop_loads and loader.drop_last),
-        ("loader.eval_batch_size", own_loaders, sets_eval_size and evaluates and not loop_evaluates),
+        (
+            "loader.eval_batch_size",
+            own_loaders,
+            sets_eval_size and evaluates and not loop_evaluates,
+        ),
         ("loader.eval_batch_size", no_phases, sets_eval_size and not evaluates),
         (
             "validate_every",
             no_phases,
-            not phases_of("val", datasets) and experiment.validate_every not in (default, Interval(0)),
+            not phases_of("val", datasets)
+            and experiment.validate_every not in (default, Interval(0)),
         ),
     )
-    problems = [Problem(path, f"has no effect: {reason}") for path, reason, is_unread in unread if is_unread]
+    problems = [
+        Problem(path, f"has no effect: {reason}") for path, reason, is_unread in unread if is_unread
+    ]
     if problems:
         raise ConfigError(problems)

@@ -1,4 +1,5 @@
-"""The order of an epoch's samples, by default or of a task's own sampler, and this rank's share of them."""
+"""The order of an epoch's samples, by default or of a task's own sampler, and this rank's share of
+them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -28,21 +29,27 @@ def default_order(length: int, seed: int, *, is_shuffled: bool) -> Order:
     def order(epoch: int) -> list[int]:
         if not is_shuffled:
             return list(range(length))
-        indices: list[int] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        indices: list[int] = torch.randperm(
+            length, generator=torch.Generator().manual_seed(seed + epoch)
+        ).tolist()
         return indices
 
     return order
 
 
 class ShardedSampler(Sampler[int]):
-    """Sampler of this rank's share of `length` samples, from any position in an epoch. Used in workers.
+    """Sampler of this rank's share of `length` samples, from any position in an epoch. Used in
+    workers.
 
-    With `even`, shares are those of torch's DistributedSampler: a few samples are repeated to give all ranks the same
-    number. `offset` counts the samples of this epoch that all ranks have consumed. Shares are interleaved, so the
-    consumed samples are a prefix of the epoch's order, and any number of ranks can continue the epoch.
+    With `even`, shares are those of torch's DistributedSampler: a few samples are repeated to give
+    all ranks the same number. `offset` counts the samples of this epoch that all ranks have
+    consumed. Shares are interleaved, so the consumed samples are a prefix of the epoch's order, and
+    any number of ranks can continue the epoch.
     """
 
-    def __init__(self, order: Order, length: int, rank: int, world_size: int, *, even: bool) -> None:
+    def __init__(
+        self, order: Order, length: int, rank: int, world_size: int, *, even: bool
+    ) -> None:
         self.order, self.length = order, length
         self.rank, self.world_size, self.even = rank, world_size, even
         self.epoch = 0
@@ -75,13 +82,17 @@ class ShardedSampler(Sampler[int]):
 
 
 class SeededBatches(BatchSampler):
-    """Sampler of this rank's batches, each with its own seed, for a loader with processes. Used in workers.
+    """Sampler of this rank's batches, each with its own seed, for a loader with processes. Used in
+    workers.
 
-    The process that fetches a batch seeds all generators. The seed depends on the experiment's seed, the epoch, and the
-    batch's position in the epoch's order. So the random numbers do not depend on the process, nor on a resume.
+    The process that fetches a batch seeds all generators. The seed depends on the experiment's
+    seed, the epoch, and the batch's position in the epoch's order. So the random numbers do not
+    depend on the process, nor on a resume.
     """
 
-    def __init__(self, sampler: ShardedSampler, batch_size: int, drop_last: bool, seed: int) -> None:
+    def __init__(
+        self, sampler: ShardedSampler, batch_size: int, drop_last: bool, seed: int
+    ) -> None:
         super().__init__(sampler, batch_size, drop_last)
         self._sharded_sampler, self._seed = sampler, seed
 
@@ -94,7 +105,8 @@ class SeededBatches(BatchSampler):
 
 
 class _Batch(list[int]):
-    """Indices of a batch. Unpickled in a loader process, they become a plain list, and seed that process."""
+    """Indices of a batch. Unpickled in a loader process, they become a plain list, and seed that
+    process."""
 
     def __init__(self, indices: list[int], seed: int) -> None:
         super().__init__(indices)
@@ -110,10 +122,15 @@ def _seed_and_return(indices: list[int], seed: int) -> list[int]:
 
 
 class _EndlessOrder:
-    """Order of a sampler without an end, in epochs of `length` samples. An earlier epoch needs a new sampler."""
+    """Order of a sampler without an end, in epochs of `length` samples. An earlier epoch needs a
+    new sampler."""
 
     def __init__(
-        self, make_sampler: Callable[[], Any], length: int, seed: int, read: Callable[[Any], list[int]]
+        self,
+        make_sampler: Callable[[], Any],
+        length: int,
+        seed: int,
+        read: Callable[[Any], list[int]],
     ) -> None:
         self._make_sampler, self._length, self._seed, self._read = make_sampler, length, seed, read
         self._begin()
@@ -143,26 +160,37 @@ def find_sampler_order(
 ) -> tuple[Order, int] | None:
     """Return the order of `task.sampler` for a phase and its length, or None if it has no sampler.
 
-    Collective if there is a sampler. Raises ConfigError unless it is a repeatable order of this dataset. A sampler
-    without an end may train for a number of steps; an epoch then has as many samples as the dataset.
+    Collective if there is a sampler. Raises ConfigError unless it is a repeatable order of this
+    dataset. A sampler without an end may train for a number of steps; an epoch then has as many
+    samples as the dataset.
     """
     sampler, samples, seed = task.sampler(dataset, phase), len(dataset), experiment.seed
     if sampler is None:
         return None
     method = f"{type(task).__name__}.sampler() for {phase}"
     is_sampler = isinstance(sampler, Sampler) or hasattr(sampler, "set_epoch")
-    order = (_make_sampler_order if is_sampler else _make_weighted_order)(sampler, samples, seed, method)
+    order = (_make_sampler_order if is_sampler else _make_weighted_order)(
+        sampler, samples, seed, method
+    )
     again = order
     first = order(0)
     limit = _find_limit(sampler, samples)
     if len(first) > limit:
         if phase != "train" or experiment.steps is None:
-            need = "training needs `steps` instead of `epochs`" if phase == "train" else "an evaluation needs an end"
+            need = (
+                "training needs `steps` instead of `epochs`"
+                if phase == "train"
+                else "an evaluation needs an end"
+            )
             advice = "if it has an end, define its __len__"
-            raise _problem(method, f"has not ended after {limit} samples of {samples}; {need}", advice)
+            raise _problem(
+                method, f"has not ended after {limit} samples of {samples}; {need}", advice
+            )
 
         def make_endless_order() -> Order:
-            return _EndlessOrder(lambda: task.sampler(dataset, phase), samples, seed, partial(_read, samples, method))
+            return _EndlessOrder(
+                lambda: task.sampler(dataset, phase), samples, seed, partial(_read, samples, method)
+            )
 
         order, again = make_endless_order(), make_endless_order()
         first = order(0)
@@ -183,7 +211,8 @@ def find_sampler_order(
 
 
 def _find_limit(sampler: Any, samples: int) -> int:
-    """Return the number of samples after which a sampler counts as endless, whose length may be the dataset's."""
+    """Return the number of samples after which a sampler counts as endless, whose length may be the
+    dataset's."""
     return max(10 * samples, get_length(sampler) or 0)
 
 
@@ -197,27 +226,36 @@ def _make_weighted_order(weights: Iterable[float], samples: int, seed: int, meth
         if isinstance(weights, Mapping):
             raise TypeError
         tensor = torch.as_tensor(
-            weights if isinstance(weights, Tensor) else list(islice(weights, samples + 1)), dtype=torch.float64
+            weights if isinstance(weights, Tensor) else list(islice(weights, samples + 1)),
+            dtype=torch.float64,
         ).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"gives a {type(weights).__name__}; expected a Sampler, a weight for each sample, or None"
         raise _problem(method, message) from error
     if tensor.shape != (samples,):
-        raise _problem(method, f"gives weights of shape {tuple(tensor.shape)}, and the dataset has {samples} samples")
+        raise _problem(
+            method,
+            f"gives weights of shape {tuple(tensor.shape)}, and the dataset has {samples} samples",
+        )
 
     def order(epoch: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed + epoch)
         try:
-            indices: list[int] = torch.multinomial(tensor, samples, replacement=True, generator=generator).tolist()
+            indices: list[int] = torch.multinomial(
+                tensor, samples, replacement=True, generator=generator
+            ).tolist()
         except RuntimeError as error:
-            raise _problem(method, f"gives weights that torch.multinomial refuses: {error}") from error
+            raise _problem(
+                method, f"gives weights that torch.multinomial refuses: {error}"
+            ) from error
         return indices
 
     return order
 
 
 def _make_sampler_order(sampler: Any, samples: int, seed: int, method: str) -> Order:
-    """Return the order of a sampler, with all generators seeded for the epoch; one index too many if it has no end."""
+    """Return the order of a sampler, with all generators seeded for the epoch; one index too many
+    if it has no end."""
     limit = _find_limit(sampler, samples)
 
     def order(epoch: int) -> list[int]:
@@ -236,7 +274,8 @@ def _seed_own_generator(sampler: Any, seed: int) -> None:
 
 
 def _read(samples: int, method: str, sampler: Iterable[Any]) -> list[int]:
-    """Return the indices of a sampler; raises ConfigError for one that the dataset does not have."""
+    """Return the indices of a sampler; raises ConfigError for one that the dataset does not
+    have."""
     try:
         indices = list(map(index, sampler))
     except TypeError as error:

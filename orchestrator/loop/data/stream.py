@@ -28,9 +28,10 @@ _NOT_FETCHED: Any = object()
 class Stream(PhaseData):
     """A phase's iterable dataset or loader.
 
-    Training iterates over it in passes. If the length of a pass is known and `epoch_steps` is not set, an epoch is a
-    pass; otherwise epochs and passes are independent. If a rank's pass ends before the epoch, the rank begins the next
-    pass, or all ranks end the run there (`loader.on_exhausted`).
+    Training iterates over it in passes. If the length of a pass is known and `epoch_steps` is not
+    set, an epoch is a pass; otherwise epochs and passes are independent. If a rank's pass ends
+    before the epoch, the rank begins the next pass, or all ranks end the run there
+    (`loader.on_exhausted`).
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class Stream(PhaseData):
         self.loader: Any = data
         if not is_loader(data):
             self._check_dataset(data)
-            self._share = Share(data, world.rank, world.world_size, experiment.seed, reseeds=self._is_training)
+            self._share = Share(
+                data, world.rank, world.world_size, experiment.seed, reseeds=self._is_training
+            )
             self.loader = self._make_loader(self._share, generator, experiment.loader.num_workers)
         if self._is_training and not has_state(self.loader):
             message = f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume"
@@ -70,11 +73,15 @@ class Stream(PhaseData):
         """Position and random state before the batch that was fetched ahead of its phase."""
         self.is_exhausted = False
         self._count: int | None = None
-        """Batches of the current pass so far; None if it was restored, because then the batches before are unknown."""
+        """Batches of the current pass so far; None if it was restored, because then the batches
+        before are unknown."""
         self._has_warned = False
 
     def _check_dataset(self, dataset: Any) -> None:
-        name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
+        name, loader = (
+            f"the {self._phase} dataset ({type(dataset).__name__})",
+            self._experiment.loader,
+        )
         if not isinstance(dataset, IterableDataset) and iter(dataset) is dataset:
             message = f"{name} is an iterator, which ends after one pass; return an object whose __iter__ starts over"
             raise ConfigError.at("task", message)
@@ -82,7 +89,11 @@ class Stream(PhaseData):
             check_sharding_declared(dataset, self._phase)
 
     def _make_loader(
-        self, share: Share, generator: torch.Generator, num_workers: int = 0, batch_size: int | None = None
+        self,
+        share: Share,
+        generator: torch.Generator,
+        num_workers: int = 0,
+        batch_size: int | None = None,
     ) -> Any:
         options: dict[str, Any] = {
             "batch_size": batch_size or self._batch_size,
@@ -97,7 +108,8 @@ class Stream(PhaseData):
     # Length of an epoch
 
     def _agree_on_length(self, own: int | None) -> int | None:
-        """Return the largest number of batches of any rank, or the smallest if training stops when a rank has none."""
+        """Return the largest number of batches of any rank, or the smallest if training stops when
+        a rank has none."""
         lengths = self._world.gather(own) if self._is_training else [own]
         known = [length for length in lengths if length is not None]
         if len(known) < len(lengths):
@@ -116,10 +128,13 @@ class Stream(PhaseData):
             # Each loader process of each rank makes batches of its own samples.
             count = self._world.world_size * (self._experiment.loader.num_workers or 1)
             shards = [
-                -(-(samples - first) // count) for first in range(self._world.rank, count, self._world.world_size)
+                -(-(samples - first) // count)
+                for first in range(self._world.rank, count, self._world.world_size)
             ]
         size = self._batch_size
-        return sum(max(0, shard // size if self._drop_last else -(-shard // size)) for shard in shards)
+        return sum(
+            max(0, shard // size if self._drop_last else -(-shard // size)) for shard in shards
+        )
 
     def _find_epoch_length(self) -> int:
         experiment = self._experiment
@@ -132,7 +147,8 @@ class Stream(PhaseData):
             return self._pass_length
         if experiment.steps is None:
             raise ConfigError.at(
-                "epochs", "needs epoch_steps, as the train data is a stream without __len__; or set steps instead"
+                "epochs",
+                "needs epoch_steps, as the train data is a stream without __len__; or set steps instead",
             )
         return experiment.steps * experiment.micro_batches
 
@@ -147,13 +163,22 @@ class Stream(PhaseData):
         state, self._restored = self._restored, None
         if self._batches is not None:
             self._end_pass()
-        elif state and self._share is None and state["loader"] is not None and self._is_new_pass(state, epoch):
-            # Finish the last pass first, because a loader may derive the order of the next pass from it.
+        elif (
+            state
+            and self._share is None
+            and state["loader"] is not None
+            and self._is_new_pass(state, epoch)
+        ):
+            # Finish the last pass first, because a loader may derive the order of the next pass
+            # from it.
             self._passes = state["pass"]
             self._pass = self._start_pass(state["loader"])
             self._end_pass()
         if state is None or self._is_new_pass(state, epoch):
-            state = {"pass": epoch if self._is_epoch_one_pass else state["pass"] + 1 if state else 0, "loader": None}
+            state = {
+                "pass": epoch if self._is_epoch_one_pass else state["pass"] + 1 if state else 0,
+                "loader": None,
+            }
         self._epoch, self._passes = epoch, state["pass"]
         self._pass = self._start_pass(state["loader"])
         if not self.stops_when_exhausted:
@@ -169,14 +194,16 @@ class Stream(PhaseData):
         return state["is_exhausted"] or (self._is_epoch_one_pass and state["epoch"] != epoch)
 
     def _end_pass(self) -> None:
-        """Exhaust a pass after its last batch, as a `for` loop does, without changing the training's random state."""
+        """Exhaust a pass after its last batch, as a `for` loop does, without changing the
+        training's random state."""
         if self._is_whole and self._passes == self._epoch:
             before = random_state()
             next(self._pass, _END)
             restore_random_state(before)
 
     def _iterate_passes(self, has_batch: bool) -> Iterator[Any]:
-        """Yield the rest of a pass and all that follow; raises TaskError for a pass without a batch."""
+        """Yield the rest of a pass and all that follow; raises TaskError for a pass without a
+        batch."""
         while True:
             for batch in self._pass:
                 has_batch = True
@@ -190,7 +217,8 @@ class Stream(PhaseData):
             self._pass, has_batch = self._start_pass(), False
 
     def _start_pass(self, position: Any = None) -> Iterator[Any]:
-        """Return a pass, or its rest from `position` on. Skipping to it does not change the training's random state."""
+        """Return a pass, or its rest from `position` on. Skipping to it does not change the
+        training's random state."""
         if self._share is not None:
             self._share.passes = self._passes
         self._seed_generator(self._passes)
@@ -233,7 +261,9 @@ class Stream(PhaseData):
         self._has_warned = True
         effect = "all of them count"
         if self._is_training and self._is_epoch_one_pass:
-            effect = "an epoch leaves out the rest" if is_longer else "an epoch repeats the first ones"
+            effect = (
+                "an epoch leaves out the rest" if is_longer else "an epoch repeats the first ones"
+            )
         logger.warning(
             "The %s stream has %s batches on rank %d, and %d by its __len__: %s. Correct __len__%s",
             self._phase,
@@ -255,11 +285,15 @@ class Stream(PhaseData):
     def has_more(self) -> bool:
         if not self.stops_when_exhausted or self._is_epoch_one_pass:
             return True
-        self._position_ahead = {**self._make_position(self.loader.state_dict()), "random": random_state()}
+        self._position_ahead = {
+            **self._make_position(self.loader.state_dict()),
+            "random": random_state(),
+        }
         return self.fetch_ahead()
 
     def _fetch_ahead_again(self, state: dict[str, Any]) -> None:
-        """Fetch again the batch that was fetched ahead of the checkpoint, with the random state of that time."""
+        """Fetch again the batch that was fetched ahead of the checkpoint, with the random state of
+        that time."""
         before, self._position_ahead = random_state(), state
         restore_random_state(state["random"])
         self._next = next(self._pass, _END)
@@ -337,7 +371,9 @@ class Stream(PhaseData):
         batches = self._load_again(self._world.rank, self._world.world_size)
         return islice(batches, self._length if self._is_training else None)
 
-    def _load_again(self, rank: int, world_size: int, batch_size: int | None = None) -> Iterator[Any]:
+    def _load_again(
+        self, rank: int, world_size: int, batch_size: int | None = None
+    ) -> Iterator[Any]:
         """Yield the batches of a new stream, because this one must keep its position."""
         loader, seed = self._build_again(), self._experiment.seed
         if self._share is not None:
@@ -348,4 +384,6 @@ class Stream(PhaseData):
 
 def is_loader(data: Any) -> bool:
     """Return whether an object yields batches, not samples as a dataset does."""
-    return isinstance(data, DataLoader) or (not isinstance(data, IterableDataset) and has_state(data))
+    return isinstance(data, DataLoader) or (
+        not isinstance(data, IterableDataset) and has_state(data)
+    )

@@ -27,13 +27,17 @@ _RANK_QUERIES = {"get_rank", "get_world_size", "get_worker_info"}
 
 
 class Share(IterableDataset[Any]):
-    """This process's samples of an iterable dataset: every n-th, or all if the dataset shards itself.
+    """This process's samples of an iterable dataset: every n-th, or all if the dataset shards
+    itself.
 
-    Each pass seeds all generators, so a shuffle at its beginning is the same on every rank and in every loader process.
-    Without `reseeds`, as in an evaluation, the seed is the same in all passes.
+    Each pass seeds all generators, so a shuffle at its beginning is the same on every rank and in
+    every loader process. Without `reseeds`, as in an evaluation, the seed is the same in all
+    passes.
     """
 
-    def __init__(self, dataset: Any, rank: int, world_size: int, seed: int, *, reseeds: bool = True) -> None:
+    def __init__(
+        self, dataset: Any, rank: int, world_size: int, seed: int, *, reseeds: bool = True
+    ) -> None:
         self.shares_itself = shares_itself(dataset)
         self.source = _split(dataset, rank, world_size)
         self.rank, self.world_size, self.seed = rank, world_size, seed
@@ -42,7 +46,8 @@ class Share(IterableDataset[Any]):
         self._reorders, self._reseeds = False, reseeds
 
     def set_epoch(self, epoch: int) -> None:
-        """Use a different order in each pass. The dataset gets the index of the pass, not of the epoch."""
+        """Use a different order in each pass. The dataset gets the index of the pass, not of the
+        epoch."""
         self._reorders = True
 
     @property
@@ -88,13 +93,15 @@ class _Position:
                 return item
 
     def _read_first(self) -> Any:
-        """Return the first sample. A generator function starts running only here, so seed it here."""
+        """Return the first sample. A generator function starts running only here, so seed it
+        here."""
         with nullcontext() if self._share.shares_itself else seeded(self._share.pass_seed):
             self._items = iter(self._dataset)
             return next(self._items)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as plain data: samples read, and the state of the iterator or the dataset.
+        """Return the position as plain data: samples read, and the state of the iterator or the
+        dataset.
 
         In a loader process, it includes the random state, which is saved nowhere else.
         """
@@ -113,7 +120,9 @@ class _Position:
             self._items.load_state_dict(state["iterator"])
         elif "dataset" in state:
             # Load into a copy, because the next pass starts at the dataset's beginning.
-            self._dataset = (deepcopy if _is_of_hugging_face(self._dataset) else copy)(self._dataset)
+            self._dataset = (deepcopy if _is_of_hugging_face(self._dataset) else copy)(
+                self._dataset
+            )
             self._dataset.load_state_dict(state["dataset"])
             self._items = iter(self._dataset)
         elif state["read"]:
@@ -131,13 +140,15 @@ def has_state(source: Any) -> bool:
 
 
 def shares_itself(dataset: Any) -> bool:
-    """Return whether a dataset shards itself: its class declares so, or its library is known to do so."""
+    """Return whether a dataset shards itself: its class declares so, or its library is known to do
+    so."""
     answer = getattr(dataset, "shares_itself", None)
     return bool(_classes(dataset) & SHARE_THEMSELVES if answer is None else answer)
 
 
 def check_sharding_declared(dataset: Any, phase: str) -> None:
-    """Raise ConfigError for a dataset that may shard itself, but does not declare whether it does."""
+    """Raise ConfigError for a dataset that may shard itself, but does not declare whether it
+    does."""
     if hasattr(dataset, "shares_itself") or shares_itself(dataset):
         return
     queries = _referenced_names(getattr(type(dataset).__iter__, "__code__", None)) & _RANK_QUERIES

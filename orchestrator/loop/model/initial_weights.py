@@ -1,4 +1,5 @@
-"""Initial weights: finding them, in the driver and on each rank, and loading those that match the model."""
+"""Initial weights: finding them, in the driver and on each rank, and loading those that match the
+model."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
@@ -45,12 +46,14 @@ def find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
 
 
 def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
-    """Describe the experiment's initial weights for `run.json`; None if it has none. Raises ConfigError."""
+    """Describe the experiment's initial weights for `run.json`; None if it has none. Raises
+    ConfigError."""
     return asdict(find(experiment.init, experiment.import_paths)) if experiment.init else None
 
 
 def find_again(origin: InitialWeights) -> InitialWeights:
-    """Return `origin` again; raises CheckpointError if the weights have changed since they were found."""
+    """Return `origin` again; raises CheckpointError if the weights have changed since they were
+    found."""
     if origin.checkpoint:
         now = _open_store(origin.path).compute_fingerprint(origin.checkpoint)
     else:
@@ -63,7 +66,8 @@ def find_again(origin: InitialWeights) -> InitialWeights:
 
 
 def read(origin: InitialWeights) -> dict[str, Any]:
-    """Return full tensors by name, on the CPU. Those of a checkpoint are verified; raises CheckpointError."""
+    """Return full tensors by name, on the CPU. Those of a checkpoint are verified; raises
+    CheckpointError."""
     if origin.checkpoint:
         return _open_store(origin.path).load_weights(origin.checkpoint, origin.weights)
     return _read_weights(origin.path, origin.weights)
@@ -90,7 +94,9 @@ def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
                     " the file, so trust it)"
                 )
             if storage.exists(MANIFEST):
-                raise CheckpointError(f"{storage} is a checkpoint; write {storage.parent.parent}@{storage.name}")
+                raise CheckpointError(
+                    f"{storage} is a checkpoint; write {storage.parent.parent}@{storage.name}"
+                )
     raise CheckpointError(
         f"no such run or file: {init.source}; expected a file, a run's folder, or its checkpoint such as runs/NAME@best"
     )
@@ -101,13 +107,19 @@ def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
     if metadata.sweep:
         trial = (metadata.best or {}).get("trial")
         if trial is None:
-            raise CheckpointError(f"{path} is a sweep without a best trial; name one: {path}/trials/trial-0000")
+            raise CheckpointError(
+                f"{path} is a sweep without a best trial; name one: {path}/trials/trial-0000"
+            )
         path = str(trial_folder(path, int(str(trial).rpartition("-")[2])))
     store = _open_store(path)
     name = store.resolve(label)
-    weights = init.weights and (init.weights if init.weights == "model" else f"{init.weights}/model")
+    weights = init.weights and (
+        init.weights if init.weights == "model" else f"{init.weights}/model"
+    )
     weights = weights or store.find_evaluated_weights(label)
-    entries = [file.removesuffix(".pt") for file in shared_files(store.read_manifest(name)["files"])]
+    entries = [
+        file.removesuffix(".pt") for file in shared_files(store.read_manifest(name)["files"])
+    ]
     allowed = [entry for entry in entries if entry not in ("optimizer", "hooks")]
     if weights.partition("/")[0] not in allowed:
         message = f"got {init.weights}, which {store.get_path(name)} does not hold; it holds {', '.join(allowed)}"
@@ -143,7 +155,9 @@ def _read_weights(path: str, weights: str | None) -> dict[str, Any]:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a file of a different format may cause any error
             text = str(error).partition("WeightsUnpickler error: ")[2]
-            reason = " ".join(text.partition(". Please")[0].partition("Check the documentation")[0].split())
+            reason = " ".join(
+                text.partition(". Please")[0].partition("Check the documentation")[0].split()
+            )
             raise CheckpointError(
                 f"{path} cannot be read; expected tensors and plain data, saved by torch.save"
                 f" ({reason or type(error).__name__})"
@@ -156,7 +170,9 @@ def _read_safetensors(storage: Storage) -> dict[str, Tensor]:
         from safetensors import SafetensorError
         from safetensors.torch import load
     except ImportError:
-        raise CheckpointError(f"{storage} needs the package safetensors: pip install 'hookyard[safetensors]'") from None
+        raise CheckpointError(
+            f"{storage} needs the package safetensors: pip install 'hookyard[safetensors]'"
+        ) from None
     try:
         tensors: dict[str, Tensor] = load(storage.parent.read(storage.name))
     except SafetensorError as error:
@@ -173,16 +189,24 @@ def _choose_state_dict(content: Any, weights: str | None, path: str) -> dict[str
                 return _tensors_in(content[key])
         if name == "model" and _tensors_in(content):
             return _tensors_in(content)
-    entries = ", ".join(map(str, list(content)[:10])) if isinstance(content, Mapping) else type(content).__name__
-    raise ConfigError.at("init.weights", f"got {name}, but {path} has no such state dict; it holds {entries}")
+    entries = (
+        ", ".join(map(str, list(content)[:10]))
+        if isinstance(content, Mapping)
+        else type(content).__name__
+    )
+    raise ConfigError.at(
+        "init.weights", f"got {name}, but {path} has no such state dict; it holds {entries}"
+    )
 
 
 def load_initial_weights(
     module: nn.Module, experiment: Experiment, world: World, origin: InitialWeights | None
 ) -> list[str]:
-    """Load the experiment's initial weights that match into the module, which may be sharded; return lines for the log.
+    """Load the experiment's initial weights that match into the module, which may be sharded;
+    return lines for the log.
 
-    Raises ConfigError if a pattern matches no name, if no tensor matches, or with `strict` if some tensors do not.
+    Raises ConfigError if a pattern matches no name, if no tensor matches, or with `strict` if some
+    tensors do not.
     """
     init, folders = experiment.init, experiment.import_paths
     if init is None:
@@ -196,7 +220,9 @@ def load_initial_weights(
         if not matching:
             path, problem = ("init.from", "matches no tensor of the model")
         advice = "use init.rename to map the names of the source's tensors to the model's"
-        raise ConfigError.at(path, f"{origin} {problem}: {'; '.join(mismatches)}", suggestion=advice)
+        raise ConfigError.at(
+            path, f"{origin} {problem}: {'; '.join(mismatches)}", suggestion=advice
+        )
     module.load_state_dict(sharded_model(matching, module), strict=False)
     return [
         f"initialized from {origin}: loaded {len(matching)} of the model's {len(state)} tensors",
@@ -207,21 +233,29 @@ def load_initial_weights(
 def _match(
     init: Init, source: Mapping[str, Tensor], model: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the source's tensors that fit, by the model's names, and lines about tensors that do not fit."""
+    """Return the source's tensors that fit, by the model's names, and lines about tensors that do
+    not fit."""
     source_names = init.renamed([*source])
     init.check_excluded(dict.fromkeys([*model, *source, *source_names]))
     selected = init.select(model)
     if not selected:
         excluded = ", ".join(init.excluded)
-        raise ConfigError.at("init.except", f"excludes everything that init.only selects, got {excluded}")
+        raise ConfigError.at(
+            "init.except", f"excludes everything that init.only selects, got {excluded}"
+        )
     renamed = {name: source[source_name] for name, source_name in source_names.items()}
     tensors = {name: renamed[name] for name in selected if name in renamed}
-    matching = {name: tensor for name, tensor in tensors.items() if tensor.shape == model[name].shape}
+    matching = {
+        name: tensor for name, tensor in tensors.items() if tensor.shape == model[name].shape
+    }
     return matching, describe_mismatches(renamed, model, selected)
 
 
-def describe_mismatches(source: Mapping[str, Any], model: Mapping[str, Any], names: Collection[str]) -> list[str]:
-    """Return lines about a source's tensors that do not fit a model; `names` are the model's tensors to load."""
+def describe_mismatches(
+    source: Mapping[str, Any], model: Mapping[str, Any], names: Collection[str]
+) -> list[str]:
+    """Return lines about a source's tensors that do not fit a model; `names` are the model's
+    tensors to load."""
     shapes = {name: (_shape(source[name]), _shape(model[name])) for name in names if name in source}
     different = [f"{name} ({old}, here {new})" for name, (old, new) in shapes.items() if old != new]
     mismatches = (

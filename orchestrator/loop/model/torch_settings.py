@@ -1,4 +1,5 @@
-"""Settings of an experiment for the model, before it is wrapped, and for torch during training; precision."""
+"""Settings of an experiment for the model, before it is wrapped, and for torch during training;
+precision."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,8 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def apply_settings(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
-    """Apply the experiment's settings to the model, and return it; raises ConfigError for a key without effect."""
+    """Apply the experiment's settings to the model, and return it; raises ConfigError for a key
+    without effect."""
     if experiment.sync_batchnorm:
         if not any(isinstance(part, BatchNorm) for part in module.modules()):
             raise ConfigError.at("sync_batchnorm", "has no effect: the model has no BatchNorm")
@@ -50,7 +52,9 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
     """Checkpoint the matching submodules; of nested ones, only the outermost."""
     # Containers such as ModuleList have no forward pass.
     submodules = {
-        name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward
+        name: part
+        for name, part in module.named_modules()
+        if name and type(part).forward is not nn.Module.forward
     }
     try:
         names = matched(patterns, submodules, kind="submodule with a forward pass")
@@ -71,7 +75,8 @@ def settings_without_effect(experiment: Experiment) -> Iterator[str]:
 
 
 def thread_count(experiment: Experiment) -> int:
-    """Return the number of torch's threads of a rank. Sums are split by threads, so their last bits depend on it."""
+    """Return the number of torch's threads of a rank. Sums are split by threads, so their last bits
+    depend on it."""
     return max(1, int(experiment.workers.cpus))
 
 
@@ -88,21 +93,28 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def torch_settings(experiment: Experiment) -> Iterator[None]:
-    """Apply the experiment's settings to torch within the block; restore the previous ones after it."""
+    """Apply the experiment's settings to torch within the block; restore the previous ones after
+    it."""
     with ExitStack() as before:
         if experiment.deterministic:
             # Without it, torch rejects matrix products; cuBLAS reads it at each call.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             warns = torch.is_deterministic_algorithms_warn_only_enabled()
             before.callback(
-                torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled(), warn_only=warns
+                torch.use_deterministic_algorithms,
+                torch.are_deterministic_algorithms_enabled(),
+                warn_only=warns,
             )
             torch.use_deterministic_algorithms(True)
         if experiment.cudnn_benchmark:
-            before.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+            before.callback(
+                setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark
+            )
             torch.backends.cudnn.benchmark = True
         if experiment.float32_matmul_precision:
-            before.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            before.callback(
+                torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()
+            )
             torch.set_float32_matmul_precision(experiment.float32_matmul_precision)
         yield
 
@@ -110,21 +122,32 @@ def torch_settings(experiment: Experiment) -> Iterator[None]:
 class Precision:
     """fp32, bf16, or fp16 with a GradScaler that gets the arguments `scaler`. Used in workers."""
 
-    def __init__(self, name: str, device: torch.device, scaler: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, name: str, device: torch.device, scaler: Mapping[str, Any] | None = None
+    ) -> None:
         self._dtype = _AUTOCAST.get(name)
         self._device_type = device.type
-        self.scaler = torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
+        self.scaler = (
+            torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
+        )
 
     def with_autocast(self, function: Callable[..., _T]) -> Callable[..., _T]:
-        """Return the function under torch's autocast; in fp32 return it unchanged, because the context costs time."""
+        """Return the function under torch's autocast; in fp32 return it unchanged, because the
+        context costs time."""
         if self._dtype is None:
             return function
-        under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)
+        under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(
+            function
+        )
         return under_autocast
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return torch's autocast; in fp32 a context that does nothing."""
-        return nullcontext() if self._dtype is None else torch.autocast(self._device_type, dtype=self._dtype)
+        return (
+            nullcontext()
+            if self._dtype is None
+            else torch.autocast(self._device_type, dtype=self._dtype)
+        )
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the scaled loss, on which to call `backward`."""
@@ -133,8 +156,8 @@ class Precision:
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Step the optimizer with the scaler; returns False if a gradient overflowed.
 
-        This synchronizes once, as the scaler itself does. A fused optimizer decides on the device whether to skip the
-        step; a lower scale then shows that it did.
+        This synchronizes once, as the scaler itself does. A fused optimizer decides on the device
+        whether to skip the step; a lower scale then shows that it did.
         """
         assert self.scaler is not None
         if optimizer.defaults.get("fused"):

@@ -1,4 +1,5 @@
-"""Values that the objects of a user keep in their attributes: numbers, arrays, tensors and random generators."""
+"""Values that the objects of a user keep in their attributes: numbers, arrays, tensors and random
+generators."""
 
 import logging
 import random
@@ -29,7 +30,8 @@ _OF_MODULES = vars(nn.Module()).keys()
 
 
 def list_values(root: object, name: str, ignored: Collection[int] = ()) -> dict[str, Any]:
-    """Return numbers, arrays, tensors and generators in an object's attributes by path, such as `task.noise.rng`.
+    """Return numbers, arrays, tensors and generators in an object's attributes by path, such as
+    `task.noise.rng`.
 
     Looks into containers, modules and other objects, and skips objects whose id is in `ignored`.
     """
@@ -45,7 +47,9 @@ def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[s
     seen.add(id(value))
     if isinstance(value, (Tensor, numpy.ndarray, *GENERATORS)):
         yield path, value
-    elif depth == _MAX_DEPTH or (depth > 0 and not type(value).__module__.startswith(_OWN_PACKAGES)):
+    elif depth == _MAX_DEPTH or (
+        depth > 0 and not type(value).__module__.startswith(_OWN_PACKAGES)
+    ):
         for name, inner in _list_parts(value, path):
             yield from _walk(inner, name, seen, depth - 1)
 
@@ -53,10 +57,20 @@ def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[s
 def _list_parts(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return the attributes or entries of an object with their paths."""
     if isinstance(value, nn.Module):
-        return [part for name, module in value.named_modules() for part in _list_own_parts(module, _join(path, name))]
+        return [
+            part
+            for name, module in value.named_modules()
+            for part in _list_own_parts(module, _join(path, name))
+        ]
     if isinstance(value, Optimizer):
-        states = [(f"{path}.state[{index}]", state) for index, state in enumerate(value.state.values())]
-        others = [(f"{path}.{name}", part) for name, part in vars(value).items() if name not in _OF_OPTIMIZERS]
+        states = [
+            (f"{path}.state[{index}]", state) for index, state in enumerate(value.state.values())
+        ]
+        others = [
+            (f"{path}.{name}", part)
+            for name, part in vars(value).items()
+            if name not in _OF_OPTIMIZERS
+        ]
         return states + others
     if isinstance(value, (dict, list, tuple)) and len(value) > _MAX_ENTRIES:
         return []
@@ -65,7 +79,9 @@ def _list_parts(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
         return [(f"{path}[{index}]", inner) for index, inner in enumerate(value)]
     attributes = getattr(value, "__dict__", {})
-    return [(f"{path}.{name}", inner) for name, inner in attributes.items() if not name.startswith("__")]
+    return [
+        (f"{path}.{name}", inner) for name, inner in attributes.items() if not name.startswith("__")
+    ]
 
 
 def _list_own_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:
@@ -86,5 +102,10 @@ def read_generator(generator: Any) -> str:
     if isinstance(generator, random.Random):
         return str(generator.getstate())
     if isinstance(generator, numpy.random.RandomState):
-        return str([part.tobytes() if hasattr(part, "tobytes") else part for part in generator.get_state(legacy=True)])
+        return str(
+            [
+                part.tobytes() if hasattr(part, "tobytes") else part
+                for part in generator.get_state(legacy=True)
+            ]
+        )
     return str(generator.bit_generator.state)

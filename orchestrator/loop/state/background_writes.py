@@ -28,18 +28,26 @@ PEER_TIMEOUT_S = 10.0
 
 
 class Background:
-    """Thread that writes copies of checkpoints during training, and deletes old ones. Used in workers.
+    """Thread that writes copies of checkpoints during training, and deletes old ones. Used in
+    workers.
 
-    Host memory for the copies is reused from one checkpoint to the next; it is pinned if they come from a GPU.
+    Host memory for the copies is reused from one checkpoint to the next; it is pinned if they come
+    from a GPU.
     Source: torch.distributed.checkpoint.async_save.
     """
 
     def __init__(self, world: World, store: CheckpointStore) -> None:
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # slow to import: half a second
+        from torch.distributed.checkpoint.staging import (
+            DefaultStager,
+            StagingOptions,
+        )  # slow to import: half a second
 
         self.world, self.store, on_gpu = world, store, world.device.type == "cuda"
         options = StagingOptions(
-            use_pinned_memory=on_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=on_gpu
+            use_pinned_memory=on_gpu,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=on_gpu,
         )
         self._new_stager = partial(DefaultStager, options)
         self._stager = self._new_stager()
@@ -49,11 +57,17 @@ class Background:
         store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
 
     def copy(self, tree: Any) -> Any:
-        """Return a finished copy on the CPU. Tensors that share memory also share it in the copy."""
-        tensors: dict[Any, Tensor] = {id(tensor): tensor for tensor in placeholders.tensors_in(tree)}
+        """Return a finished copy on the CPU. Tensors that share memory also share it in the
+        copy."""
+        tensors: dict[Any, Tensor] = {
+            id(tensor): tensor for tensor in placeholders.tensors_in(tree)
+        }
         try:
             copies: Any = self._stager.stage(
-                {key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in tensors.items()}
+                {
+                    key: tensor.detach().resolve_conj().resolve_neg()
+                    for key, tensor in tensors.items()
+                }
             )
         except torch.AcceleratorError:
             raise
@@ -64,8 +78,11 @@ class Background:
         if torch.__version__ < "2.13":
             self._stager = self._new_stager()  # an older stager closes itself after a copy
         if self.world.device.type == "cuda":
-            torch.cuda.synchronize(self.world.device)  # the stager synchronizes only the current device
-        # The stager gets only the tensors, because it changes parameters, and containers other than dicts.
+            torch.cuda.synchronize(
+                self.world.device
+            )  # the stager synchronizes only the current device
+        # The stager gets only the tensors, because it changes parameters, and containers other than
+        # dicts.
         return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
 
     def finish_deletions(self) -> None:
@@ -83,13 +100,19 @@ def _like(copy: Tensor, tensor: Tensor) -> Tensor:
 
 
 class BackgroundWrite:
-    """Write of this rank's files of one checkpoint in a thread, which calls no collective. Used in workers.
+    """Write of this rank's files of one checkpoint in a thread, which calls no collective. Used in
+    workers.
 
-    Each rank writes a file with its manifest entries. The master's thread commits once all of them exist.
+    Each rank writes a file with its manifest entries. The master's thread commits once all of them
+    exist.
     """
 
     def __init__(
-        self, background: Background, name: str, files: Mapping[str, Any], commit: Callable[[Entries], None]
+        self,
+        background: Background,
+        name: str,
+        files: Mapping[str, Any],
+        commit: Callable[[Entries], None],
     ) -> None:
         self.name, self._files, self._commit = name, files, commit
         self._world, self._store, thread = background.world, background.store, background.thread
@@ -117,8 +140,8 @@ class BackgroundWrite:
     def end(self, peer_timeout_s: float | None = PEER_TIMEOUT_S) -> bool:
         """Wait until nothing of the checkpoint is being written; return whether it is committed.
 
-        The master waits up to `peer_timeout_s` longer for files of ranks that may be dead; None if all have written
-        theirs. No communication. Raises this rank's own error.
+        The master waits up to `peer_timeout_s` longer for files of ranks that may be dead; None if
+        all have written theirs. No communication. Raises this rank's own error.
         """
         wait([self._written])
         wait([self._published], timeout=peer_timeout_s)
@@ -139,7 +162,10 @@ class BackgroundWrite:
         if not self._entries:
             return False
         entries = dict(self._entries)
-        start, files = perf_counter(), [_entries_file(rank) for rank in range(1, self._world.world_size)]
+        start, files = (
+            perf_counter(),
+            [_entries_file(rank) for rank in range(1, self._world.world_size)],
+        )
         pause_s = 0.01
         while files and not {*files} <= {*self._folder.names()}:
             if self._given_up.wait(pause_s):

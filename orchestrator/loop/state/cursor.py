@@ -5,7 +5,15 @@ from collections.abc import Callable
 from hooks.position import Position, Stage
 from hooks.state import State
 
-_COUNTERS = ("epoch", "step", "step_iteration", "iteration", "samples", "world_samples", "phase_iteration")
+_COUNTERS = (
+    "epoch",
+    "step",
+    "step_iteration",
+    "iteration",
+    "samples",
+    "world_samples",
+    "phase_iteration",
+)
 """Counters of both the state and a position."""
 
 
@@ -13,11 +21,16 @@ class EpochProgress:
     """Position of all ranks in the current epoch, counted in the state's counters."""
 
     def __init__(
-        self, state: State, length_after: Callable[[int], int] = lambda offset: 0, samples_per_iteration: int = 0
+        self,
+        state: State,
+        length_after: Callable[[int], int] = lambda offset: 0,
+        samples_per_iteration: int = 0,
     ) -> None:
-        """`length_after` returns the remaining iterations of an epoch after a number of samples of all ranks.
+        """`length_after` returns the remaining iterations of an epoch after a number of samples of
+        all ranks.
 
-        `samples_per_iteration` counts the samples of all ranks; 0 if the data keeps its own position.
+        `samples_per_iteration` counts the samples of all ranks; 0 if the data keeps its own
+        position.
         """
         self._state, self._length_after = state, length_after
         self._samples_per_iteration = samples_per_iteration
@@ -27,9 +40,12 @@ class EpochProgress:
         """Training iterations of this epoch on each rank."""
 
     def shorten(self, iterations: int) -> None:
-        """End each epoch after at most this number of iterations; call it before training and a restore."""
+        """End each epoch after at most this number of iterations; call it before training and a
+        restore."""
         length_after, size = self._length_after, self._samples_per_iteration
-        self._length_after = lambda offset: min(length_after(offset), iterations - (offset // size if size else 0))
+        self._length_after = lambda offset: min(
+            length_after(offset), iterations - (offset // size if size else 0)
+        )
         self.length = self._length_after(0)
 
     @property
@@ -38,7 +54,8 @@ class EpochProgress:
         return self._state.phase_iteration > 0 or self._consumed_before > 0
 
     def consumed(self) -> int:
-        """Return the samples of this epoch that all ranks have consumed; 0 if the data keeps its own position."""
+        """Return the samples of this epoch that all ranks have consumed; 0 if the data keeps its
+        own position."""
         return self._state.phase_iteration * self._samples_per_iteration + self._consumed_before
 
     def complete(self) -> None:
@@ -51,15 +68,20 @@ class EpochProgress:
         self.length = self._length_after(0)
 
     def restore(self, offset: int) -> None:
-        """Continue after `offset` samples of all ranks, possibly with a different number of ranks or batch size."""
+        """Continue after `offset` samples of all ranks, possibly with a different number of ranks
+        or batch size."""
         if self._samples_per_iteration and offset not in (0, self.consumed()):
-            # Iterations had a different size. The consumed samples are a prefix of the epoch's order.
-            self._state.phase_iteration, self._consumed_before = divmod(offset, self._samples_per_iteration)
+            # Iterations had a different size. The consumed samples are a prefix of the epoch's
+            # order.
+            self._state.phase_iteration, self._consumed_before = divmod(
+                offset, self._samples_per_iteration
+            )
             self.length = self._state.phase_iteration + self._length_after(offset)
 
 
 class RunCursor:
-    """Stage of a run's current round, and its validation counters. A checkpoint stores them as a `Position`."""
+    """Stage of a run's current round, and its validation counters. A checkpoint stores them as a
+    `Position`."""
 
     def __init__(self, state: State, epoch: EpochProgress) -> None:
         self._state, self.epoch = state, epoch
@@ -71,7 +93,8 @@ class RunCursor:
 
     @property
     def epoch_label(self) -> int:
-        """Epoch of rows and reports, from 0: the current epoch, or between two epochs the previous one."""
+        """Epoch of rows and reports, from 0: the current epoch, or between two epochs the previous
+        one."""
         epoch = self._state.epoch
         return epoch if self.epoch.has_begun else max(0, epoch - 1)
 
@@ -94,10 +117,15 @@ class RunCursor:
         state = self._state
         for name in _COUNTERS:
             setattr(state, name, getattr(position, name))
-        state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == position.offset == 0
+        state.epoch_completed = (
+            position.stage is not Stage.TRAIN and position.phase_iteration == position.offset == 0
+        )
         state.between_phases = position.stage is not Stage.TRAIN
         state.stepped = state.between_phases and position.iteration == position.step_iteration
         state.phase = "train"
-        self.eval_iterations, self.val_iterations = dict(position.eval_iterations), position.val_iterations
+        self.eval_iterations, self.val_iterations = (
+            dict(position.eval_iterations),
+            position.val_iterations,
+        )
         self.stage = position.stage
         self.epoch.restore(position.offset)

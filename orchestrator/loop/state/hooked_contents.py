@@ -1,4 +1,5 @@
-"""Checkpoint contents of the hooked loop: model, optimizers, position in the data, running means."""
+"""Checkpoint contents of the hooked loop: model, optimizers, position in the data, running
+means."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +38,9 @@ class HookedContents:
     ) -> None:
         self._modes = modes
         self._state, self._iterations, self._data, self._changes = state, iterations, data, changes
-        self._schedules = {name: schedule.record() if schedule else None for name, schedule in schedules.items()}
+        self._schedules = {
+            name: schedule.record() if schedule else None for name, schedule in schedules.items()
+        }
         self._buffers_at_start = describe_buffers(state.module)
 
     @property
@@ -49,7 +52,9 @@ class HookedContents:
         optimizers = {
             name: {
                 "optimizer": save_state(optimizer),
-                "scheduler": scheduler.state_dict() if (scheduler := state.schedulers[name]) else None,
+                "scheduler": scheduler.state_dict()
+                if (scheduler := state.schedulers[name])
+                else None,
                 "scaler": scaler.state_dict() if (scaler := state.scalers[name]) else None,
                 "kept_weights": self._modes.get_kept_weights(name),
             }
@@ -80,18 +85,27 @@ class HookedContents:
         }
 
     def _list_remade_buffers(self) -> list[str]:
-        """Return the buffers that did not exist when the model was built, or had another shape or dtype."""
+        """Return the buffers that did not exist when the model was built, or had another shape or
+        dtype."""
         before = self._buffers_at_start
-        return [name for name, now in describe_buffers(self._state.module).items() if before.get(name) != now]
+        return [
+            name
+            for name, now in describe_buffers(self._state.module).items()
+            if before.get(name) != now
+        ]
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         state, manifest, rank_state = self._state, loaded.manifest, loaded.rank_state
         position, saved = parse_position(manifest["position"]), self._saved_optimizers(manifest)
-        rescheduled = {key for key, record in self._schedules.items() if saved[key]["scheduler"] != record}
+        rescheduled = {
+            key for key, record in self._schedules.items() if saved[key]["scheduler"] != record
+        }
         self._restore_training(loaded, dict.fromkeys(rescheduled, position))
         self._iterations.microbatches = manifest.get("microbatches", 1)
         self._check_data(loaded.name, manifest.get("data", {}), position)
-        self._changes.restore({key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()})
+        self._changes.restore(
+            {key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()}
+        )
         self._restore_buffers(loaded)
         if task_state := loaded.read_per_rank("task", state.world_size):
             self._iterations.task.load_state_dict(task_state)
@@ -105,10 +119,14 @@ class HookedContents:
             means.include(loaded.load_rank_state(rank)["means"])
 
     def _saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """Return the checkpoint's optimizer entries by name; raises CheckpointError if names or types differ."""
+        """Return the checkpoint's optimizer entries by name; raises CheckpointError if names or
+        types differ."""
         saved: dict[str, Mapping[str, Any]] = manifest.get("optimizers") or {"": manifest}
         if saved.keys() != self._schedules.keys():
-            before, now = (", ".join(filter(None, names)) or "a single one" for names in (saved, self._schedules))
+            before, now = (
+                ", ".join(filter(None, names)) or "a single one"
+                for names in (saved, self._schedules)
+            )
             raise CheckpointError(
                 f"the checkpoint was made with other optimizers ({before}), and cannot continue with these ({now})"
             )
@@ -140,10 +158,21 @@ class HookedContents:
             if self._state.is_master:
                 self._state.show(text + effect)
 
-    def _restore_training(self, loaded: LoadedCheckpoint, rescheduled: Mapping[str, Position]) -> None:
-        state, saved, weights = self._state, loaded.shared.get("optimizer", {}), loaded.shared["model"]
+    def _restore_training(
+        self, loaded: LoadedCheckpoint, rescheduled: Mapping[str, Position]
+    ) -> None:
+        state, saved, weights = (
+            self._state,
+            loaded.shared.get("optimizer", {}),
+            loaded.shared["model"],
+        )
         remade = loaded.manifest.get("remade_buffers", ())
-        restore_buffers(state.module, {name: weights[name] for name in remade if name in weights}, remade, weights)
+        restore_buffers(
+            state.module,
+            {name: weights[name] for name in remade if name in weights},
+            remade,
+            weights,
+        )
         try:
             state.module.load_state_dict(sharded_model(weights, state.module))
             for key in state.optimizers if saved else ():
@@ -151,25 +180,38 @@ class HookedContents:
         except (RuntimeError, ValueError, KeyError) as error:
             model = state.module.state_dict()
             reasons = describe_mismatches(weights, model, model) or [
-                f"its optimizer's state has no {error}" if isinstance(error, KeyError) else str(error)
+                f"its optimizer's state has no {error}"
+                if isinstance(error, KeyError)
+                else str(error)
             ]
             raise UsageError(
                 f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change, or"
                 " start another run with init.from"
             ) from error
 
-    def _restore_optimizer(self, name: str, saved: Mapping[str, Any], rescheduled: Position | None) -> None:
+    def _restore_optimizer(
+        self, name: str, saved: Mapping[str, Any], rescheduled: Position | None
+    ) -> None:
         """Restore an optimizer, its scheduler and its scaler.
 
-        With `rescheduled`, advance the new schedule to that position instead of restoring the checkpoint's.
+        With `rescheduled`, advance the new schedule to that position instead of restoring the
+        checkpoint's.
         """
         state, optimizer_state, schedule = self._state, saved["optimizer"], saved["scheduler"]
-        optimizer, scheduler, scaler = state.optimizers[name], state.schedulers[name], state.scalers[name]
+        optimizer, scheduler, scaler = (
+            state.optimizers[name],
+            state.schedulers[name],
+            state.scalers[name],
+        )
         if rescheduled is not None:
-            self._changes.replay(name, rescheduled, default=schedule.get("last_epoch", 0) if schedule else 0)
+            self._changes.replay(
+                name, rescheduled, default=schedule.get("last_epoch", 0) if schedule else 0
+            )
             groups = zip(optimizer_state["param_groups"], optimizer.param_groups, strict=True)
             kept = {"params", *list_counters(optimizer)}
-            settings = [{**group, **now, **{key: group[key] for key in kept}} for group, now in groups]
+            settings = [
+                {**group, **now, **{key: group[key] for key in kept}} for group, now in groups
+            ]
             optimizer_state = {**optimizer_state, "param_groups": settings}
         load_state(optimizer, optimizer_state)
         if scheduler is not None and schedule is not None and rescheduled is None:
@@ -185,7 +227,8 @@ class HookedContents:
 
 
 class EvaluationContents(HookedContents):
-    """Contents that an evaluation restores, on any number of ranks: weights, buffers and changed hook fields."""
+    """Contents that an evaluation restores, on any number of ranks: weights, buffers and changed
+    hook fields."""
 
     files = ("model",)
     unread = ("optimizer",)

@@ -13,12 +13,14 @@ _INNER = "inner"
 
 
 def find_inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """Return the optimizers that an optimizer holds in its attributes, by name, such as `base_optimizer` of SAM."""
+    """Return the optimizers that an optimizer holds in its attributes, by name, such as
+    `base_optimizer` of SAM."""
     return {name: value for name, value in vars(optimizer).items() if isinstance(value, Optimizer)}
 
 
 def list_counters(optimizer: Optimizer) -> set[str]:
-    """Return the keys of parameter groups in which an optimizer counts its own progress, as schedule-free ones do.
+    """Return the keys of parameter groups in which an optimizer counts its own progress, as
+    schedule-free ones do.
 
     Such a key has a default, but is no argument of the class.
     """
@@ -29,7 +31,8 @@ def list_counters(optimizer: Optimizer) -> set[str]:
 
 
 def save_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state dict, and under `inner` those of optimizers in it that it may not save."""
+    """Return an optimizer's state dict, and under `inner` those of optimizers in it that it may not
+    save."""
     state = optimizer.state_dict()
     saved = {id(tensor) for tensor in tensors_in(state)}
     inner = {name: save_state(part) for name, part in find_inner_optimizers(optimizer).items()}
@@ -43,18 +46,21 @@ def save_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Load the result of `save_state` into an optimizer, with the dtypes that its tensors were saved with.
+    """Load the result of `save_state` into an optimizer, with the dtypes that its tensors were
+    saved with.
 
-    `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change the
-    single-precision factors of ASGD and NAdam. It also replaces the parameter groups, which an inner optimizer may
-    share.
+    `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change
+    the single-precision factors of ASGD and NAdam. It also replaces the parameter groups, which an
+    inner optimizer may share.
     """
     inner = find_inner_optimizers(optimizer)
     sharing = [part for part in inner.values() if part.param_groups is optimizer.param_groups]
     unsaved = saved.get(_INNER, {})
     for name in inner.keys() & unsaved.keys():
         load_state(inner[name], unsaved[name])
-    saved = sharded_optimizer({name: part for name, part in saved.items() if name != _INNER}, optimizer)
+    saved = sharded_optimizer(
+        {name: part for name, part in saved.items() if name != _INNER}, optimizer
+    )
     optimizer.load_state_dict(saved)
     for part in sharing:
         part.param_groups = optimizer.param_groups

@@ -1,4 +1,5 @@
-"""Writing and restoring of checkpoints by all ranks, whatever the contents, and its costs. Runs in workers."""
+"""Writing and restoring of checkpoints by all ranks, whatever the contents, and its costs. Runs in
+workers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -30,11 +31,13 @@ class RowWriter:
         self._charges: dict[str, list[float]] = {}
 
     def charge(self, event: str, seconds: float) -> None:
-        """Add a cost of the loop: `save`, for which training waited, or `write`, which ran in the background."""
+        """Add a cost of the loop: `save`, for which training waited, or `write`, which ran in the
+        background."""
         self._charges.setdefault(event, []).append(seconds)
 
     def flush(self, *, is_saving: bool = False) -> None:
-        """Write the rows so far, and the costs since the last flush; before a checkpoint if `is_saving`."""
+        """Write the rows so far, and the costs since the last flush; before a checkpoint if
+        `is_saving`."""
         self._record(self._cursor.stage + (not is_saving))
         self._recorder.sync()
 
@@ -45,13 +48,20 @@ class RowWriter:
     def _record(self, stage: int) -> None:
         """Record costs that precede a checkpoint at this iteration and `stage` or a later one."""
         state = self._state
-        position = {"epoch": self._cursor.epoch_label, "iteration": state.iteration, "step": state.step, "stage": stage}
+        position = {
+            "epoch": self._cursor.epoch_label,
+            "iteration": state.iteration,
+            "step": state.step,
+            "stage": stage,
+        }
         charges, self._charges = self._charges, {}
         own = [
             {"hook": "(loop)", "event": event, "calls": len(costs), "seconds": sum(costs)}
             for event, costs in charges.items()
         ]
-        self._recorder.append_costs([{**position, **cost} for cost in self._plan.drain_costs() + own])
+        self._recorder.append_costs(
+            [{**position, **cost} for cost in self._plan.drain_costs() + own]
+        )
 
 
 @dataclass(frozen=True)
@@ -73,8 +83,11 @@ class LoadedCheckpoint:
         return int(self.manifest["world_size"])
 
     def read_per_rank(self, key: str, world_size: int) -> dict[str, Any]:
-        """Return an entry of this rank's contents; raises CheckpointError if it holds states of other ranks."""
-        states: dict[str, Any] = (self.rank_state if key in self.rank_state else self.load_rank_state(0))[key]
+        """Return an entry of this rank's contents; raises CheckpointError if it holds states of
+        other ranks."""
+        states: dict[str, Any] = (
+            self.rank_state if key in self.rank_state else self.load_rank_state(0)
+        )[key]
         if states and self.world_size != world_size:
             raise CheckpointError(
                 f"checkpoint '{self.name}' holds {', '.join(states)} of {self.world_size} ranks; set workers.count:"
@@ -105,14 +118,16 @@ class CheckpointContents(Protocol):
         """Return entries of the manifest."""
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
-        """Restore the contents, after the run's position; raises CheckpointError if they do not fit."""
+        """Restore the contents, after the run's position; raises CheckpointError if they do not
+        fit."""
 
 
 class CheckpointSaver:
     """Writer and reader of checkpoints, in which every rank takes part.
 
-    With the hook `checkpoint: {background: true}`, training continues as soon as all tensors are copied, while one
-    checkpoint at a time is written. `send_artifacts` uploads files that hooks wrote.
+    With the hook `checkpoint: {background: true}`, training continues as soon as all tensors are
+    copied, while one checkpoint at a time is written. `send_artifacts` uploads files that hooks
+    wrote.
     """
 
     def __init__(
@@ -192,7 +207,8 @@ class CheckpointSaver:
             shared.keep(state.position, store, name, entries)
 
     def finish(self) -> None:
-        """Wait until the checkpoint being written is committed; collective. Raises a rank's error on every rank."""
+        """Wait until the checkpoint being written is committed; collective. Raises a rank's error
+        on every rank."""
         write, self._unpublished = self._unpublished, None
         if write is None:
             return
@@ -206,36 +222,46 @@ class CheckpointSaver:
         self._world.barrier()
         self._announce(write.name, start - self._paused_s, write.seconds)
 
-    def _gather_entries(self, name: str, entries: Entries, failure: BaseException | None) -> Entries:
-        """Return the manifest entries of all ranks' files; collective. Raises a rank's `failure` on every rank."""
+    def _gather_entries(
+        self, name: str, entries: Entries, failure: BaseException | None
+    ) -> Entries:
+        """Return the manifest entries of all ranks' files; collective. Raises a rank's `failure` on
+        every rank."""
         assert self.store is not None
         ranks = self._world.gather((entries, failure and f"rank {self._world.rank}: {failure}"))
         failures = [text for _, text in ranks if text]
         if failure:
             raise failure
         if failures:
-            raise CheckpointError(f"checkpoint {self.store.get_path(name)} cannot be written: {'; '.join(failures)}")
+            raise CheckpointError(
+                f"checkpoint {self.store.get_path(name)} cannot be written: {'; '.join(failures)}"
+            )
         return {file: entry for own, _ in ranks for file, entry in own.items()}
 
     def finish_if_written(self) -> bool:
-        """Finish if no rank is still writing, and return whether so. Collective while a checkpoint is being written."""
+        """Finish if no rank is still writing, and return whether so. Collective while a checkpoint
+        is being written."""
         write = self._unpublished
         if write is None:
             return False
-        is_writing, has_failed = self._world.maximum([float(write.is_writing), float(write.has_failed)])
+        is_writing, has_failed = self._world.maximum(
+            [float(write.is_writing), float(write.has_failed)]
+        )
         if is_writing and not has_failed:
             return False
         self.finish()
         return True
 
     def finish_without_peers(self) -> None:
-        """Finish although other ranks may be dead; gives up a checkpoint that they have not written in time."""
+        """Finish although other ranks may be dead; gives up a checkpoint that they have not written
+        in time."""
         start, write = perf_counter(), self._unpublished
         if write and self.abandon():
             self._announce(write.name, start - self._paused_s, write.seconds)
 
     def abandon(self) -> bool:
-        """Finish after a failure, on this rank alone and without hooks; return whether the checkpoint is committed."""
+        """Finish after a failure, on this rank alone and without hooks; return whether the
+        checkpoint is committed."""
         write, self._unpublished = self._unpublished, None
         return write is not None and write.end()
 
@@ -260,7 +286,8 @@ class CheckpointSaver:
     def _make_files(
         self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return this rank's files and the manifest's details, as copies if training continues; collective."""
+        """Return this rank's files and the manifest's details, as copies if training continues;
+        collective."""
         state, world, position = self._state, self._world, self._cursor.position()
         rank_state = {
             "random": random_state(),
@@ -278,7 +305,9 @@ class CheckpointSaver:
                 "stop_reasons": state.stop_reasons if position.stage > Stage.TRAINED else [],
                 "metrics": state.metrics,
                 "main_metric": state.main_metric,
-                "evaluations": {label: weights.provider for label, weights in state.evaluations.items()},
+                "evaluations": {
+                    label: weights.provider for label, weights in state.evaluations.items()
+                },
                 **self._contents.details(),
             }
         if self.background:
@@ -290,24 +319,40 @@ class CheckpointSaver:
         return files, details
 
     def restore(self, name: str) -> None:
-        """Restore checkpoint `name` on this rank and fire `on_load`; raises UsageError if it does not fit."""
+        """Restore checkpoint `name` on this rank and fire `on_load`; raises UsageError if it does
+        not fit."""
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
-        state, world, contents, load = self._state, self._world, self._contents, partial(self.store.load, name)
+        state, world, contents, load = (
+            self._state,
+            self._world,
+            self._contents,
+            partial(self.store.load, name),
+        )
         manifest = world.broadcast(partial(self.store.read_manifest, name))
         files = manifest["files"]
-        shared = dict.fromkeys([*(f"{key}.pt" for key in (*contents.files, "hooks")), *shared_files(files)])
-        stored = {key: load(file) for file in shared if (key := file.removesuffix(".pt")) not in contents.unread}
+        shared = dict.fromkeys(
+            [*(f"{key}.pt" for key in (*contents.files, "hooks")), *shared_files(files)]
+        )
+        stored = {
+            key: load(file)
+            for file in shared
+            if (key := file.removesuffix(".pt")) not in contents.unread
+        }
         checkpoint = self.store.with_shards(name, stored, contents.mesh)
         rank_file = _rank_file(world.rank)
         rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
-        loaded = LoadedCheckpoint(name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank)))
+        loaded = LoadedCheckpoint(
+            name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank))
+        )
         self._cursor.restore(parse_position(rank_state.get("position") or manifest["position"]))
         contents.restore(loaded)
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
-        if manifest.get("run") == state.name:  # another run that continues from this checkpoint does not stop
+        if (
+            manifest.get("run") == state.name
+        ):  # another run that continues from this checkpoint does not stop
             state.stop_reasons += manifest["stop_reasons"]
         for hook_name, hook in self.restored_hooks.items():
             try:

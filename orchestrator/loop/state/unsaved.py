@@ -23,15 +23,18 @@ _IN_MODEL = "Make it a part of the module that model() returns, which is trained
 
 
 class UnsavedState:
-    """The state of a task, its data and its hooks outside the model, which checkpoints hold only if they return it.
+    """The state of a task, its data and its hooks outside the model, which checkpoints hold only if
+    they return it.
 
-    Compares attributes at the start with those at the first checkpoint. Attributes that were not set at the start, such
-    as the last output, are taken for caches.
+    Compares attributes at the start with those at the first checkpoint. Attributes that were not
+    set at the start, such as the last output, are taken for caches.
     """
 
     def __init__(self, task: Task, state: State, data: Data, plan: Plan) -> None:
         self._task, self._state, self._plan = task, state, plan
-        self._ids = {id(part) for part in [state.model, *state.module.modules(), *state.module.parameters()]}
+        self._ids = {
+            id(part) for part in [state.model, *state.module.modules(), *state.module.parameters()]
+        }
         self._ids |= {id(buffer) for buffer in state.module.buffers()} | {
             id(optimizer) for optimizer in state.optimizers.values()
         }
@@ -49,10 +52,20 @@ class UnsavedState:
         values = list_values(self._task, "task", self._ids)
         known = {*self._ids, *map(id, values.values())}
         for phase, dataset in self._datasets.items():
-            values_of_part = list_values(dataset, f"the {phase} data: {type(dataset).__name__}", known)
-            values |= {path: value for path, value in values_of_part.items() if isinstance(value, GENERATORS)}
-        values_of_part = list_values(self._state.module, "model", {*known, *self._ids} - {id(self._state.module)})
-        values |= {path: value for path, value in values_of_part.items() if isinstance(value, GENERATORS)}
+            values_of_part = list_values(
+                dataset, f"the {phase} data: {type(dataset).__name__}", known
+            )
+            values |= {
+                path: value
+                for path, value in values_of_part.items()
+                if isinstance(value, GENERATORS)
+            }
+        values_of_part = list_values(
+            self._state.module, "model", {*known, *self._ids} - {id(self._state.module)}
+        )
+        values |= {
+            path: value for path, value in values_of_part.items() if isinstance(value, GENERATORS)
+        }
         for name, hook in self._plan.hooks.items():
             if not hook.observes and not type(hook).__module__.startswith("hooks."):
                 values |= list_values(hook, f"hooks.{name}", known)
@@ -75,13 +88,21 @@ class UnsavedState:
         return [*self._find_untrained(), *self._find_generators(), *self._find_values()]
 
     def _list_trained(self) -> Collection[int]:
-        groups = [group for optimizer in self._state.optimizers.values() for group in optimizer.param_groups]
+        groups = [
+            group
+            for optimizer in self._state.optimizers.values()
+            for group in optimizer.param_groups
+        ]
         return {id(parameter) for group in groups for parameter in group["params"]}
 
     def _find_untrained(self) -> Iterator[str]:
         trained = self._list_trained()
         for path, value in self._values.items():
-            if isinstance(value, nn.Parameter) and value.grad is not None and id(value) not in trained:
+            if (
+                isinstance(value, nn.Parameter)
+                and value.grad is not None
+                and id(value) not in trained
+            ):
                 problem = "gets gradients, but no optimizer trains it, because it is not part of the model"
                 yield f"{path} {problem}. {_IN_MODEL}"
 
@@ -100,9 +121,17 @@ class UnsavedState:
         now, saved = self._list_values(), self._list_saved()
         for path, before in self._before.items():
             value = now.get(path)
-            if value is None or path.startswith(saved) or isinstance(value, (nn.Parameter, *GENERATORS)):
+            if (
+                value is None
+                or path.startswith(saved)
+                or isinstance(value, (nn.Parameter, *GENERATORS))
+            ):
                 continue
-            if type(value) is not type(self._values[path]) or _describe(value) == before or self._is_time(value):
+            if (
+                type(value) is not type(self._values[path])
+                or _describe(value) == before
+                or self._is_time(value)
+            ):
                 continue
             remedy = (
                 "Return it from the task's state_dict(), and restore it in load_state_dict()"
@@ -115,10 +144,17 @@ class UnsavedState:
             )
 
     def _list_saved(self) -> tuple[str, ...]:
-        """Return the beginnings of paths whose values checkpoints hold, because an owner saves them."""
-        own = [f"hooks.{name}." for name, hook in self._plan.hooks.items() if _has_own_method(hook, Hook)]
+        """Return the beginnings of paths whose values checkpoints hold, because an owner saves
+        them."""
+        own = [
+            f"hooks.{name}."
+            for name, hook in self._plan.hooks.items()
+            if _has_own_method(hook, Hook)
+        ]
         fields = [
-            f"hooks.{name}.{field}" for name, hook in self._plan.hooks.items() for field in list_state_fields(hook)
+            f"hooks.{name}.{field}"
+            for name, hook in self._plan.hooks.items()
+            for field in list_state_fields(hook)
         ]
         return (*own, *fields, *(["task."] if _has_own_method(self._task, Task) else []))
 
@@ -126,14 +162,18 @@ class UnsavedState:
         """Return whether a number is a time that was read from a clock since the start."""
         if not isinstance(value, float):
             return False
-        return any(begin <= value <= clock() for begin, clock in zip(self._clocks, _CLOCKS, strict=True))
+        return any(
+            begin <= value <= clock() for begin, clock in zip(self._clocks, _CLOCKS, strict=True)
+        )
 
 
 _STATE_METHODS = ("state_dict", "rank_state_dict")
 
 
 def _has_own_method(owner: Task | Hook, base: type[Task | Hook]) -> bool:
-    return any(getattr(type(owner), name, None) is not getattr(base, name, None) for name in _STATE_METHODS)
+    return any(
+        getattr(type(owner), name, None) is not getattr(base, name, None) for name in _STATE_METHODS
+    )
 
 
 def _describe(value: Any) -> Any:
@@ -142,4 +182,8 @@ def _describe(value: Any) -> Any:
         return read_generator(value)
     if isinstance(value, Tensor):
         return id(value), get_version(value)
-    return value if isinstance(value, (int, float)) else (id(value), value.tobytes() if value.nbytes < 65536 else b"")
+    return (
+        value
+        if isinstance(value, (int, float))
+        else (id(value), value.tobytes() if value.nbytes < 65536 else b"")
+    )

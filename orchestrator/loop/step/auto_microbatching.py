@@ -1,4 +1,5 @@
-"""Automatic microbatching: a batch that does not fit in memory is computed in pieces. Runs in workers."""
+"""Automatic microbatching: a batch that does not fit in memory is computed in pieces. Runs in
+workers."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +36,19 @@ class Piece(NamedTuple):
 class MicrobatchRunner(IterationRunner):
     """Runner of iterations that repeat a batch in twice as many pieces when memory runs out.
 
-    The pieces' gradients add up to those of the batch. Ranks average gradients after their backward passes, not during
-    them as DDP does: a rank that runs out of memory would leave the others waiting. All use the same number of pieces.
+    The pieces' gradients add up to those of the batch. Ranks average gradients after their backward
+    passes, not during them as DDP does: a rank that runs out of memory would leave the others
+    waiting. All use the same number of pieces.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
-        state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, self._optimizer
+        state, mark, calls, optimizer = (
+            self.state,
+            self.clock.mark,
+            self.plan.calls,
+            self._optimizer,
+        )
         fetch, update = self._make_fetch(batches), self._make_update(optimizer, self.precision)
         finish = self._make_finish(state.epoch, ())
         previous_end = self.clock.restart()
@@ -61,15 +68,20 @@ class MicrobatchRunner(IterationRunner):
             previous_end = finish(previous_end, fetch_times, parts)
             yield
 
-    def _compute(self, batch: Any, samples: int, start: Any, clear: Callable[[], None]) -> list[Timestamps]:
-        """Compute a batch's gradients, in twice as many pieces each time that memory runs out on a rank."""
+    def _compute(
+        self, batch: Any, samples: int, start: Any, clear: Callable[[], None]
+    ) -> list[Timestamps]:
+        """Compute a batch's gradients, in twice as many pieces each time that memory runs out on a
+        rank."""
         state = self.state
         loss_weight = state.loss_weight
         while True:
             state.loss_weight = loss_weight
             means, row, parts = self.means.copy(), dict(state.row), list[Timestamps]()
             reason = self._try_to_compute(batch, samples, start, parts)
-            rank, cannot_split = self._agree_on_failure(reason is not None, count_rows(batch) <= self.microbatches)
+            rank, cannot_split = self._agree_on_failure(
+                reason is not None, count_rows(batch) <= self.microbatches
+            )
             if rank is None:
                 state.row["microbatches"] = len(parts)
                 return parts
@@ -77,13 +89,17 @@ class MicrobatchRunner(IterationRunner):
             clear()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
             if cannot_split:
-                raise RunError(f"out of memory{whose}, even with one row at a time: {reason or 'see that rank'}")
+                raise RunError(
+                    f"out of memory{whose}, even with one row at a time: {reason or 'see that rank'}"
+                )
             if state.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.microbatches *= 2
             self._show(whose)
 
-    def _try_to_compute(self, batch: Any, samples: int, start: Any, parts: list[Timestamps]) -> str | None:
+    def _try_to_compute(
+        self, batch: Any, samples: int, start: Any, parts: list[Timestamps]
+    ) -> str | None:
         """Compute all pieces. Return torch's message if memory ran out."""
         pieces = self._split(batch, samples)
         try:
@@ -107,7 +123,9 @@ class MicrobatchRunner(IterationRunner):
         try:
             batches = split_batch(batch, self.microbatches)
         except ValueError as error:
-            raise TaskError(f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}") from None
+            raise TaskError(
+                f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}"
+            ) from None
 
         sizes = [size_of(piece) for piece in batches]
         if sum(sizes) != samples:
@@ -121,8 +139,11 @@ class MicrobatchRunner(IterationRunner):
         shares = [size / samples if samples else 1 / len(sizes) for size in sizes]
         return [Piece(*piece) for piece in zip(batches, sizes, shares, strict=True)]
 
-    def _weigh_pieces(self, batches: Sequence[Any], sizes: Sequence[int], total: float) -> list[Piece]:
-        """Return the pieces with the weights of their losses; raises TaskError unless those add up to the batch's."""
+    def _weigh_pieces(
+        self, batches: Sequence[Any], sizes: Sequence[int], total: float
+    ) -> list[Piece]:
+        """Return the pieces with the weights of their losses; raises TaskError unless those add up
+        to the batch's."""
         assert self.weighed is not None
         on_host = split_batch(self.weighed.batch, self.microbatches)
         weights = [weigh(self.task, piece) for piece in on_host]
@@ -136,9 +157,14 @@ class MicrobatchRunner(IterationRunner):
         return [Piece(*piece) for piece in zip(batches, sizes, shares, weights, strict=True)]
 
     def _compute_piece(self, piece: Piece) -> Timestamps:
-        """Compute a piece's gradients, with its share of the batch's loss. Return its timestamps."""
+        """Compute a piece's gradients, with its share of the batch's loss. Return its
+        timestamps."""
         state, row = self.state, self.state.row
-        state.batch, state.batch_size, state.loss_weight = piece.batch, piece.samples, piece.loss_weight
+        state.batch, state.batch_size, state.loss_weight = (
+            piece.batch,
+            piece.samples,
+            piece.loss_weight,
+        )
         before = dict(row)
         forward_times = self._make_forward(state.model)()
         for name in ("loss", *self._loss_terms):
@@ -154,14 +180,22 @@ class MicrobatchRunner(IterationRunner):
         return *forward_times, *(self.clock.mark(),) * 8
 
     def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:
-        """Return a rank that ran out of memory, if any, and whether its batch cannot be split further; collective.
+        """Return a rank that ran out of memory, if any, and whether its batch cannot be split
+        further; collective.
 
-        If none did, a parameter that has a gradient on some ranks gets a gradient of zeros on the others.
+        If none did, a parameter that has a gradient on some ranks gets a gradient of zeros on the
+        others.
         """
-        trained = [parameter for parameter in self.state.module.parameters() if parameter.requires_grad]
+        trained = [
+            parameter for parameter in self.state.module.parameters() if parameter.requires_grad
+        ]
         existing = [float(parameter.grad is not None) for parameter in trained]
         rank, is_final, *anywhere = self.world.maximum(
-            [self.world.rank + 1.0 if has_failed else 0.0, float(has_failed and cannot_split), *existing]
+            [
+                self.world.rank + 1.0 if has_failed else 0.0,
+                float(has_failed and cannot_split),
+                *existing,
+            ]
         )
         if rank:
             return int(rank) - 1, bool(is_final)
@@ -171,19 +205,32 @@ class MicrobatchRunner(IterationRunner):
         return None, False
 
     def _average_gradients(self) -> None:
-        """Average gradients across all ranks, a limited number at a time, because this copies them; collective."""
+        """Average gradients across all ranks, a limited number at a time, because this copies them;
+        collective."""
         if self.world.world_size == 1:
             return
-        gradients = [parameter.grad for parameter in self.state.module.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad
+            for parameter in self.state.module.parameters()
+            if parameter.grad is not None
+        ]
         ends = accumulate(gradient.numel() for gradient in gradients)
-        for _, pairs in groupby(zip(ends, gradients, strict=True), lambda pair: pair[0] // _ELEMENTS_PER_EXCHANGE):
+        for _, pairs in groupby(
+            zip(ends, gradients, strict=True), lambda pair: pair[0] // _ELEMENTS_PER_EXCHANGE
+        ):
             collectives.average(gradient for _, gradient in pairs)
 
     def _show(self, whose: str) -> None:
         if not self.state.is_master:
             return
-        norms = any(isinstance(part, BatchNorm) and part.training for part in self.state.module.modules())
-        note = "; BatchNorm then normalizes each micro-batch, which changes the numbers" if norms else ""
+        norms = any(
+            isinstance(part, BatchNorm) and part.training for part in self.state.module.modules()
+        )
+        note = (
+            "; BatchNorm then normalizes each micro-batch, which changes the numbers"
+            if norms
+            else ""
+        )
         self.state.show(
             f"out of memory{whose}: from iteration {self.state.iteration + 1} on, each batch is split into"
             f" {self.microbatches} micro-batches{note}"
@@ -192,7 +239,9 @@ class MicrobatchRunner(IterationRunner):
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether an allocation failed, on a device or on the host."""
-    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _OUT_OF_MEMORY)
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        word in str(error) for word in _OUT_OF_MEMORY
+    )
 
 
 def count_rows(batch: Any) -> int:
@@ -201,9 +250,11 @@ def count_rows(batch: Any) -> int:
 
 
 def split_batch(batch: Any, number: int) -> list[Any]:
-    """Split a batch along the first dimension of its tensors, into at most as many pieces as it has rows.
+    """Split a batch along the first dimension of its tensors, into at most as many pieces as it has
+    rows.
 
-    Each piece repeats numbers, text and tensors without dimensions. Raises ValueError for a batch that cannot be split.
+    Each piece repeats numbers, text and tensors without dimensions. Raises ValueError for a batch
+    that cannot be split.
     """
     rows = count_rows(batch)
     number = min(number, rows)
@@ -214,7 +265,9 @@ def split_batch(batch: Any, number: int) -> list[Any]:
 def _piece(part: Any, rows: int, cut: slice) -> Any:
     if isinstance(part, Tensor):
         if part.ndim and len(part) != rows:
-            raise ValueError(f"it has a tensor of shape {tuple(part.shape)} beside others of {rows} rows")
+            raise ValueError(
+                f"it has a tensor of shape {tuple(part.shape)} beside others of {rows} rows"
+            )
         return part[cut] if part.ndim else part
     if moves_itself(part):
         raise ValueError(f"it has a {type(part).__name__}, whose samples are not known")

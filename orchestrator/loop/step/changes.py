@@ -17,7 +17,13 @@ from orchestrator.config.optim.optimizer import build_optimizer
 from orchestrator.config.optim.schedule import Timeline
 from orchestrator.config.python.field_values import list_parameters
 from orchestrator.config.python.parameters import construct
-from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, parse_optimizer_path
+from orchestrator.config.sections.experiment import (
+    Change,
+    Component,
+    Experiment,
+    Optimization,
+    parse_optimizer_path,
+)
 from orchestrator.errors import ConfigError
 from orchestrator.task import Task
 
@@ -28,18 +34,26 @@ _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 class Changes:
-    """The experiment's `changes`, applied at their epochs and steps, and the optimizers' current settings.
+    """The experiment's `changes`, applied at their epochs and steps, and the optimizers' current
+    settings.
 
-    Only mutable fields of hooks and numbers of the optimizer may change. To find the new value of each parameter group,
-    this class builds a second optimizer, because a task's optimizer may do anything with its arguments. A learning rate
-    is scaled, so a scheduler keeps its shape. A checkpoint holds the old optimizer settings, and a resumed experiment
-    applies its own. Every rank does the same, without communication.
+    Only mutable fields of hooks and numbers of the optimizer may change. To find the new value of
+    each parameter group, this class builds a second optimizer, because a task's optimizer may do
+    anything with its arguments. A learning rate is scaled, so a scheduler keeps its shape. A
+    checkpoint holds the old optimizer settings, and a resumed experiment applies its own. Every
+    rank does the same, without communication.
     """
 
-    def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline) -> None:
+    def __init__(
+        self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline
+    ) -> None:
         self._experiment, self._task, self._plan, self._state = experiment, task, plan, state
         self._timeline = timeline
-        self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
+        self._entries = {
+            name: dict(entry)
+            for name, entry in experiment.hooks.items()
+            if isinstance(entry, Mapping)
+        }
         self._optimizers = experiment.optimizations
         self.pending: list[Change] = sorted(
             experiment.changes, key=lambda change: timeline.count_steps_before(change.at)
@@ -47,7 +61,11 @@ class Changes:
         """Changes not yet made, in order."""
         for path, value in (item for change in self.pending for item in change.set.items()):
             number = parse_optimizer_path(path)
-            if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
+            if (
+                number
+                and (after := with_number(before := self._optimizers[number[0]], number[1], value))
+                != before
+            ):
                 self._compare_groups(before, after)  # raises ConfigError
 
     def advance(self) -> None:
@@ -63,19 +81,24 @@ class Changes:
     def replay(self, name: str, position: Position, default: int) -> None:
         """Advance a new scheduler to a position, as if the optimizer had always trained with it.
 
-        A scheduler that steps on a metric starts over. A scheduler that a user's hook steps takes `default` steps.
+        A scheduler that steps on a metric starts over. A scheduler that a user's hook steps takes
+        `default` steps.
         """
         scheduler = self._state.schedulers[name]
-        ticks = self._timeline.count_ticks(position.step, position.epoch, default) if scheduler else 0
+        ticks = (
+            self._timeline.count_ticks(position.step, position.epoch, default) if scheduler else 0
+        )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             for _ in range(ticks):
                 scheduler.step()
 
     def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Continue from a checkpoint with the optimizer settings `saved`, and repeat the changes before it.
+        """Continue from a checkpoint with the optimizer settings `saved`, and repeat the changes
+        before it.
 
-        Empty settings mean that the optimizer already has this experiment's numbers. Raises ConfigError.
+        Empty settings mean that the optimizer already has this experiment's numbers. Raises
+        ConfigError.
         """
         current = dict(self._optimizers)
         for name, configured in current.items():
@@ -93,10 +116,13 @@ class Changes:
             self._set_optimizer(after)
 
     def _is_past(self, change: Change) -> bool:
-        """Return whether a checkpoint at this position contains a change; a change due exactly here comes later."""
+        """Return whether a checkpoint at this position contains a change; a change due exactly here
+        comes later."""
         state, count = self._state, change.at.count
         if change.at.unit == "steps":
-            return count < state.step or (count == state.step and state.step_iteration < state.iteration)
+            return count < state.step or (
+                count == state.step and state.step_iteration < state.iteration
+            )
         return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
     def _set(self, path: str, value: Any) -> None:
@@ -126,9 +152,11 @@ class Changes:
     # The optimizer
 
     def _compare_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
-        """Return the parameter groups of two optimizers; raises ConfigError if they differ in more than numbers."""
+        """Return the parameter groups of two optimizers; raises ConfigError if they differ in more
+        than numbers."""
         old, new = (
-            build_optimizer(version, self._task, self._state.module).param_groups for version in (before, after)
+            build_optimizer(version, self._task, self._state.module).param_groups
+            for version in (before, after)
         )
         was, now = before.optimizer.arguments, after.optimizer.arguments
         path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
@@ -153,7 +181,11 @@ class Changes:
                 for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
                     if scaled in group:
                         group[scaled] = _scale(group[scaled], was.get(name), now[name])
-        _scale_base_lrs(state.schedulers[optimizer], [group["lr"] for group in old], [group["lr"] for group in new])
+        _scale_base_lrs(
+            state.schedulers[optimizer],
+            [group["lr"] for group in old],
+            [group["lr"] for group in new],
+        )
 
 
 def _is_equal(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -171,6 +203,8 @@ def _scale(number: Any, old: Any, new: Any) -> Any:
 
 def _scale_base_lrs(scheduler: Any, old: Sequence[float], new: Sequence[float]) -> None:
     if hasattr(scheduler, "base_lrs"):
-        scheduler.base_lrs = [_scale(*numbers) for numbers in zip(scheduler.base_lrs, old, new, strict=True)]
+        scheduler.base_lrs = [
+            _scale(*numbers) for numbers in zip(scheduler.base_lrs, old, new, strict=True)
+        ]
     for inner in inner_schedulers(scheduler):
         _scale_base_lrs(inner, old, new)

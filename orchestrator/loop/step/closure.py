@@ -1,4 +1,5 @@
-"""Iterations of an optimizer that evaluates the loss several times in a step: LBFGS, SAM. Runs in workers."""
+"""Iterations of an optimizer that evaluates the loss several times in a step: LBFGS, SAM. Runs in
+workers."""
 
 from collections.abc import Iterator
 from functools import reduce
@@ -22,15 +23,21 @@ class _StepSkipped(Exception):
 
 
 class ClosureRunner(IterationRunner):
-    """Runner of iterations that call `optimizer.step(closure)` on one batch, for SAM after a first evaluation.
+    """Runner of iterations that call `optimizer.step(closure)` on one batch, for SAM after a first
+    evaluation.
 
-    Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure returns the mean
-    loss across ranks, so a line search takes the same steps on each rank.
+    Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure
+    returns the mean loss across ranks, so a line search takes the same steps on each rank.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
-        state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, cast(Any, self._optimizer)
+        state, mark, calls, optimizer = (
+            self.state,
+            self.clock.mark,
+            self.plan.calls,
+            cast(Any, self._optimizer),
+        )
         self._clear = make_clear_gradients(optimizer)
         evaluates_before = needs_gradients_before(type(optimizer))
         fetch, self._forward = self._make_fetch(batches), self._make_forward(state.model)
@@ -55,7 +62,9 @@ class ClosureRunner(IterationRunner):
                 t_on_update = mark()
             self._clear()
             state.forget_gradients()
-            previous_end = finish(previous_end, (*fetch_times, *self._timestamps, t_stepped, t_on_update, mark()))
+            previous_end = finish(
+                previous_end, (*fetch_times, *self._timestamps, t_stepped, t_on_update, mark())
+            )
             yield
 
     @torch.enable_grad()
@@ -86,7 +95,8 @@ class ClosureRunner(IterationRunner):
         return self.weighed.scale(loss)
 
     def _evaluate_first(self) -> None:
-        """Evaluate the loss and fire the events. Keep its timestamps until the optimizer continues, or is skipped."""
+        """Evaluate the loss and fire the events. Keep its timestamps until the optimizer continues,
+        or is skipped."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         forward_times = self._forward()
         self._scale(cast(Tensor, state.loss), state.output).backward()
@@ -100,7 +110,14 @@ class ClosureRunner(IterationRunner):
         t_gradients = mark()
         if calls["on_gradients"]:
             fire("on_gradients", state)
-        self._timestamps = *forward_times, t_local_backward, t_backward, t_gradients, t_gradients, mark()
+        self._timestamps = (
+            *forward_times,
+            t_local_backward,
+            t_backward,
+            t_gradients,
+            t_gradients,
+            mark(),
+        )
         if state.skip_reasons:
             state.skip_reasons.clear()
             raise _StepSkipped

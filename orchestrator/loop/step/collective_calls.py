@@ -15,30 +15,40 @@ Loss = Callable[[Any, Any], Any]
 
 
 class Collectives(TorchDispatchMode):
-    """Mode that calls `report` with the name and the arguments of each collective before it starts."""
+    """Mode that calls `report` with the name and the arguments of each collective before it
+    starts."""
 
     def __init__(self, report: Callable[[str, Sequence[Any]], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no types
         self._report = report
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func.namespace == "c10d":
             self._report(func.name().partition("::")[2].strip("_"), args)
         return func(*args, **(kwargs or {}))
 
 
-def refuse_collectives(compute: Loss, task: Task, state: State, samples: int, batches: Sequence[int]) -> Loss:
-    """Return a loss function whose first call raises TaskError for a collective that would fail in a later one.
+def refuse_collectives(
+    compute: Loss, task: Task, state: State, samples: int, batches: Sequence[int]
+) -> Loss:
+    """Return a loss function whose first call raises TaskError for a collective that would fail in
+    a later one.
 
-    The `samples` of an evaluation do not divide among the ranks. A rank with fewer `batches` than another leaves the
-    other waiting, and collectives that join samples need equally large batches.
+    The `samples` of an evaluation do not divide among the ranks. A rank with fewer `batches` than
+    another leaves the other waiting, and collectives that join samples need equally large batches.
     """
     is_checked = False
 
     def report(collective: str, arguments: Sequence[Any]) -> None:
-        sizes = [len(leaf) for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor) and leaf.ndim]
+        sizes = [
+            len(leaf) for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor) and leaf.ndim
+        ]
         if len({*batches}) == 1 and state.batch_size not in sizes:
             return
         each = ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(batches))

@@ -46,9 +46,12 @@ Timestamps = tuple[Any, ...]
 
 
 def iteration_columns(values: Sequence[str], times: Mapping[str, Column]) -> Layout:
-    """Return a function for each column of the iteration table: counters, `values`, then the clock's times."""
+    """Return a function for each column of the iteration table: counters, `values`, then the
+    clock's times."""
     counters = {name: partial(_get_counter, index) for index, name in enumerate(COUNTERS)}
-    value_columns = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(values)}
+    value_columns = {
+        name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(values)
+    }
     first = len(counters) + len(value_columns)
     time_columns = {name: partial(_get_time, first, column) for name, column in times.items()}
     return {**counters, **value_columns, **time_columns}
@@ -63,12 +66,13 @@ def _get_time(first: int, column: Column, numbers: NDArray[np.float64]) -> NDArr
 
 
 class IterationRunner:
-    """Runner of single iterations: fires the events of an iteration in order, and records its row. Runs in a worker.
+    """Runner of single iterations: fires the events of an iteration in order, and records its row.
+    Runs in a worker.
 
-    PyTorch's work evicts Python objects from the CPU caches, so the cost of an iteration grows with the memory that it
-    touches. Therefore the functions of the hot path are closures over their dependencies, skip events without hooks,
-    and append their numbers to one array. Names that begin with `t_` are timestamps; the clock is read once between
-    two events.
+    PyTorch's work evicts Python objects from the CPU caches, so the cost of an iteration grows with
+    the memory that it touches. Therefore the functions of the hot path are closures over their
+    dependencies, skip events without hooks, and append their numbers to one array. Names that begin
+    with `t_` are timestamps; the clock is read once between two events.
     """
 
     def __init__(
@@ -102,20 +106,43 @@ class IterationRunner:
     @cached_property
     def _backward_timer(self) -> BackwardTimer | None:
         model = self.state.model
-        return BackwardTimer(model, self.clock) if isinstance(model, DistributedDataParallel) else None
+        return (
+            BackwardTimer(model, self.clock) if isinstance(model, DistributedDataParallel) else None
+        )
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Train on one micro-batch per `next`, and step the optimizer after the last one of each optimizer step."""
-        state, precision, optimizer, mark = self.state, self.precision, self._optimizer, self.clock.mark
-        scaler, timer, groups, on_cpu = precision.scaler, self._backward_timer, optimizer.param_groups, self._on_cpu
+        """Train on one micro-batch per `next`, and step the optimizer after the last one of each
+        optimizer step."""
+        state, precision, optimizer, mark = (
+            self.state,
+            self.precision,
+            self._optimizer,
+            self.clock.mark,
+        )
+        scaler, timer, groups, on_cpu = (
+            precision.scaler,
+            self._backward_timer,
+            optimizer.param_groups,
+            self._on_cpu,
+        )
         on_backward, fire = self.plan.calls["on_backward"], self.plan.fire
         fetch, forward = self._make_fetch(batches), self._make_forward(state.model)
-        update, finish = self._make_update(optimizer, precision), self._make_finish(state.epoch, ("loss", "lr"))
-        weighed, position, microbatches_in_step, previous_end = self.weighed, 1, 1, self.clock.restart()
+        update, finish = (
+            self._make_update(optimizer, precision),
+            self._make_finish(state.epoch, ("loss", "lr")),
+        )
+        weighed, position, microbatches_in_step, previous_end = (
+            self.weighed,
+            1,
+            1,
+            self.clock.restart(),
+        )
         while True:
             fetch_times = fetch()
             if state.accumulate > 1:
-                position, microbatches_in_step = self._advance_microbatch(position, microbatches_in_step)
+                position, microbatches_in_step = self._advance_microbatch(
+                    position, microbatches_in_step
+                )
             forward_times = forward()
             loss = cast(Tensor, state.loss)
             if weighed is not None:
@@ -136,7 +163,15 @@ class IterationRunner:
                 self._record_learning_rates(optimizer)
             state.stepped = False
             update_times = update() if position == microbatches_in_step else (t_gradients,) * 4
-            times = (*fetch_times, *forward_times, t_local_backward, t_backward, t_gradients, *update_times, mark())
+            times = (
+                *fetch_times,
+                *forward_times,
+                t_local_backward,
+                t_backward,
+                t_gradients,
+                *update_times,
+                mark(),
+            )
             previous_end = finish(previous_end, times)
             yield
 
@@ -150,8 +185,8 @@ class IterationRunner:
     ) -> Iterator[None]:
         """Evaluate the unwrapped module on a batch of val or test at each `next`.
 
-        `offset` is the number of evaluation iterations that earlier phases of this epoch ran. `check_loss` may replace
-        the function that computes the loss.
+        `offset` is the number of evaluation iterations that earlier phases of this epoch ran.
+        `check_loss` may replace the function that computes the loss.
         """
         if self._has_weights:
             batches = weigh_each(self.task, self.state, batches)
@@ -162,15 +197,25 @@ class IterationRunner:
         while True:
             fetch_times, forward_times = fetch(), forward()
             if finish is None:
-                finish = self._make_finish(epoch, ("loss",) if "loss" in self.state.row else (), offset)
-            previous_end = finish(previous_end, (*fetch_times, *forward_times, *[forward_times[-1]] * 8))
+                finish = self._make_finish(
+                    epoch, ("loss",) if "loss" in self.state.row else (), offset
+                )
+            previous_end = finish(
+                previous_end, (*fetch_times, *forward_times, *[forward_times[-1]] * 8)
+            )
             yield
 
     # The stages of an iteration, as functions that return timestamps
 
     def _make_fetch(self, batches: Iterator[Any]) -> Callable[[], Timestamps]:
-        """Return a function that begins an iteration: it fetches a batch and moves it to the device."""
-        state, batch_size, to_device, on_cpu = self.state, self.task.batch_size, self._to_device, self._on_cpu
+        """Return a function that begins an iteration: it fetches a batch and moves it to the
+        device."""
+        state, batch_size, to_device, on_cpu = (
+            self.state,
+            self.task.batch_size,
+            self._to_device,
+            self._on_cpu,
+        )
         fire, mark, calls = self.plan.fire, self.clock.mark, self.plan.calls
         on_iteration_start, on_batch = calls["on_iteration_start"], calls["on_batch"]
 
@@ -188,7 +233,9 @@ class IterationRunner:
             # Compute the batch size on the CPU: reading it from a GPU copy would synchronize.
             state.batch_size = size = batch_size(batch)
             if type(size) is not int or size < 0:
-                raise unexpected(batch_size, "", size, "the number of the batch's samples, a non-negative int")
+                raise unexpected(
+                    batch_size, "", size, "the number of the batch's samples, a non-negative int"
+                )
             if not on_cpu:
                 state.batch = to_device(batch)
                 t_moved = mark()
@@ -209,7 +256,13 @@ class IterationRunner:
         """Return a function that computes the output, the loss and the metrics of the batch."""
         state, task, has_metrics = self.state, self.task, self._has_metrics
         compute_loss = check_loss(self._compute_loss) if check_loss else self._compute_loss
-        fire, mark, calls, means, on_cpu = self.plan.fire, self.clock.mark, self.plan.calls, self.means, self._on_cpu
+        fire, mark, calls, means, on_cpu = (
+            self.plan.fire,
+            self.clock.mark,
+            self.plan.calls,
+            self.means,
+            self._on_cpu,
+        )
         compute, on_forward, on_loss = state.forward, calls["on_forward"], calls["on_loss"]
         has_weights = self._has_weights
         all_meters = list((meters or {}).values())
@@ -243,10 +296,17 @@ class IterationRunner:
 
         return forward
 
-    def _make_update(self, optimizer: torch.optim.Optimizer, precision: Precision) -> Callable[[], Timestamps]:
-        """Return a function that steps the optimizer, unless a hook or the scaler skips the step."""
+    def _make_update(
+        self, optimizer: torch.optim.Optimizer, precision: Precision
+    ) -> Callable[[], Timestamps]:
+        """Return a function that steps the optimizer, unless a hook or the scaler skips the
+        step."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
-        on_gradients, on_update, scaler = calls["on_gradients"], calls["on_update"], precision.scaler
+        on_gradients, on_update, scaler = (
+            calls["on_gradients"],
+            calls["on_update"],
+            precision.scaler,
+        )
         clear_gradients = make_clear_gradients(optimizer)
 
         def update() -> Timestamps:
@@ -276,12 +336,16 @@ class IterationRunner:
 
         return update
 
-    def _make_finish(self, epoch: int, cpu_columns: Sequence[str], offset: int | None = None) -> Callable[..., float]:
-        """Start recording a phase, and return a function that counts an iteration and records its row.
+    def _make_finish(
+        self, epoch: int, cpu_columns: Sequence[str], offset: int | None = None
+    ) -> Callable[..., float]:
+        """Start recording a phase, and return a function that counts an iteration and records its
+        row.
 
-        The function takes the end of the previous iteration, and the timestamps of this iteration and of each
-        optimizer's turn. It returns the end of this iteration. `cpu_columns` names the row's values that are already on
-        the CPU. In an evaluation, `offset` is the number of iterations before the phase.
+        The function takes the end of the previous iteration, and the timestamps of this iteration
+        and of each optimizer's turn. It returns the end of this iteration. `cpu_columns` names the
+        row's values that are already on the CPU. In an evaluation, `offset` is the number of
+        iterations before the phase.
         """
         state, plan, clock = self.state, self.plan, self.clock
         cpu_columns = cpu_columns if self._on_cpu else ()  # on a GPU values stay tensors
@@ -289,9 +353,16 @@ class IterationRunner:
             cpu_columns = [name for name in cpu_columns if name != "loss"]
         layout = iteration_columns(cpu_columns, clock.columns)
         self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)
-        fire, on_step, close, append = plan.fire, plan.calls["on_step"], clock.close, self.recorder.append
+        fire, on_step, close, append = (
+            plan.fire,
+            plan.calls["on_step"],
+            clock.close,
+            self.recorder.append,
+        )
 
-        def finish(previous_end: float, timestamps: Timestamps, turns: Sequence[Timestamps] = ()) -> float:
+        def finish(
+            previous_end: float, timestamps: Timestamps, turns: Sequence[Timestamps] = ()
+        ) -> float:
             size = state.batch_size
             state.phase_iteration += 1
             if offset is None:
@@ -307,7 +378,8 @@ class IterationRunner:
             times = close(row, previous_end, timestamps, turns)
             iteration = state.iteration if offset is None else offset + state.phase_iteration
             values = map(row.__getitem__, cpu_columns)
-            # A checkpoint is saved after this row is on disk, so the save is timed in the next iteration's row.
+            # A checkpoint is saved after this row is on disk, so the save is timed in the next
+            # iteration's row.
             numbers = (iteration, state.step, state.samples, size, *values, *times)
             append(row if len(row) > len(cpu_columns) else None, numbers)
             state.row = {}
@@ -321,9 +393,11 @@ class IterationRunner:
         return cast(torch.optim.Optimizer, self.state.optimizer)
 
     def _advance_microbatch(self, position: int, microbatches_in_step: int) -> tuple[int, int]:
-        """Return the next micro-batch's position in its optimizer step, from 1, and the number of them in that step.
+        """Return the next micro-batch's position in its optimizer step, from 1, and the number of
+        them in that step.
 
-        The epoch's last step may have fewer. Ranks synchronize gradients only in the last micro-batch.
+        The epoch's last step may have fewer. Ranks synchronize gradients only in the last
+        micro-batch.
         """
         state = self.state
         if position < microbatches_in_step:
@@ -349,7 +423,8 @@ class IterationRunner:
         return state.batch_size if state.loss_weight is None else state.loss_weight
 
     def _record_loss(self, name: str, loss: Tensor) -> None:
-        """Record a loss or a term of one as a column and in its mean, unless the batch has weight 0."""
+        """Record a loss or a term of one as a column and in its mean, unless the batch has weight
+        0."""
         state = self.state
         if state.loss_weight == 0:
             return
@@ -368,7 +443,8 @@ class IterationRunner:
             state.loss = make_zero_loss(loss, tensors_with_gradients(state.output))
 
     def _go_without_loss(self) -> None:
-        """Count a batch of val or test for which loss() returns None; raises TaskError if an earlier one has a loss."""
+        """Count a batch of val or test for which loss() returns None; raises TaskError if an
+        earlier one has a loss."""
         self.samples_without_loss += self.state.batch_size
         if self.means.has("loss"):
             self._raise_partial_loss()
@@ -381,24 +457,33 @@ class IterationRunner:
         )
 
     def _add_metrics(self) -> None:
-        metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
+        metrics, samples = (
+            self.task.metrics(self.state.output, self.state.batch),
+            self.state.batch_size,
+        )
         for name, values in check_metrics(self.task.metrics, metrics, samples).items():
             if name == "loss" or name in self._loss_terms:
                 where = find_source_location(self.task.metrics)
-                raise TaskError(f"metrics() and loss() both return '{name}'; rename one of them{where}")
+                raise TaskError(
+                    f"metrics() and loss() both return '{name}'; rename one of them{where}"
+                )
             total: Any = values.detach().double().sum()
             self.means.add(name, total.item() if self._on_cpu else total, samples)
 
     def _record_learning_rates(self, optimizer: torch.optim.Optimizer, name: str = "lr") -> None:
         """Record the learning rate of each parameter group: `lr`, `lr_1` and so on."""
         for index, group in enumerate(optimizer.param_groups):
-            # Copy a rate that is a tensor, because it may change in place before the row is written.
+            # Copy a rate that is a tensor, because it may change in place before the row is
+            # written.
             lr = group["lr"]
             value = float(lr) if self._on_cpu else lr.clone() if isinstance(lr, Tensor) else lr
             self.state.row[f"{name}_{index}" if index else name] = value
 
-    def reduce_metrics(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Return the phase's metrics across all ranks, as `<prefix>/<name>`, and reset the means; collective."""
+    def reduce_metrics(
+        self, prefix: str, world: World, meters: Mapping[str, Any] | None = None
+    ) -> dict[str, float]:
+        """Return the phase's metrics across all ranks, as `<prefix>/<name>`, and reset the means;
+        collective."""
         if self.samples_without_loss and self.means.has("loss"):
             self._raise_partial_loss()
         means, self.means = self.means, Means()
@@ -406,12 +491,17 @@ class IterationRunner:
         nan = next((name for name, value in metrics.items() if math.isnan(value)), None)
         if nan and world.is_master and not self._has_warned_of_nan:
             self._has_warned_of_nan = True
-            _log.warning("%s is NaN in epoch %d; set hooks.nan_guard to stop at the first NaN", nan, self.state.epoch)
+            _log.warning(
+                "%s is NaN in epoch %d; set hooks.nan_guard to stop at the first NaN",
+                nan,
+                self.state.epoch,
+            )
         return metrics
 
 
 def make_clear_gradients(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return the optimizer's `zero_grad` if it overrides PyTorch's, otherwise an equivalent without profiler label."""
+    """Return the optimizer's `zero_grad` if it overrides PyTorch's, otherwise an equivalent without
+    profiler label."""
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
         return optimizer.zero_grad
 

@@ -1,4 +1,5 @@
-"""Metrics of a phase: means over the samples of all ranks, and the task's meters. Runs in workers."""
+"""Metrics of a phase: means over the samples of all ranks, and the task's meters. Runs in
+workers."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +16,8 @@ from orchestrator.task import Task
 class Means:
     """Sums and counts by name.
 
-    A sum stays on its device until it is read, so adding to it never synchronizes. On the CPU it is a Python float,
-    which is faster and as exact as float64.
+    A sum stays on its device until it is read, so adding to it never synchronizes. On the CPU it is
+    a Python float, which is faster and as exact as float64.
     """
 
     def __init__(self) -> None:
@@ -46,17 +47,25 @@ class Means:
 
     @staticmethod
     def merge_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
-        """Return the means across all ranks, from the `state_dict` of each; a rank may have no sample."""
+        """Return the means across all ranks, from the `state_dict` of each; a rank may have no
+        sample."""
         means = Means()
         for state in states:
             means.include(state)
-        return {name: total / means._counts[name] for name, total in means._totals.items() if means._counts[name]}
+        return {
+            name: total / means._counts[name]
+            for name, total in means._totals.items()
+            if means._counts[name]
+        }
 
 
-def reduce_phase(task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World) -> dict[str, float]:
+def reduce_phase(
+    task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World
+) -> dict[str, float]:
     """Return the means and the meters' values across all ranks, as `<prefix>/<name>`; collective.
 
-    Raises TaskError for a meter whose values differ between ranks, are not numbers, or have the name of a mean.
+    Raises TaskError for a meter whose values differ between ranks, are not numbers, or have the
+    name of a mean.
     """
     computed_here = {name: _flatten(name, meter.compute()) for name, meter in meters.items()}
     states, computed = zip(*world.gather((means.state_dict(), computed_here)), strict=True)
@@ -72,9 +81,14 @@ def reduce_phase(task: Task, prefix: str, means: Means, meters: Mapping[str, Any
 
 
 def _flatten(name: str, value: Any) -> dict[str, float]:
-    """Return a number under its name, a vector's numbers as `<name>/<index>`, and a mapping's as `<name>/<key>`."""
+    """Return a number under its name, a vector's numbers as `<name>/<index>`, and a mapping's as
+    `<name>/<key>`."""
     if isinstance(value, Mapping):
-        return {path: number for key, part in value.items() for path, number in _flatten(f"{name}/{key}", part).items()}
+        return {
+            path: number
+            for key, part in value.items()
+            for path, number in _flatten(f"{name}/{key}", part).items()
+        }
     shape = tuple(getattr(value, "shape", ()))
     if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
         return {name: float(value)}
@@ -86,8 +100,11 @@ def _flatten(name: str, value: Any) -> dict[str, float]:
     )
 
 
-def check_ranks_agree(task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]) -> None:
-    """Raise TaskError if ranks have computed different values of a meter, beyond rounding errors."""
+def check_ranks_agree(
+    task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]
+) -> None:
+    """Raise TaskError if ranks have computed different values of a meter, beyond rounding
+    errors."""
     for name in dict.fromkeys(name for values in ranks for name in values):
         first = ranks[0].get(name)
         for rank, value in enumerate(values.get(name) for values in ranks):

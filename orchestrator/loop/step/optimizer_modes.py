@@ -1,4 +1,5 @@
-"""Optimizers with a training mode and an evaluation mode, as schedule-free ones have. Runs in workers."""
+"""Optimizers with a training mode and an evaluation mode, as schedule-free ones have. Runs in
+workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from hooks.parts import sharded_tensors as shards
 class OptimizerModes:
     """The optimizers with methods `train` and `eval`, by name.
 
-    They train in training mode. In evaluation mode, which they begin with, the model has the weights to validate, save
-    and export: schedule-free optimizers compute gradients at one point, and average the weights at another.
+    They train in training mode. In evaluation mode, which they begin with, the model has the
+    weights to validate, save and export: schedule-free optimizers compute gradients at one point,
+    and average the weights at another.
     """
 
     def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
@@ -26,7 +28,8 @@ class OptimizerModes:
         }
         self._is_training = False
         self._kept: dict[str, list[Tensor]] = {}
-        """Weights with which training continues, because the change of modes does not give the same bits."""
+        """Weights with which training continues, because the change of modes does not give the same
+        bits."""
 
     def __bool__(self) -> bool:
         return bool(self._optimizers)
@@ -37,7 +40,9 @@ class OptimizerModes:
         self._is_training = True
         for name, optimizer in self._optimizers.items():
             optimizer.train()
-            for parameter, kept in zip(_list_parameters(optimizer), self._kept.get(name, ()), strict=False):
+            for parameter, kept in zip(
+                _list_parameters(optimizer), self._kept.get(name, ()), strict=False
+            ):
                 parameter.copy_(shards.like(kept, parameter))
 
         self._kept = {}
@@ -47,13 +52,16 @@ class OptimizerModes:
         self._is_training = False
         for name, optimizer in self._optimizers.items():
             if keep:
-                self._kept[name] = [parameter.detach().clone() for parameter in _list_parameters(optimizer)]
+                self._kept[name] = [
+                    parameter.detach().clone() for parameter in _list_parameters(optimizer)
+                ]
             with torch.no_grad():
                 optimizer.eval()
 
     @contextmanager
     def evaluating(self, state: object = None) -> Iterator[None]:
-        """Enter evaluation mode within a training phase; on exit, training continues as if it had never been left."""
+        """Enter evaluation mode within a training phase; on exit, training continues as if it had
+        never been left."""
         if not self or not self._is_training:
             yield
             return
@@ -64,7 +72,8 @@ class OptimizerModes:
             self.train()
 
     def get_kept_weights(self, name: str) -> list[Tensor] | None:
-        """Return an optimizer's kept weights for a checkpoint, in the order of its groups; None if there are none."""
+        """Return an optimizer's kept weights for a checkpoint, in the order of its groups; None if
+        there are none."""
         return self._kept.get(name)
 
     def restore(self, name: str, kept: Sequence[Tensor] | None) -> None:

@@ -1,4 +1,5 @@
-"""Checks of what the task's methods return; errors name the line in the task's file. Runs in workers."""
+"""Checks of what the task's methods return; errors name the line in the task's file. Runs in
+workers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -26,7 +27,8 @@ def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: 
 
 
 def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
-    """Return the terms of a loss that is not a scalar; raises TaskError if it is not a mapping of scalars."""
+    """Return the terms of a loss that is not a scalar; raises TaskError if it is not a mapping of
+    scalars."""
     scalar = "a scalar tensor, such as the mean over the batch"
     if not isinstance(loss, Mapping) or not loss:
         raise unexpected(method, "", loss, f"{scalar}, or a mapping of names to scalar tensors")
@@ -34,15 +36,21 @@ def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tens
         if not isinstance(term, Tensor) or term.ndim:
             raise unexpected(method, f" for its term '{name}'", term, scalar)
         if not isinstance(name, str) or not name or name in ROW_COLUMNS:
-            reason = "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
-            raise TaskError(f"{method.__name__}() names a term {name!r}: {reason}{find_source_location(method)}")
+            reason = (
+                "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
+            )
+            raise TaskError(
+                f"{method.__name__}() names a term {name!r}: {reason}{find_source_location(method)}"
+            )
     return loss
 
 
 def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
     """Return the metrics of a batch; raises TaskError unless each has one value per sample."""
     if type(metrics) is not dict:
-        check_type(method, metrics, Mapping, "a mapping of names to tensors with one value per sample")
+        check_type(
+            method, metrics, Mapping, "a mapping of names to tensors with one value per sample"
+        )
     for name, values in metrics.items():
         if not isinstance(values, Tensor) or values.shape != (samples,):
             expected = f"shape ({samples},), one value per sample; return metrics that are not per sample from meters()"
@@ -54,10 +62,16 @@ def describe(value: Any) -> str:
     """Return a value's type and shape, or a number itself."""
     if value is None or isinstance(value, int | float):
         return repr(value)
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    return (
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else f"a {type(value).__name__}"
+    )
 
 
 def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> TaskError:
     """Return the error for a value that the task's method must not return."""
     name = getattr(method, "__name__", "collate")
-    return TaskError(f"{name}() returns {describe(value)}{place}; expected {expected}{find_source_location(method)}")
+    return TaskError(
+        f"{name}() returns {describe(value)}{place}; expected {expected}{find_source_location(method)}"
+    )

@@ -13,7 +13,8 @@ from torch import Tensor
 def to_device(batch: Any, device: torch.device) -> Any:
     """Move the tensors of a nested batch to a device. Containers and dataclasses keep their type.
 
-    An object with its own `to` method (a PackedSequence, a graph, a custom batch class) is moved by that method.
+    An object with its own `to` method (a PackedSequence, a graph, a custom batch class) is moved by
+    that method.
     """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
@@ -21,7 +22,11 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if parts is None:
         return batch.to(device) if moves_itself(batch) else batch
     moved = [to_device(part, device) for part in parts]
-    return batch if all(new is old for new, old in zip(moved, parts, strict=True)) else container_with(batch, moved)
+    return (
+        batch
+        if all(new is old for new, old in zip(moved, parts, strict=True))
+        else container_with(batch, moved)
+    )
 
 
 def moves_itself(part: Any) -> bool:
@@ -30,7 +35,8 @@ def moves_itself(part: Any) -> bool:
 
 
 def items_in(batch: Any) -> list[Any] | None:
-    """Return the items of a container; None for anything else, and for objects that move themselves."""
+    """Return the items of a container; None for anything else, and for objects that move
+    themselves."""
     if moves_itself(batch):
         return None
     if isinstance(batch, Mapping):
@@ -68,11 +74,13 @@ def leaves(batch: Any) -> Iterator[Any]:
 
 
 class StreamTransfer:
-    """Transfer of batches to a GPU on a separate stream, while the GPU still computes the previous batch.
+    """Transfer of batches to a GPU on a separate stream, while the GPU still computes the previous
+    batch.
 
-    Used in workers. On the compute stream, a copy would wait for the computation. The compute stream waits for the
-    copy before it uses the batch. The host does not wait if the batch is in pinned memory. A batch with a part that
-    moves itself is copied on the compute stream, because its memory cannot be protected from later copies.
+    Used in workers. On the compute stream, a copy would wait for the computation. The compute
+    stream waits for the copy before it uses the batch. The host does not wait if the batch is in
+    pinned memory. A batch with a part that moves itself is copied on the compute stream, because
+    its memory cannot be protected from later copies.
     """
 
     def __init__(self, device: torch.device) -> None:

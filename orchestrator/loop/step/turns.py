@@ -40,11 +40,13 @@ class Player:
 
 
 class TurnRunner(IterationRunner):
-    """Runner of iterations with turns. Each turn has the events of a single optimizer's iteration. Used in workers.
+    """Runner of iterations with turns. Each turn has the events of a single optimizer's iteration.
+    Used in workers.
 
-    A turn's backward pass computes gradients only for its optimizer's parameters. Ranks average them after the turn's
-    last backward pass of a step, in one message per dtype and device. An optimizer steps in its turns of a step's last
-    micro-batch. An optimizer without a turn there steps afterwards.
+    A turn's backward pass computes gradients only for its optimizer's parameters. Ranks average
+    them after the turn's last backward pass of a step, in one message per dtype and device. An
+    optimizer steps in its turns of a step's last micro-batch. An optimizer without a turn there
+    steps afterwards.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
@@ -80,7 +82,9 @@ class TurnRunner(IterationRunner):
                 player = self._find_player(turn, players)
                 state.take_turn(player.name, player.parameters)
                 start = timestamps[-1][-1] if timestamps else fetch_times[-1]
-                timestamps.append((start, *self._run_turn(player, turn[1], group, is_last=position == group)))
+                timestamps.append(
+                    (start, *self._run_turn(player, turn[1], group, is_last=position == group))
+                )
                 has_stepped |= state.stepped
                 if position < group:
                     waiting[player.name] = cast(Tensor, state.loss).detach()
@@ -145,7 +149,8 @@ class TurnRunner(IterationRunner):
         return t_forward, t_on_forward, t_loss, t_on_loss, *backward_times, *update_times, mark()
 
     def _step_late(self, player: Player, start: Any) -> Timestamps:
-        """Step an optimizer that had turns only in earlier micro-batches of the step. Return its timestamps."""
+        """Step an optimizer that had turns only in earlier micro-batches of the step. Return its
+        timestamps."""
         if self.state.world_size > 1:
             self._average_gradients(player)
         t_backward = self.clock.mark()
@@ -162,7 +167,9 @@ class TurnRunner(IterationRunner):
             return players[name]
         hint = did_you_mean(str(name), players)
         suggestion = (f" ({hint})" if hint else "") + find_source_location(self.task.turns)
-        raise TaskError(f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}")
+        raise TaskError(
+            f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}"
+        )
 
     def _average_gradients(self, player: Player) -> None:
         """Average the gradients of a turn across all ranks; collective.
@@ -171,13 +178,23 @@ class TurnRunner(IterationRunner):
         """
         existing = tuple(parameter.grad is not None for parameter in player.parameters)
         if existing != player.has_gradients:
-            ranks = self.world.gather(existing) if player.has_gradients is None else [player.has_gradients, existing]
+            ranks = (
+                self.world.gather(existing)
+                if player.has_gradients is None
+                else [player.has_gradients, existing]
+            )
             for parameter, has in zip(player.parameters, zip(*ranks, strict=True), strict=True):
                 if len(set(has)) > 1:
-                    names = [name for name, other in self.state.module.named_parameters() if other is parameter]
+                    names = [
+                        name
+                        for name, other in self.state.module.named_parameters()
+                        if other is parameter
+                    ]
                     raise TaskError(
                         f"the loss of turn '{player.name}' must depend on the same parameters in each iteration and on"
                         f" each rank, but not on {listed(names)}{find_source_location(self.task.turns)}"
                     )
             player.has_gradients = existing
-        collectives.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)
+        collectives.average(
+            parameter.grad for parameter in player.parameters if parameter.grad is not None
+        )

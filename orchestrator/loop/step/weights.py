@@ -1,4 +1,5 @@
-"""Weights of losses: micro-batches and ranks count by their tokens or samples, not alike. Runs in workers."""
+"""Weights of losses: micro-batches and ranks count by their tokens or samples, not alike. Runs in
+workers."""
 
 import math
 from collections import deque
@@ -22,12 +23,15 @@ _TINY = torch.finfo(torch.float64).tiny
 class WeighedBatches(Iterator[Any]):
     """Training batches whose losses count by the task's weights. Used in workers.
 
-    Fetches all batches of an optimizer step before its first iteration, because the share of each loss depends on the
-    weights of the others. So each gradient has its final size at once, and fp16 needs no other scale than for a mean.
-    Ranks exchange their sum of weights once per step, without waiting for a GPU.
+    Fetches all batches of an optimizer step before its first iteration, because the share of each
+    loss depends on the weights of the others. So each gradient has its final size at once, and fp16
+    needs no other scale than for a mean. Ranks exchange their sum of weights once per step, without
+    waiting for a GPU.
     """
 
-    def __init__(self, task: Task, state: State, batches: Iterator[Any], can_fetch: Callable[[], bool]) -> None:
+    def __init__(
+        self, task: Task, state: State, batches: Iterator[Any], can_fetch: Callable[[], bool]
+    ) -> None:
         self._task, self._state, self._batches, self._can_fetch = task, state, batches, can_fetch
         self._waiting: deque[tuple[Any, float]] = deque()
         self._total: float | Tensor = 0.0
@@ -36,7 +40,8 @@ class WeighedBatches(Iterator[Any]):
         """The current batch, before it was moved to the device."""
 
     def fetch_ahead(self) -> bool:
-        """Fetch the next step's batches if this step has none left; return whether every rank has them. Collective."""
+        """Fetch the next step's batches if this step has none left; return whether every rank has
+        them. Collective."""
         return bool(self._waiting) or self._fetch_step()
 
     def __next__(self) -> Any:
@@ -64,7 +69,8 @@ class WeighedBatches(Iterator[Any]):
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times its share of the step.
 
-        Gradients then add up over micro-batches, and average over ranks, to those of one large batch.
+        Gradients then add up over micro-batches, and average over ranks, to those of one large
+        batch.
         """
         weight = self._state.loss_weight
         assert weight is not None
@@ -76,12 +82,14 @@ class WeighedBatches(Iterator[Any]):
 
 
 def count_microbatches(state: State) -> int:
-    """Return the number of micro-batches in the step that begins now; the epoch's last step may have fewer."""
+    """Return the number of micro-batches in the step that begins now; the epoch's last step may
+    have fewer."""
     return min(state.accumulate, state.phase_length - state.phase_iteration)
 
 
 def weigh(task: Task, batch: Any) -> float:
-    """Return the weight of a batch's loss; raises TaskError unless it is a number that can be one."""
+    """Return the weight of a batch's loss; raises TaskError unless it is a number that can be
+    one."""
     value: Any = task.weight(batch)
     try:
         weight = float(value)
@@ -89,7 +97,9 @@ def weigh(task: Task, batch: Any) -> float:
         weight = math.nan
     if weight >= 0 and math.isfinite(weight):
         return weight
-    raise unexpected(task.weight, "", value, "how much the batch's loss counts, a number of at least 0")
+    raise unexpected(
+        task.weight, "", value, "how much the batch's loss counts, a number of at least 0"
+    )
 
 
 def weigh_each(task: Task, state: State, batches: Iterator[Any]) -> Iterator[Any]:
@@ -105,13 +115,17 @@ def tensors_with_gradients(output: Any) -> list[Tensor]:
 
 
 def make_zero_loss(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """Return a zero whose gradients are zeros, with respect to those of the inputs that the loss depends on.
+    """Return a zero whose gradients are zeros, with respect to those of the inputs that the loss
+    depends on.
 
-    The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN, whatever its share. An
-    input may hold infinities, such as scores of classes that are masked, and zero times infinity is NaN too. Without a
-    gradient, an optimizer leaves a parameter as it is, but with zeros it decays the parameter.
+    The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN,
+    whatever its share. An input may hold infinities, such as scores of classes that are masked, and
+    zero times infinity is NaN too. Without a gradient, an optimizer leaves a parameter as it is,
+    but with zeros it decays the parameter.
     """
     zero = (loss * 0).detach().nan_to_num()
-    gradients = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True) if inputs else ()
+    gradients = (
+        torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True) if inputs else ()
+    )
     used = [part for part, gradient in zip(inputs, gradients, strict=True) if gradient is not None]
     return reduce(add, ((part * 0).nan_to_num().sum() for part in used), zero)

@@ -11,7 +11,9 @@ from orchestrator.report.markup import Quantity, concatenate, element, make_tabl
 from orchestrator.runs.best import Best, make_usage_hint
 
 
-def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
+def render_experiment(
+    config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()
+) -> page.Section:
     git = run.git or {}
     entries = {
         "command": shlex.join(map(str, run.argv)) if run.argv else None,
@@ -19,7 +21,9 @@ def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt]
         "ended": run.ended,
         "host": run.host,
         "seed": None if run.seed is None else str(run.seed),
-        "git commit": f"{git['commit']}{' with changes' if git.get('dirty') else ''}" if git.get("commit") else None,
+        "git commit": f"{git['commit']}{' with changes' if git.get('dirty') else ''}"
+        if git.get("commit")
+        else None,
         "python": run.python,
         "platform": run.platform,
         **run.versions,
@@ -27,7 +31,10 @@ def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt]
         **{f"info: {name}": str(value) for name, value in run.info.items()},
     }
     facts = [(name, Quantity(name, value)) for name, value in entries.items() if value is not None]
-    rows = [(str(attempt.number), attempt.started, attempt.checkpoint or "the beginning") for attempt in attempts]
+    rows = [
+        (str(attempt.number), attempt.started, attempt.checkpoint or "the beginning")
+        for attempt in attempts
+    ]
     content = [
         page.make_details("experiment.yaml", config, is_open=True),
         make_table("Environment", ("", "value"), facts, class_="facts"),
@@ -37,13 +44,17 @@ def render_experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt]
     return page.Section("experiment", "Experiment", concatenate(content))
 
 
-def render_best_checkpoint(folder: RunFolder, best: Best | None, trial: str | None = None) -> page.Section:
+def render_best_checkpoint(
+    folder: RunFolder, best: Best | None, trial: str | None = None
+) -> page.Section:
     """Render instructions for using the best checkpoint of a run, or of a sweep's best `trial`."""
     if evaluated := folder.read_metadata().evaluates:
         return page.Section("best", "Evaluated checkpoint", f"Evaluation of {evaluated}.")
     if best is None or best.checkpoint is None:
         return page.Section(
-            "best", "Use the best checkpoint", f"There is no best checkpoint{f': {best}' if best else ''}."
+            "best",
+            "Use the best checkpoint",
+            f"There is no best checkpoint{f': {best}' if best else ''}.",
         )
     best_trial = RunFolder(folder.storage / "trials", trial) if trial else None
     pieces = [

@@ -21,7 +21,9 @@ BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 def render_spans(rows: Rows, reports: Reports) -> page.Section:
     """Render the spans of each rank, heat maps of the iterations, and the reported speed."""
     recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
-    columns = {name: f"{merge_blocks(name, 'total')} / {merge_blocks(name, 'known')}" for name in recorded}
+    columns = {
+        name: f"{merge_blocks(name, 'total')} / {merge_blocks(name, 'known')}" for name in recorded
+    }
     means = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks).dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
@@ -42,7 +44,9 @@ def _draw_stacks(means: pd.DataFrame) -> Markup:
     if len(means) > BARS:
         groups = group_neighbors(len(means), BARS)
         own_work = means.drop(columns=wait, errors="ignore").sum(axis=1)
-        note += f" Each bar is the one with the most own work of about {len(means) // BARS} neighbors."
+        note += (
+            f" Each bar is the one with the most own work of about {len(means) // BARS} neighbors."
+        )
         means = means.loc[own_work.groupby(groups).idxmax()]
     return draw_stacks("Time per iteration", means, "rank", note)
 
@@ -51,15 +55,19 @@ def _draw_heat_maps(rows: Rows) -> Markup | None:
     measures = [OWN_WORK, *(name for name in ("step_s", *SPAN_COLORS) if name in rows.columns)]
     grids = compute_max_per_bin(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
     # A span that is always 0 has no map.
-    shown = {name.strip("()"): grid for name, grid in grids.items() if np.nanmax(grid, initial=0.0) > 0}
+    shown = {
+        name.strip("()"): grid for name, grid in grids.items() if np.nanmax(grid, initial=0.0) > 0
+    }
     note = (
-        "A cell is the largest value of its ranks and iterations. The colors end at the 95th percentile of the cells."
+        "A cell is the largest value of its ranks and iterations. "
+        "The colors end at the 95th percentile of the cells."
     )
     return draw_heat_maps("Seconds by rank and iteration", shown, note) if shown else None
 
 
 def render_hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
-    """Render calls and seconds of each hook, the costliest first. `all_s` is the time of all iterations, in seconds."""
+    """Render calls and seconds of each hook, the costliest first. `all_s` is the time of all
+    iterations, in seconds."""
     note = (
         "Seconds of all ranks on the host's clock; shares of all iterations' time. Saving between phases is (loop) at"
         " save, and writing in the background is (loop) at write."
@@ -75,7 +83,14 @@ def render_hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
     summary["each_s"] = summary["seconds_s"] / summary["calls"].clip(lower=1)
     summary["share"] = summary["share"].map(Share)
     columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]
-    headings = {"seconds_s": "seconds", "each_s": "each call", "rank": "costliest rank", "share": "share of the time"}
+    headings = {
+        "seconds_s": "seconds",
+        "each_s": "each call",
+        "rank": "costliest rank",
+        "share": "share of the time",
+    }
     cells = summary[columns].itertuples(index=False, name=None)
-    drawn = make_table("Cost of each hook", columns, cells, headings=headings, class_="sortable shares")
+    drawn = make_table(
+        "Cost of each hook", columns, cells, headings=headings, class_="sortable shares"
+    )
     return page.Section("hooks", "Hooks", drawn, note)

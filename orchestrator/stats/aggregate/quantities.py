@@ -1,4 +1,5 @@
-"""Spans of an iteration, and formatting of numbers with their units. A column's name gives its unit."""
+"""Spans of an iteration, and formatting of numbers with their units. A column's name gives its
+unit."""
 
 import math
 from numbers import Real
@@ -46,7 +47,9 @@ def format_seconds(value: float) -> str:
 
 def format_bytes(value: float) -> str:
     """Format bytes: `12.3 MiB`, `1.5 GiB`."""
-    return f"{value / 2**20:.3g} MiB" if abs(value) < 999.5 * 2**20 else f"{_round(value / 2**30)} GiB"
+    return (
+        f"{value / 2**20:.3g} MiB" if abs(value) < 999.5 * 2**20 else f"{_round(value / 2**30)} GiB"
+    )
 
 
 def _round(value: float) -> str:
@@ -63,7 +66,8 @@ def format_duration(value: float) -> str:
 
 
 def get_unit(name: str) -> str:
-    """Return the unit of a column, such as `s`, `bytes`, `/s` or `%`; empty if its name has none."""
+    """Return the unit of a column, such as `s`, `bytes`, `/s` or `%`; empty if its name has
+    none."""
     # In `stats/step_s/p95` the unit precedes the statistic.
     for part in (name, name.rpartition("/")[0]):
         for suffix, symbol in _SUFFIXES.items():
@@ -73,7 +77,8 @@ def get_unit(name: str) -> str:
 
 
 def format_value(name: str, value: Any) -> str:
-    """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42 %`; empty for None and NaN."""
+    """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42 %`; empty for None and
+    NaN."""
     if value is None or value != value:
         return ""
     if not is_number(value):
@@ -100,7 +105,9 @@ def format_number(value: float) -> str:
 
 def _format_with_prefix(value: float) -> str:
     value = float(f"{value:.4g}")
-    letter, size = next(((letter, size) for letter, size in _COUNTS if abs(value) >= size), ("", 1.0))
+    letter, size = next(
+        ((letter, size) for letter, size in _COUNTS if abs(value) >= size), ("", 1.0)
+    )
     return f"{value / size:.4g}{letter}" if abs(value) < 1e16 else f"{value:.3g}"
 
 

@@ -1,7 +1,9 @@
-"""A sweep's index: a file with one line per finished trial, so that a table need not open thousands of folders.
+"""A sweep's index: a file with one line per finished trial, so that a table need not open thousands
+of folders.
 
-Only the driver writes it. A resume first removes the trials that will run again, so a line never changes. Trials
-without a line are read from their folders, so the index may be incomplete or missing.
+Only the driver writes it. A resume first removes the trials that will run again, so a line never
+changes. Trials without a line are read from their folders, so the index may be incomplete or
+missing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +25,8 @@ from orchestrator.storage.stored_data import format_file, format_line, parse_lin
 
 INDEX = "trials.jsonl"
 _BATCH, _SHARE = 16, 20
-"""The driver rewrites the index once _BATCH more trials have ended, or one _SHARE-th of its trials if that is more."""
+"""The driver rewrites the index once _BATCH more trials have ended, or one _SHARE-th of its trials
+if that is more."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,18 @@ class TrialRecord:
     def compared_reports(self) -> tuple[dict[str, Any], ...]:
         """The reports with all of the sweep's metrics, oldest first."""
         return tuple(
-            dict(zip(self.compared, report, strict=True)) for report in zip(*self.compared.values(), strict=True)
+            dict(zip(self.compared, report, strict=True))
+            for report in zip(*self.compared.values(), strict=True)
         )
 
     @classmethod
     def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> "TrialRecord":
         """Read a trial's folder. Raises DamagedFile."""
-        metadata, attempts, lines = folder.read_metadata(), folder.read_attempts(), folder.read_reports()
+        metadata, attempts, lines = (
+            folder.read_metadata(),
+            folder.read_attempts(),
+            folder.read_reports(),
+        )
         reports = drop_superseded(lines, attempts)
         metrics = [metric for metric, _ in objectives]
         compared = [report for report in reports if all(metric in report for metric in metrics)]
@@ -92,14 +100,25 @@ class TrialRecord:
             leader=attempts[-1].leader.trial if attempts and attempts[-1].leader else None,
             stopped=metadata.stopped,
             error=metadata.error,
-            best={name: value for name, value in best.items() if "/" in name or name in (metrics[0], "epoch")},
+            best={
+                name: value
+                for name, value in best.items()
+                if "/" in name or name in (metrics[0], "epoch")
+            },
             diverged=str(find_divergence(reports, metrics[0]) or ""),
             last={
-                name: value for report in reports for name, value in report.items() if "/" in name or name in metrics
+                name: value
+                for report in reports
+                for name, value in report.items()
+                if "/" in name or name in metrics
             },
             reports=len(reports),
-            compared={name: [report.get(name, 0) for report in compared] for name in (*metrics, "samples")},
-            reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
+            compared={
+                name: [report.get(name, 0) for report in compared] for name in (*metrics, "samples")
+            },
+            reported=[
+                *{line["attempt"]: line["time"] for line in lines if "time" in line}.values()
+            ],
             compacted=is_compacted(folder.storage),
             usage=_load_usage(folder.storage, attempts),
         )
@@ -115,7 +134,8 @@ def _load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, flo
 
 
 class TrialIndex:
-    """Trials of a sweep, from the index or their folders. `objectives` are pairs of a metric and `max` or `min`."""
+    """Trials of a sweep, from the index or their folders. `objectives` are pairs of a metric and
+    `max` or `min`."""
 
     def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
         self._sweep, self._trials = sweep.storage, sweep.storage / "trials"
@@ -132,7 +152,8 @@ class TrialIndex:
         return {name: record for name in names if (record := stored.get(name) or read.get(name))}
 
     def stored(self) -> dict[str, TrialRecord]:
-        """Return the trials in the index by name; none if it is for other metrics. Does not open trial folders."""
+        """Return the trials in the index by name; none if it is for other metrics. Does not open
+        trial folders."""
         try:
             header, _, lines = self._sweep.read(INDEX).partition(b"\n")
         except FileNotFoundError:
@@ -143,7 +164,8 @@ class TrialIndex:
         return {record.name: record for record in records}
 
     def keep(self, trial: str) -> None:
-        """Add a trial that has ended. Called in the driver. If the storage fails, the trial's folder has everything."""
+        """Add a trial that has ended. Called in the driver. If the storage fails, the trial's
+        folder has everything."""
         self._ended.append(trial)
         if len(self._ended) < max(_BATCH, self._count // _SHARE):
             return
@@ -155,7 +177,9 @@ class TrialIndex:
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:
         """Rewrite the index with the trials that have ended. Called in the driver."""
         check_lease(self._sweep.path)
-        records = [record for record in trials if isinstance(record, TrialRecord) and record.has_ended]
+        records = [
+            record for record in trials if isinstance(record, TrialRecord) and record.has_ended
+        ]
         lines = [f"{self._header}\n", *(format_line(vars(record)) for record in records)]
         self._sweep.write(INDEX, "".join(lines))
         self._count = len(records)
@@ -172,6 +196,8 @@ class TrialIndex:
 
 
 def _read_line(entries: Any) -> TrialRecord:
-    if not isinstance(entries, dict) or entries.keys() != {field.name for field in fields(TrialRecord)}:
+    if not isinstance(entries, dict) or entries.keys() != {
+        field.name for field in fields(TrialRecord)
+    }:
         raise ValueError("it does not describe a trial")
     return TrialRecord(**entries)

@@ -30,22 +30,29 @@ _METADATA_KEY = b"hookyard.usage"
 def compute_usage(source: Source) -> dict[str, float]:
     """Return the time and memory of a run; a number that no row has is missing. Raises DamagedFile.
 
-    `ranks`; over the training iterations `step_s` (median), `train_s`, `data_wait_share` (of the time of all ranks) and
-    `samples_per_s` (all ranks together, over `train_s`); over all rows `process_peak_rss_bytes` (with what earlier runs
-    left in a process that stays warm), `peak_allocated_bytes` and `peak_reserved_bytes` (the largest of any rank),
+    `ranks`; over the training iterations `step_s` (median), `train_s`, `data_wait_share` (of the
+    time of all ranks) and `samples_per_s` (all ranks together, over `train_s`); over all rows
+    `process_peak_rss_bytes` (with what earlier runs left in a process that stays warm),
+    `peak_allocated_bytes` and `peak_reserved_bytes` (the largest of any rank),
     `gpu_utilization_percent` and `gpu_power_w` (means).
     """
     numbers = (*_SUMS, *_PEAKS, *_MEANS)
     columns = [name for name in ("rank", "phase", *numbers) if name in source.schema.names]
-    every = source.count_rows() // MAX_EXACT_VALUES + 1  # the median of more rows is that of a sample
+    every = (
+        source.count_rows() // MAX_EXACT_VALUES + 1
+    )  # the median of more rows is that of a sample
     parts, times = [], []
     for batch in source.batches(columns):
         values = {name: _read_numbers(batch, name) for name in numbers}
         is_training = pc.equal(batch["phase"], "train")
         values |= {name: pc.if_else(is_training, values[name], None) for name in _SUMS}
-        values["measured_s"] = pc.if_else(pc.is_valid(values["data_wait_s"]), values["step_s"], None)
+        values["measured_s"] = pc.if_else(
+            pc.is_valid(values["data_wait_s"]), values["step_s"], None
+        )
         times.append(values["step_s"].drop_null().to_pandas()[::every])
-        parts.append(pa.table({"rank": batch["rank"], **values}).group_by("rank").aggregate(_AGGREGATES))
+        parts.append(
+            pa.table({"rank": batch["rank"], **values}).group_by("rank").aggregate(_AGGREGATES)
+        )
     if not parts:
         return {"ranks": 0}
     by_rank = pa.concat_tables(parts).to_pandas()
@@ -57,7 +64,9 @@ def compute_usage(source: Source) -> dict[str, float]:
     usage["data_wait_share"] = total["data_wait_s_sum"] / (total["measured_s_sum"] or math.nan)
     usage["samples_per_s"] = total["batch_size_sum"] / (train_s or math.nan)
     ranks = by_rank["rank"].nunique()
-    return {"ranks": ranks} | {name: float(value) for name, value in usage.items() if not math.isnan(value)}
+    return {"ranks": ranks} | {
+        name: float(value) for name, value in usage.items() if not math.isnan(value)
+    }
 
 
 def _read_numbers(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -76,14 +85,16 @@ def compute_train_s(rows: Rows) -> float:
 
 
 def add_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
-    """Add the usage of the valid rows to the table's metadata, so that a sweep's table need not read the rows."""
+    """Add the usage of the valid rows to the table's metadata, so that a sweep's table need not
+    read the rows."""
     usage = compute_usage(Source(ds.dataset(rows), ~ds.field("superseded")))
     stored = format_json({"attempts": len(attempts), "usage": usage})
     return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _METADATA_KEY: stored})
 
 
 def read_stored_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
-    """Return the usage that `add_usage` stored in an open Parquet file; None if there is none, or if it is older."""
+    """Return the usage that `add_usage` stored in an open Parquet file; None if there is none, or
+    if it is older."""
     text = (pq.read_schema(file).metadata or {}).get(_METADATA_KEY)
     stored = parse_json(text) if text else None
     return stored["usage"] if stored and stored["attempts"] == len(attempts) else None

@@ -36,7 +36,8 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     """Most serious first."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """Key figures: number of iterations, their time, shares of spans, and the differences between ranks."""
+    """Key figures: number of iterations, their time, shares of spans, and the differences between
+    ranks."""
 
     @property
     def is_healthy(self) -> bool:
@@ -78,7 +79,9 @@ class Diagnosis:
 def diagnose_run(folder: RunFolder, rows: Rows, hooks: pd.DataFrame) -> Diagnosis:
     """Diagnose a run from its rows and its hooks' costs, and the way it ended."""
     metadata, attempts = folder.read_metadata(), folder.read_attempts()
-    failure = make_failure_finding(folder.find_status(metadata), metadata.error, metadata.is_user_error)
+    failure = make_failure_finding(
+        folder.find_status(metadata), metadata.error, metadata.is_user_error
+    )
     epoch_iterations = attempts[-1].epoch_iterations if attempts else None
     return diagnose(rows, hooks, failure, epoch_iterations).with_path(str(folder))
 
@@ -91,12 +94,15 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
 
-    `hooks` are the hooks' costs. `failure_finding` describes how the run failed, and `epoch_iterations` is the
-    length of an epoch. Missing columns, other than the key, mean fewer findings. Raises UsageError without the key.
+    `hooks` are the hooks' costs. `failure_finding` describes how the run failed, and
+    `epoch_iterations` is the length of an epoch. Missing columns, other than the key, mean fewer
+    findings. Raises UsageError without the key.
     """
     rows = stats if isinstance(stats, Rows) else Rows.wrap(stats)
     if not rows.total:
-        return Diagnosis((failure_finding,) if failure_finding else (), {"iterations": 0, "ranks": 0})
+        return Diagnosis(
+            (failure_finding,) if failure_finding else (), {"iterations": 0, "ranks": 0}
+        )
     check_columns(["rank", "phase", "iteration"], rows.columns)
     sample, seconds = sample_iterations(rows), sum_times(rows)
     syncs = extract_gradient_syncs(sample.rows)
@@ -128,7 +134,17 @@ def sample_iterations(rows: Rows) -> IterationSample:
     """Select the training iterations of a run in which to compare its ranks."""
     columns = [
         name
-        for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "rss_bytes", "step_s", *SPANS)
+        for name in (
+            "rank",
+            "node",
+            "phase",
+            "iteration",
+            "step",
+            "batch_size",
+            "rss_bytes",
+            "step_s",
+            *SPANS,
+        )
         if name in rows.columns
     ]
     columns_by_rank = {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)"}
@@ -139,7 +155,9 @@ def sample_iterations(rows: Rows) -> IterationSample:
     iterations = last - first + 1
     if ranks["rows"].max() < iterations:
         # No rank has all of them, so they must be counted.
-        iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
+        iterations = int(
+            rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0]
+        )
     max_iterations = min(MAX_ITERATIONS, max(N_STRETCHES, MAX_ROWS // len(ranks)))
     where = TRAINING
     if iterations > max_iterations:
@@ -147,15 +165,24 @@ def sample_iterations(rows: Rows) -> IterationSample:
         starts = np.linspace(first, last + 1 - length, N_STRETCHES).astype(int)
         stretches = [f"iteration between {start} and {start + length - 1}" for start in starts]
         where = f"{TRAINING} and ({' or '.join(stretches)})"
-    sample = rows.query(f"select {', '.join(columns)} from rows where {where} order by iteration, rank")
+    sample = rows.query(
+        f"select {', '.join(columns)} from rows where {where} order by iteration, rank"
+    )
     return IterationSample(sample, iterations, len(ranks))
 
 
-def make_failure_finding(status: str, error: str | None, is_user_error: bool = True) -> Finding | None:
-    """Return the finding on a run that failed or lost its driver, the most serious of all; None for other runs."""
+def make_failure_finding(
+    status: str, error: str | None, is_user_error: bool = True
+) -> Finding | None:
+    """Return the finding on a run that failed or lost its driver, the most serious of all; None for
+    other runs."""
     if status == "failed":
         message = (error or "without an error message").strip().splitlines()[0]
-        fix = "fix the task, or edit experiment.yaml in the run's folder, then " if is_user_error else ""
+        fix = (
+            "fix the task, or edit experiment.yaml in the run's folder, then "
+            if is_user_error
+            else ""
+        )
         sentence, advice = f"the run failed: {message}", f"{fix}hookyard resume RUN"
     elif status == "lost":
         sentence = "the run is lost: its driver died before it could write how the run ended"
@@ -171,7 +198,9 @@ def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | N
 
     A run whose last row ends an epoch failed after it: in a hook, in validation, or while saving.
     """
-    last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")["last"].iloc[0]
+    last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")[
+        "last"
+    ].iloc[0]
     has_failed = failure_finding.numbers["status"] == "failed" and not pd.isna(last)
     if not has_failed or (epoch_iterations and int(last) % epoch_iterations == 0):
         return failure_finding
@@ -179,16 +208,26 @@ def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | N
     return replace(failure_finding, advice=advice)
 
 
-def compute_key_figures(sample: IterationSample, seconds: pd.DataFrame, syncs: GradientSyncs | None) -> dict[str, Any]:
-    """Return the key figures. Shares are relative to the training iterations in which a span was measured."""
+def compute_key_figures(
+    sample: IterationSample, seconds: pd.DataFrame, syncs: GradientSyncs | None
+) -> dict[str, Any]:
+    """Return the key figures. Shares are relative to the training iterations in which a span was
+    measured."""
     figures: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
     step_s = float(sample.rows["step_s"].median()) if "step_s" in sample.rows else 0.0
     if not step_s > 0:
         return figures
     figures["step_s"] = step_s
-    for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if figures["ranks"] > 1 else [])):
+    for name in (
+        "data_wait_s",
+        "hooks_s",
+        "checkpoint_s",
+        *([WAIT] if figures["ranks"] > 1 else []),
+    ):
         if name in seconds and seconds[f"{name} of"].sum() > 0:
-            figures[f"{name.removesuffix('_s')}_share"] = float(seconds[name].sum() / seconds[f"{name} of"].sum())
+            figures[f"{name.removesuffix('_s')}_share"] = float(
+                seconds[name].sum() / seconds[f"{name} of"].sum()
+            )
     if (compared := int(sample.rows["iteration"].nunique())) < sample.iterations:
         figures["compared_share"] = compared / sample.iterations
     if syncs is not None and len(syncs.ranks) > 1 and len(syncs.iterations) >= MIN_SYNCS:

@@ -1,4 +1,5 @@
-"""Training split at the points at which ranks synchronize gradients, so that ranks can be compared between them."""
+"""Training split at the points at which ranks synchronize gradients, so that ranks can be compared
+between them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,14 +16,16 @@ from orchestrator.stats.insight.robust_statistics import Floats
 OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
 """Spans of a rank's own work, in which it does not wait for other ranks."""
 MAY_WAIT = ("hooks_s", "checkpoint_s", "other_s")
-"""Spans in which a rank may also wait for others, such as in a collective hook. The later spans are the likelier."""
+"""Spans in which a rank may also wait for others, such as in a collective hook. The later spans are
+the likelier."""
 WAIT = "all_reduce_wait_s"
 """Span of the wait for other ranks. If it is not measured, `backward_s` contains the wait."""
 
 
 @dataclass(frozen=True)
 class GradientSyncs:
-    """Spans of every rank between gradient synchronizations: arrays of shape (syncs, ranks), in seconds."""
+    """Spans of every rank between gradient synchronizations: arrays of shape (syncs, ranks), in
+    seconds."""
 
     iterations: NDArray[np.int64]
     """Iteration of each sync."""
@@ -54,8 +57,8 @@ class GradientSyncs:
 def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     """Return the syncs of a stats table, except the first; None if nothing was timed.
 
-    Iterations that share an optimizer step have one sync. Syncs that are missing on a rank are left out, as are those
-    whose step spans a gap in the iterations.
+    Iterations that share an optimizer step have one sync. Syncs that are missing on a rank are left
+    out, as are those whose step spans a gap in the iterations.
     """
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
@@ -68,7 +71,9 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     ranks, rank_index = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
     numbers, sync_index = np.unique(sync, return_inverse=True)
     cell, shape = sync_index * len(ranks) + rank_index, (len(numbers), len(ranks))
-    complete: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
+    complete: NDArray[np.bool_] = np.all(
+        np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1
+    )
     complete[np.flatnonzero(complete)[:1]] = False
     if has_several_iterations:
         iteration = rows["iteration"].to_numpy(dtype=np.int64)
@@ -84,7 +89,8 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
 
     column = {name: reshape(name) for name in ("step_s", *spans)}
     backward = column.get("backward_s", np.zeros_like(column["step_s"]))
-    # With FSDP, ranks wait in the collectives of the forward and backward passes, and hardly in this span.
+    # With FSDP, ranks wait in the collectives of the forward and backward passes, and hardly in
+    # this span.
     is_measured = WAIT in column and np.median(column[WAIT]) > 0
     wait = column[WAIT] if is_measured else backward - backward.min(axis=1, keepdims=True)
     local = {name: column[name] for name in (*OWN_WORK, *MAY_WAIT) if name in column}
@@ -105,7 +111,8 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
 
 
 def _number_syncs(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
-    """Return the number of each row's sync, and True if there are several iterations between syncs."""
+    """Return the number of each row's sync, and True if there are several iterations between
+    syncs."""
     if "step" not in rows or rows["step"].nunique() > 0.9 * rows["iteration"].nunique():
         return rows["iteration"].to_numpy(dtype=np.int64), False
     order = np.lexsort((rows["iteration"], rows["rank"]))

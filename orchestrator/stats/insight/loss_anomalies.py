@@ -43,13 +43,22 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
 
 
 def _find_non_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
-    # As recorded, since a custom loop may record the loss only in some iterations, and `rows` has null for NaN.
+    # As recorded, since a custom loop may record the loss only in some iterations, and `rows` has
+    # null for NaN.
     is_bad = f"{TRAINING} and (isnan(loss::double) or isinf(loss::double))"
-    bad_rows = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], is_bad, "recorded")["ranks"]
+    bad_rows = rows.aggregate(
+        {"ranks": "list(rank order by rank)"}, ["iteration"], is_bad, "recorded"
+    )["ranks"]
     if bad_rows.empty:
         return
-    iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
-    first, count, bad = int(bad_rows.index[0]), len(bad_rows), [int(rank) for rank in bad_rows.iloc[0]]
+    iterations = int(
+        rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0]
+    )
+    first, count, bad = (
+        int(bad_rows.index[0]),
+        len(bad_rows),
+        [int(rank) for rank in bad_rows.iloc[0]],
+    )
     alone = f" --rank {bad[0]}" if len(bad) == 1 < ranks else ""
     yield Finding(
         "loss",
@@ -78,7 +87,9 @@ def _find_trend(means: Floats) -> Iterator[Finding]:
             "look for a learning rate of 0, frozen parameters, and an output or a loss that does not depend on them",
             1.0,
         )
-    elif last_loss - first_loss > (DIVERGENCE_RATIO - 1) * abs(first_loss) and last_loss >= np.quantile(means, 0.75):
+    elif last_loss - first_loss > (DIVERGENCE_RATIO - 1) * abs(
+        first_loss
+    ) and last_loss >= np.quantile(means, 0.75):
         yield Finding(
             "loss",
             f"the loss diverged: from {first_loss:.4g} in the first {window} iterations to {last_loss:.4g} in the last",

@@ -21,7 +21,8 @@ WARM_UP_SHARE = 0.25
 N_STRETCHES, MIN_READINGS = 10, 4
 """Number of equal stretches of the rest of the run, and the smallest number of readings in each."""
 N_IGNORED_RISES = 3
-"""Number of largest rises from one stretch to the next that are ignored, because buffers grow too."""
+"""Number of largest rises from one stretch to the next that are ignored, because buffers grow
+too."""
 MIN_GROWTH = 0.042
 """Smallest steady growth over all stretches, relative to the memory in use."""
 MIN_GROWTH_PER_HALF = 0.2
@@ -46,7 +47,9 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
     Medians ignore peaks that come and go.
     """
     read = f'{TRAINING} and "{column} known" > 0'
-    ends = rows.aggregate({"first": "min(first)", "last": "max(iteration)"}, where=read, table=rows.blocks).dropna()
+    ends = rows.aggregate(
+        {"first": "min(first)", "last": "max(iteration)"}, where=read, table=rows.blocks
+    ).dropna()
     if ends.empty:
         return
     first, last = (float(ends[name].iloc[0]) for name in ("first", "last"))
@@ -55,7 +58,9 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
     median = f"median({quote(f'{column} total')} / {quote(f'{column} known')})"
     medians = {"held": median, "readings": merge_blocks(column, "known"), "at": "avg(iteration)"}
     read_after = f"{read} and iteration >= {begin}"
-    table: Any = rows.aggregate(medians, ["rank", stretch], read_after, rows.blocks).unstack().astype(float)
+    table: Any = (
+        rows.aggregate(medians, ["rank", stretch], read_after, rows.blocks).unstack().astype(float)
+    )
     used, ranks = table["held"][(table["readings"] >= MIN_READINGS).all(axis=1)], len(table)
     if used.shape[1] < N_STRETCHES:
         return
@@ -122,17 +127,26 @@ def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
 
 
 def _find_full_memory(rows: Rows) -> Iterator[Finding]:
-    columns = [name for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns]
+    columns = [
+        name for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns
+    ]
     if not columns:
         return
-    ranks = rows.aggregate({name: merge_blocks(name, "high") for name in columns}, ["rank"], table=rows.blocks)
+    ranks = rows.aggregate(
+        {name: merge_blocks(name, "high") for name in columns}, ["rank"], table=rows.blocks
+    )
     used = ranks.get("system_memory_percent", pd.Series(dtype=float)).dropna() / 100
     if len(used) and used.max() > 1 - MIN_FREE_SHARE:
         rank, left = find_rank_with_max(used), max(0.0, float(1 - used.max()))
         yield Finding(
             "memory",
             f"memory was nearly full on rank {rank}: {left:.1%} was left at the least (system_memory_percent)",
-            {"problem": "room", "column": "system_memory_percent", "rank": rank, "left_share": left},
+            {
+                "problem": "room",
+                "column": "system_memory_percent",
+                "rank": rank,
+                "left_share": left,
+            },
             "1 - stats.groupby('rank')['system_memory_percent'].max() / 100",
             "smaller batches with `accumulate`, fewer loader workers, or a larger machine, before it fails",
             0.5,
@@ -144,7 +158,12 @@ def _find_full_memory(rows: Rows) -> Iterator[Finding]:
             "memory",
             f"the GPU of rank {rank} was full: its allocator emptied its cache {int(retries.max())} times to find room,"
             " waiting for the GPU each time",
-            {"problem": "room", "column": "cuda_alloc_retries", "rank": rank, "retries": int(retries.max())},
+            {
+                "problem": "room",
+                "column": "cuda_alloc_retries",
+                "rank": rank,
+                "retries": int(retries.max()),
+            },
             "stats.groupby('rank')['cuda_alloc_retries'].max()",
             "smaller batches with `accumulate`, which can be `auto`, or"
             " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

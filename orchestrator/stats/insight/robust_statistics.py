@@ -15,13 +15,16 @@ _MEDIAN = math.sqrt(math.pi / 2)
 
 
 def subtract_median_of_others(values: Floats) -> Floats:
-    """Subtract from each column the median of the other columns, row by row. There are at least two columns."""
+    """Subtract from each column the median of the other columns, row by row. There are at least two
+    columns."""
     others = values.shape[1] - 1
     lower, upper = (others - 1) // 2, others // 2
     in_order = np.partition(values, sorted({lower, upper, upper + 1}), axis=1)
 
     def pick(index: int) -> Floats:
-        return np.where(values <= in_order[:, [index]], in_order[:, [index + 1]], in_order[:, [index]])
+        return np.where(
+            values <= in_order[:, [index]], in_order[:, [index + 1]], in_order[:, [index]]
+        )
 
     return values - (pick(lower) + pick(upper)) / 2
 
@@ -40,13 +43,15 @@ def estimate_median_error(blocks: Floats) -> Floats:
 
 
 def estimate_change_error(blocks: Floats) -> Floats:
-    """Estimate the standard deviation of block medians around a slow trend, from differences of neighbors."""
+    """Estimate the standard deviation of block medians around a slow trend, from differences of
+    neighbors."""
     spread: Floats = _SIGMA * np.median(np.abs(np.diff(blocks, axis=0)), axis=0) / math.sqrt(2)
     return spread
 
 
 def compute_significance_threshold(tests: int, blocks: int) -> float:
-    """Return the threshold, in standard errors, for one false alarm in a thousand runs with `tests` tests each.
+    """Return the threshold, in standard errors, for one false alarm in a thousand runs with `tests`
+    tests each.
 
     It is higher for few blocks, because their standard error is uncertain.
     """
@@ -54,6 +59,7 @@ def compute_significance_threshold(tests: int, blocks: int) -> float:
 
 
 def estimate_lower_spread(values: Floats) -> float:
-    """Estimate the standard deviation of a few values from their lower half, so that high outliers do not matter."""
+    """Estimate the standard deviation of a few values from their lower half, so that high outliers
+    do not matter."""
     center = np.sort(values)[(len(values) - 1) // 2]
     return float(_SIGMA * np.median(center - values[values <= center]))

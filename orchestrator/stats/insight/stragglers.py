@@ -10,7 +10,11 @@ import pandas as pd
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.insight.finding import Finding
-from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs, extract_gradient_syncs
+from orchestrator.stats.insight.gradient_syncs import (
+    MAY_WAIT,
+    GradientSyncs,
+    extract_gradient_syncs,
+)
 from orchestrator.stats.insight.robust_statistics import (
     Floats,
     compute_block_medians,
@@ -22,9 +26,11 @@ from orchestrator.stats.insight.robust_statistics import (
 )
 
 MIN_SHARE = 0.02
-"""Smallest delay that is a finding, as a share of an iteration. The mean over the run may be half of it."""
+"""Smallest delay that is a finding, as a share of an iteration. The mean over the run may be half
+of it."""
 MIN_STALL, MIN_STALLED_SHARE = 3.0, 0.005
-"""Smallest length of a long stall, in iterations, and the smallest share of the run's time that all stalls take."""
+"""Smallest length of a long stall, in iterations, and the smallest share of the run's time that all
+stalls take."""
 MIN_STALLS = 5
 """Number of short stalls from which they are a finding."""
 MIN_RATIO_TO_OTHERS = 4.0
@@ -65,14 +71,17 @@ class _SlowRank:
 def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
     """Return a finding for each rank that delays the others: always, increasingly, or by stalls.
 
-    Each rank's own work is compared with that of the others in the same iteration, so a slowdown of all ranks is no
-    finding. The hook `costs` show which hook is slow.
+    Each rank's own work is compared with that of the others in the same iteration, so a slowdown of
+    all ranks is no finding. The hook `costs` show which hook is slow.
     """
     if len(syncs.ranks) < 2 or len(syncs.iterations) < MIN_SYNCS:
         return []
     delays = {span: subtract_median_of_others(seconds) for span, seconds in syncs.local.items()}
     certain_delays = _compute_certain_delays(syncs)
-    slow_ranks = [*_find_sustained(syncs, delays, certain_delays), *_find_stalls(syncs, delays, certain_delays)]
+    slow_ranks = [
+        *_find_sustained(syncs, delays, certain_delays),
+        *_find_stalls(syncs, delays, certain_delays),
+    ]
     if not slow_ranks:
         return []
     scores = _compute_scores(syncs)
@@ -83,17 +92,21 @@ def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> 
     )
     return [
         _make_finding(
-            syncs, slow_rank, {name: float(values[slow_rank.column]) for name, values in scores.items()}, hook_delays
+            syncs,
+            slow_rank,
+            {name: float(values[slow_rank.column]) for name, values in scores.items()},
+            hook_delays,
         )
         for slow_rank in slow_ranks
     ]
 
 
 def _compute_certain_delays(syncs: GradientSyncs) -> dict[str, Floats]:
-    """Return each rank's delay by span, summed over that span and all spans that more certainly are own work.
+    """Return each rank's delay by span, summed over that span and all spans that more certainly are
+    own work.
 
-    A rank that waits in one span for a rank that is slow in another is behind in the first and ahead in the second. So
-    its lead in certain work is subtracted from a delay that may be waiting.
+    A rank that waits in one span for a rank that is slow in another is behind in the first and
+    ahead in the second. So its lead in certain work is subtracted from a delay that may be waiting.
     """
     own_spans = [span for span in syncs.local if span not in MAY_WAIT]
     certain_work = syncs.sum_spans(own_spans)
@@ -107,7 +120,8 @@ def _compute_certain_delays(syncs: GradientSyncs) -> dict[str, Floats]:
 def _find_sustained(
     syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
 ) -> Iterator[_SlowRank]:
-    """Yield each rank that is slow for long, either in one span or slightly in all of its own work."""
+    """Yield each rank that is slow for long, either in one span or slightly in all of its own
+    work."""
     tests = 2 * len(syncs.ranks) * (len(delays) + 1)
     n_errors = compute_significance_threshold(tests, len(compute_block_medians(syncs.step)))
     levels = {span: np.median(seconds, axis=0) for span, seconds in delays.items()}
@@ -120,7 +134,9 @@ def _find_sustained(
     for spans in [[span] for span in delays] + [own_spans] * (len(own_spans) > 1):
         # Times have long tails, so the median of a sum exceeds the sum of the medians.
         blocks = compute_block_medians(
-            delays[spans[0]] if len(spans) == 1 else subtract_median_of_others(syncs.sum_spans(spans))
+            delays[spans[0]]
+            if len(spans) == 1
+            else subtract_median_of_others(syncs.sum_spans(spans))
         )
         certain_work = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_spans[0]]
         for column, pattern in _find_slow_ranks(syncs, n_errors, blocks, certain_work):
@@ -136,7 +152,8 @@ def _find_sustained(
 def _find_slow_ranks(
     syncs: GradientSyncs, n_errors: float, blocks: Floats, certain_delays: Floats
 ) -> Iterator[tuple[int, str]]:
-    """Yield the column and the pattern of each rank that is slow for long, from its delays per block.
+    """Yield the column and the pattern of each rank that is slow for long, from its delays per
+    block.
 
     A delay is significant if it exceeds `n_errors` times its standard error.
     """
@@ -145,11 +162,18 @@ def _find_slow_ranks(
     last = np.median(blocks[-quarter:], axis=0)
     change = last - np.median(blocks[:quarter], axis=0)
     # A delay must also be larger than the differences between other ranks.
-    least_s, spread = MIN_SHARE * syncs.step_s, 4 * estimate_lower_spread(level) if len(syncs.ranks) > 3 else -np.inf
-    is_chronic = (level >= least_s) & (level > np.maximum(n_errors * estimate_median_error(blocks), spread))
+    least_s, spread = (
+        MIN_SHARE * syncs.step_s,
+        4 * estimate_lower_spread(level) if len(syncs.ranks) > 3 else -np.inf,
+    )
+    is_chronic = (level >= least_s) & (
+        level > np.maximum(n_errors * estimate_median_error(blocks), spread)
+    )
     # The error comes from neighboring blocks, because the change itself is not noise.
     change_error = 1.25 * estimate_change_error(blocks) * np.sqrt(2 / quarter)
-    has_changed = (change > np.maximum(n_errors * change_error, spread)) & (np.minimum(change, last) >= least_s)
+    has_changed = (change > np.maximum(n_errors * change_error, spread)) & (
+        np.minimum(change, last) >= least_s
+    )
     certain_delay = np.where(
         has_changed, np.median(certain_delays[-quarter:], axis=0), np.median(certain_delays, axis=0)
     )
@@ -162,7 +186,8 @@ def _find_slow_ranks(
 def _find_stalls(
     syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
 ) -> Iterator[_SlowRank]:
-    """Yield the rank with the most stalls beyond its usual delay, if it has far more than the others."""
+    """Yield the rank with the most stalls beyond its usual delay, if it has far more than the
+    others."""
     stalls_by_span = {}
     for span, seconds in delays.items():
         excess = _subtract_level(seconds)
@@ -175,9 +200,13 @@ def _find_stalls(
     lost, longest = stalls.mean(axis=0), stalls.max(axis=0)
     column = int(lost.argmax())
     count = int(np.count_nonzero(stalls[:, column]))
-    others_lost, others_longest = (MIN_RATIO_TO_OTHERS * np.delete(values, column).max() for values in (lost, longest))
+    others_lost, others_longest = (
+        MIN_RATIO_TO_OTHERS * np.delete(values, column).max() for values in (lost, longest)
+    )
     is_long = longest[column] > max(others_longest, MIN_STALL * syncs.step_s)
-    is_frequent = count >= MIN_STALLS and lost[column] > max(others_lost, MIN_SHARE / 2 * syncs.step_s)
+    is_frequent = count >= MIN_STALLS and lost[column] > max(
+        others_lost, MIN_SHARE / 2 * syncs.step_s
+    )
     if lost[column] < MIN_STALLED_SHARE * syncs.step_s or not (is_long or is_frequent):
         return
     span = max(stalls_by_span, key=lambda name: float(stalls_by_span[name][:, column].sum()))
@@ -197,7 +226,10 @@ def _subtract_level(seconds: Floats) -> Floats:
 
 
 def _make_finding(
-    syncs: GradientSyncs, slow_rank: _SlowRank, scores: dict[str, float], hook_delays: pd.DataFrame | None
+    syncs: GradientSyncs,
+    slow_rank: _SlowRank,
+    scores: dict[str, float],
+    hook_delays: pd.DataFrame | None,
 ) -> Finding:
     rank, node = syncs.ranks[slow_rank.column], syncs.nodes[slow_rank.column]
     share = slow_rank.delay_s / syncs.step_s
@@ -229,10 +261,14 @@ def _make_finding(
     )
 
 
-def _describe(syncs: GradientSyncs, slow_rank: _SlowRank, where: str, share: float, scores: dict[str, float]) -> str:
+def _describe(
+    syncs: GradientSyncs, slow_rank: _SlowRank, where: str, share: float, scores: dict[str, float]
+) -> str:
     per = "step" if syncs.has_several_iterations else "iteration"
     if slow_rank.pattern == "stalls":
-        count, iteration, longest_s = (slow_rank.numbers[name] for name in ("stalls", "iteration", "longest_s"))
+        count, iteration, longest_s = (
+            slow_rank.numbers[name] for name in ("stalls", "iteration", "longest_s")
+        )
         times = "once" if count == 1 else f"{count} times"
         does = f"stalled {times}, for up to {quantities.format_seconds(longest_s)} (at iteration {iteration})"
         return f"{where.format(does)}; it cost {share:.1%} of the time"
@@ -248,15 +284,21 @@ def _describe(syncs: GradientSyncs, slow_rank: _SlowRank, where: str, share: flo
 def _compute_scores(syncs: GradientSyncs) -> dict[str, Floats]:
     """Compute each rank's scores as in NVIDIA's Resiliency Extension; 1 is best.
 
-    The relative score compares the rank with the fastest rank, the individual score with its own fastest block.
+    The relative score compares the rank with the fastest rank, the individual score with its own
+    fastest block.
     """
     work = syncs.work
     medians, certain_delay = np.median(work, axis=0), compute_block_medians(work)
     slowest = np.bincount(work.argmax(axis=1), minlength=work.shape[1])
     return {
-        "relative_score": np.divide(medians.min(), medians, out=np.ones_like(medians), where=medians > 0),
+        "relative_score": np.divide(
+            medians.min(), medians, out=np.ones_like(medians), where=medians > 0
+        ),
         "individual_score": np.divide(
-            certain_delay.min(axis=0), certain_delay[-1], out=np.ones_like(medians), where=certain_delay[-1] > 0
+            certain_delay.min(axis=0),
+            certain_delay[-1],
+            out=np.ones_like(medians),
+            where=certain_delay[-1] > 0,
         ),
         "slowest_share": slowest / len(work),
         "others_wait_s": np.median(-subtract_median_of_others(syncs.wait), axis=0),
@@ -264,9 +306,12 @@ def _compute_scores(syncs: GradientSyncs) -> dict[str, Floats]:
 
 
 def _compare_hook_costs(costs: pd.DataFrame) -> pd.DataFrame | None:
-    """Return the cost of hooks within iterations minus the median of the other ranks; one column per rank."""
+    """Return the cost of hooks within iterations minus the median of the other ranks; one column
+    per rank."""
     inner = costs[costs["event"].isin(WITHIN_ITERATION)]
-    table = inner.pivot_table(index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum").fillna(0.0)
+    table = inner.pivot_table(
+        index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum"
+    ).fillna(0.0)
     if table.shape[1] < 2:
         return None
     seconds = table.to_numpy(dtype=float)
@@ -278,7 +323,8 @@ def _compare_hook_costs(costs: pd.DataFrame) -> pd.DataFrame | None:
 
 @dataclass(frozen=True)
 class RankStatus:
-    """A rank compared with the others: median times per iteration, or per step of several iterations."""
+    """A rank compared with the others: median times per iteration, or per step of several
+    iterations."""
 
     work_s: float
     """Own work, without waiting for others."""

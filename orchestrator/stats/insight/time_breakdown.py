@@ -22,7 +22,8 @@ _ONCE = ("on_load", "on_start", "on_end", "on_exception")
 def sum_times(rows: Rows) -> pd.DataFrame:
     """Return seconds per rank: `all_s` in all phases, and in training each span and `SPAN of`.
 
-    The latter is the time of the iterations in which the span was measured, in a block their number times the mean.
+    The latter is the time of the iterations in which the span was measured, in a block their number
+    times the mean.
     """
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
@@ -30,17 +31,24 @@ def sum_times(rows: Rows) -> pd.DataFrame:
     for name in SPANS:
         if name in rows.columns:
             sums[name] = f"{merge_blocks(name, 'total')} filter ({TRAINING})"
-            sums[f"{name} of"] = f'sum("step_s total" * {quote(f"{name} known")} / rows) filter ({TRAINING})'
+            sums[f"{name} of"] = (
+                f'sum("step_s total" * {quote(f"{name} known")} / rows) filter ({TRAINING})'
+            )
     return rows.aggregate(sums, ["rank"], table=rows.blocks)
 
 
 def _compute_shares(seconds: pd.DataFrame, span: str) -> "pd.Series[Any]":
     """Return the share of a span in each rank's time; empty if it was not measured."""
-    return (seconds[span] / seconds[f"{span} of"]).dropna() if span in seconds else pd.Series(dtype=float)
+    return (
+        (seconds[span] / seconds[f"{span} of"]).dropna()
+        if span in seconds
+        else pd.Series(dtype=float)
+    )
 
 
 def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Finding]:
-    """Yield a finding if every rank waits for its loader. `seconds`, here and below, comes from `sum_times`."""
+    """Yield a finding if every rank waits for its loader. `seconds`, here and below, comes from
+    `sum_times`."""
     shares = _compute_shares(seconds, "data_wait_s")
     if not len(shares):
         return
@@ -51,12 +59,19 @@ def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Fi
     typical_s = float(typical["data_wait_s"].median())
     median = f"median {quantities.format_seconds(typical_s)} per iteration"
     ranks = (
-        f" on every rank ({shares.min():.0%} to {shares.max():.0%}; {median})" if len(shares) > 1 else f" ({median})"
+        f" on every rank ({shares.min():.0%} to {shares.max():.0%}; {median})"
+        if len(shares) > 1
+        else f" ({median})"
     )
     yield Finding(
         "data",
         f"training waits for data {share:.0%} of the time{ranks}",
-        {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": typical_s},
+        {
+            "share": share,
+            "min_share": float(shares.min()),
+            "max_share": float(shares.max()),
+            "data_wait_s": typical_s,
+        },
         "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
         "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
         share,
@@ -68,7 +83,9 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
     if "all_s" not in seconds or not len(costs):
         return
     costs = costs[costs["event"] != "write"]  # in the background
-    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"])).dropna(subset=["share"])
+    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"])).dropna(
+        subset=["share"]
+    )
     groups: Any = costs.groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:
         worst: Any = rows.loc[rows["share"].idxmax()]
@@ -98,7 +115,9 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
                 "seconds": float(worst["seconds"]),
                 "calls": int(worst["calls"]),
                 "share": float(worst["share"]),
-                "seconds_by_rank": {int(row["rank"]): float(row["seconds"]) for _, row in rows.iterrows()},
+                "seconds_by_rank": {
+                    int(row["rank"]): float(row["seconds"]) for _, row in rows.iterrows()
+                },
             },
             "hookyard stats RUN --by hook",
             advice,

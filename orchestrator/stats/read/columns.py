@@ -55,7 +55,8 @@ def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def conform_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table cast to a schema; missing columns are null. Integers beyond 2^53 are rounded to floats."""
+    """Return the table cast to a schema; missing columns are null. Integers beyond 2^53 are rounded
+    to floats."""
     if table.schema == schema:
         return table
     columns = [
@@ -69,7 +70,9 @@ def conform_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def concat_rows(tables: Sequence[pa.Table]) -> pa.Table:
     schema = merge_schemas(table.schema for table in tables)
-    return pa.concat_tables([schema.empty_table(), *(conform_to(table, schema) for table in tables)])
+    return pa.concat_tables(
+        [schema.empty_table(), *(conform_to(table, schema) for table in tables)]
+    )
 
 
 def narrow_counters(rows: pa.Table) -> pa.Table:

@@ -1,4 +1,5 @@
-"""The rows that the ranks of a run recorded, as a dataset of pyarrow's: only what a question needs is read."""
+"""The rows that the ranks of a run recorded, as a dataset of pyarrow's: only what a question needs
+is read."""
 
 import os
 import shutil
@@ -31,9 +32,11 @@ from orchestrator.stats.write.checksums import read_stream, read_stream_start
 from orchestrator.storage import Storage
 
 PARTITIONS = pa.schema([("rank", COUNTER_TYPES["rank"]), ("attempt", COUNTER_TYPES["attempt"])])
-"""Hive partition columns: stored only in a segment's path, as DuckDB, polars, Spark and pandas expect."""
+"""Hive partition columns: stored only in a segment's path, as DuckDB, polars, Spark and pandas
+expect."""
 MAX_ROWS_IN_MEMORY = 2**20
-"""Maximum number of rows from Arrow streams to keep in memory; beyond it, they go to a temporary file."""
+"""Maximum number of rows from Arrow streams to keep in memory; beyond it, they go to a temporary
+file."""
 _RANKS_PER_READ = 16
 """Ranks whose Arrow streams are read together."""
 _FORMAT = ds.ParquetFileFormat(
@@ -68,7 +71,9 @@ class Source:
         with self.raising_damaged_file():
             return int(self.rows.count_rows())
 
-    def batches(self, columns: Sequence[str] | None = None, where: Any = None) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, columns: Sequence[str] | None = None, where: Any = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that also match `where`, batch by batch. Raises DamagedFile."""
         with self.raising_damaged_file():
             yield from self.rows.to_batches(columns=columns, filter=where)
@@ -98,7 +103,8 @@ class Source:
 
 
 def open_recorded(storage: Storage, table: str = "rows") -> Source:
-    """Return everything that a run recorded in a table (`rows` or `costs`), including superseded rows.
+    """Return everything that a run recorded in a table (`rows` or `costs`), including superseded
+    rows.
 
     `storage` is the run's folder. The source has no columns if nothing was recorded.
     """
@@ -106,16 +112,24 @@ def open_recorded(storage: Storage, table: str = "rows") -> Source:
     return make_source(storage, files, read_schemas(storage, files))
 
 
-def make_source(storage: Storage, files: RecordedFiles, schemas: "Schemas", more: Iterable[pa.Table] = ()) -> Source:
+def make_source(
+    storage: Storage, files: RecordedFiles, schemas: "Schemas", more: Iterable[pa.Table] = ()
+) -> Source:
     """Return the rows of some files, and `more`, in the columns of `schemas.merged`."""
     schema = schemas.merged
     if not schema.names:
         return Source(ds.dataset(pa.table({})))
-    changed = {path for path, own in schemas.parquet.items() if not _can_cast(storage, path, own, schema)}
-    tables = chain((read_parquet(storage, path) for path in changed), _read_open_parts(storage, files), more)
+    changed = {
+        path for path, own in schemas.parquet.items() if not _can_cast(storage, path, own, schema)
+    }
+    tables = chain(
+        (read_parquet(storage, path) for path in changed), _read_open_parts(storage, files), more
+    )
     tails, folder = _make_datasets(tables, schema)
     unchanged = [segment for segment in files.segments if segment.path not in changed]
-    files = replace(files, joined=None if files.joined in changed else files.joined, segments=unchanged)
+    files = replace(
+        files, joined=None if files.joined in changed else files.joined, segments=unchanged
+    )
     data = ds.dataset([_parquet_dataset(storage, files, schema), *tails])
     if folder:
         finalize(data, shutil.rmtree, folder, ignore_errors=True)
@@ -123,34 +137,54 @@ def make_source(storage: Storage, files: RecordedFiles, schemas: "Schemas", more
 
 
 def _can_cast(storage: Storage, path: str, own: pa.Schema, merged: pa.Schema) -> bool:
-    """Return whether a dataset casts a file's columns. It refuses text, and floats of integers beyond 2^53."""
-    types = {field.name: merged.field(field.name).type for field in own if not pa.types.is_null(field.type)}
-    changed = [name for name, new in types.items() if own.field(name).type != new and not pa.types.is_integer(new)]
+    """Return whether a dataset casts a file's columns. It refuses text, and floats of integers
+    beyond 2^53."""
+    types = {
+        field.name: merged.field(field.name).type
+        for field in own
+        if not pa.types.is_null(field.type)
+    }
+    changed = [
+        name
+        for name, new in types.items()
+        if own.field(name).type != new and not pa.types.is_integer(new)
+    ]
     if not changed or not all(pa.types.is_floating(types[name]) for name in changed):
         return not changed
-    fragment = _FORMAT.make_fragment(f"{storage.root}/{path}", storage.filesystem or LocalFileSystem())
+    fragment = _FORMAT.make_fragment(
+        f"{storage.root}/{path}", storage.filesystem or LocalFileSystem()
+    )
     limits = [group.statistics.get(name) for group in fragment.row_groups for name in changed]
     return all(each and -(2**53) <= each["min"] <= each["max"] <= 2**53 for each in limits)
 
 
 def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:
     system = storage.filesystem or LocalFileSystem()
-    fragments = [_FORMAT.make_fragment(f"{storage.root}/{files.joined}", system)] if files.joined else []
+    fragments = (
+        [_FORMAT.make_fragment(f"{storage.root}/{files.joined}", system)] if files.joined else []
+    )
     for segment in files.segments:
         is_rank = ds.field("rank") == pa.scalar(segment.rank, schema.field("rank").type)
         is_attempt = ds.field("attempt") == pa.scalar(segment.attempt, schema.field("attempt").type)
-        fragments.append(_FORMAT.make_fragment(f"{storage.root}/{segment.path}", system, is_rank & is_attempt))
+        fragments.append(
+            _FORMAT.make_fragment(f"{storage.root}/{segment.path}", system, is_rank & is_attempt)
+        )
     return ds.FileSystemDataset(fragments, schema, _FORMAT, system)
 
 
 def _read_open_parts(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
     tails = files.parts_by_rank
     for first in range(0, len(tails), _RANKS_PER_READ):
-        yield from storage.map(lambda parts: read_parts(storage, parts), tails[first : first + _RANKS_PER_READ])
+        yield from storage.map(
+            lambda parts: read_parts(storage, parts), tails[first : first + _RANKS_PER_READ]
+        )
 
 
-def _make_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
-    """Return the tables as datasets, and the temporary folder that holds them if they are too long for memory."""
+def _make_datasets(
+    tables: Iterable[pa.Table], schema: pa.Schema
+) -> tuple[list[ds.Dataset], str | None]:
+    """Return the tables as datasets, and the temporary folder that holds them if they are too long
+    for memory."""
     tables = (conform_to(table, schema) for table in tables)
     held: list[pa.Table] = []
     for table in tables:
@@ -165,7 +199,8 @@ def _make_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[
 
 
 def temporary_folder() -> str:
-    """Make a folder for rows that do not fit in memory, and remove folders left behind by dead processes."""
+    """Make a folder for rows that do not fit in memory, and remove folders left behind by dead
+    processes."""
     for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*-*"):
         pid = left.name.removeprefix(_TEMPORARY).partition("-")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
@@ -194,7 +229,9 @@ def read_schemas(storage: Storage, files: RecordedFiles) -> Schemas:
         with open_parquet(storage, path) as file:
             metadata = pq.read_metadata(file)
             schema = metadata.schema.to_arrow_schema().remove_metadata()
-            return pa.schema([field for field in schema if field.name != "superseded"]), metadata.num_rows
+            return pa.schema(
+                [field for field in schema if field.name != "superseded"]
+            ), metadata.num_rows
 
     def part(file: RecordedFile) -> pa.Schema:
         try:
@@ -203,7 +240,10 @@ def read_schemas(storage: Storage, files: RecordedFiles) -> Schemas:
         except FileNotFoundError:
             return read_schemas(storage, _find_current_files(storage, file)).merged
 
-    paths = [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]
+    paths = [
+        *([files.joined] if files.joined else []),
+        *(segment.path for segment in files.segments),
+    ]
     footers = dict(zip(paths, storage.map(parquet, paths), strict=True))
     by_path = {path: schema for path, (schema, _) in footers.items()}
     partitions = PARTITIONS if files.segments else pa.schema([])
@@ -212,13 +252,16 @@ def read_schemas(storage: Storage, files: RecordedFiles) -> Schemas:
 
 
 def read_parquet(storage: Storage, path: str) -> pa.Table:
-    """Return the rows of a Parquet file, with the partition columns from a segment's path. Raises DamagedFile."""
+    """Return the rows of a Parquet file, with the partition columns from a segment's path. Raises
+    DamagedFile."""
     with open_parquet(storage, path, prefetch=True) as file:
         rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
     rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
     segment = parse_recorded_path(path)
     for name, value in (("attempt", segment.attempt), ("rank", segment.rank)) if segment else ():
-        rows = rows.append_column(name, pa.repeat(pa.scalar(value, PARTITIONS.field(name).type), len(rows)))
+        rows = rows.append_column(
+            name, pa.repeat(pa.scalar(value, PARTITIONS.field(name).type), len(rows))
+        )
     return rows
 
 
@@ -243,7 +286,11 @@ def read_parts(storage: Storage, parts: Sequence[RecordedFile]) -> pa.Table:
 
 
 def _find_current_files(storage: Storage, part: RecordedFile) -> RecordedFiles:
-    """Return the files that hold a part that no longer exists, and what its rank recorded after it."""
+    """Return the files that hold a part that no longer exists, and what its rank recorded after
+    it."""
     now = list_recorded_files(storage, part.table, part.folder)
-    segments, parts = ([file for file in files if file.number >= part.number] for files in (now.segments, now.parts))
+    segments, parts = (
+        [file for file in files if file.number >= part.number]
+        for files in (now.segments, now.parts)
+    )
     return RecordedFiles(None, segments, parts, [])

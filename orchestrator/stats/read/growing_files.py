@@ -75,8 +75,11 @@ class RankTail:
         return {name: pc.max(self.window[name]).as_py() for name in names}
 
     def update(self, files: Mapping[RecordedFile, FileState]) -> None:
-        """Read what was written since the last call, even if parts have become a segment. `files` are the rank's."""
-        segments = sorted(file for file in files if file.is_segment and file.number > self._newest_segment)
+        """Read what was written since the last call, even if parts have become a segment. `files`
+        are the rank's."""
+        segments = sorted(
+            file for file in files if file.is_segment and file.number > self._newest_segment
+        )
         for segment in segments:
             read = self._rows_since_segment
             with open_parquet(self._storage, segment.path) as opened:
@@ -84,7 +87,9 @@ class RankTail:
             self._newest_segment, self._rows_since_segment = segment.number, max(0, read - total)
             if total > read and segment == segments[-1]:
                 self.add(read_parquet(self._storage, segment.path).slice(read))
-        for part in sorted(file for file in files if not file.is_segment and file.number > self._newest_segment):
+        for part in sorted(
+            file for file in files if not file.is_segment and file.number > self._newest_segment
+        ):
             size, modified = files[part]
             before = self._streams.get(part.number, Stream(None, [], 0))
             if size - before.end <= len(END_OF_STREAM):
@@ -135,10 +140,14 @@ class AttemptTail:
         if not self._storage.exists(COMPACTED["rows"]):
             warn_lost_rows(self._storage, attempts)
             return
-        rows = load(self._storage, attempts, None, f"phase = 'train' and iteration > {iteration - WINDOW}")
+        rows = load(
+            self._storage, attempts, None, f"phase = 'train' and iteration > {iteration - WINDOW}"
+        )
         for rank, rank_rows in rows.astype({"phase": str, "node": str}).groupby("rank"):
             tail = self._ranks.setdefault(int(str(rank)), RankTail(self._storage))
-            tail.add(pa.Table.from_pandas(rank_rows, preserve_index=False).replace_schema_metadata())
+            tail.add(
+                pa.Table.from_pandas(rank_rows, preserve_index=False).replace_schema_metadata()
+            )
 
     def training_rows(self) -> pa.Table:
         """Return the last WINDOW training rows of each rank."""

@@ -1,4 +1,5 @@
-"""SQL queries on the rows of a run, in bounded memory. Only this module uses DuckDB, and imports it lazily."""
+"""SQL queries on the rows of a run, in bounded memory. Only this module uses DuckDB, and imports it
+lazily."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 MEMORY_LIMIT = "768MiB"
 """Memory limit of DuckDB, which spills to disk beyond it."""
 MAX_EXACT_VALUES = 2**24
-"""Maximum number of values for exact quantiles. More are sampled at random, down to about this number."""
+"""Maximum number of values for exact quantiles. More are sampled at random, down to about this
+number."""
 MAX_CONDITION_LENGTH = 50_000
 """Maximum number of characters in a condition."""
 COUNTER_COLUMNS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
@@ -36,10 +38,11 @@ TRAINING = "phase = 'train'"
 
 
 class Rows:
-    """The valid rows of a run that match the SQL condition `where`; queries see them as the table `rows`.
+    """The valid rows of a run that match the SQL condition `where`; queries see them as the table
+    `rows`.
 
-    In queries, measurements are doubles and NaN is null, as in pandas. Pyarrow reads the files instead of DuckDB: it
-    detects damage and supports every storage. Raises DamagedFile.
+    In queries, measurements are doubles and NaN is null, as in pandas. Pyarrow reads the files
+    instead of DuckDB: it detects damage and supports every storage. Raises DamagedFile.
     """
 
     def __init__(self, source: Source, where: str | None = None) -> None:
@@ -51,17 +54,28 @@ class Rows:
             field.name
             for field in source.schema
             if field.name not in (*COUNTER_COLUMNS, *NAME_COLUMNS)
-            and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type) or pa.types.is_null(field.type))
+            and (
+                pa.types.is_floating(field.type)
+                or pa.types.is_integer(field.type)
+                or pa.types.is_null(field.type)
+            )
         ]
         """Columns that may hold measurements."""
-        self.texts = [field.name for field in source.schema if field.name in NAME_COLUMNS or _is_text(field.type)]
+        self.texts = [
+            field.name
+            for field in source.schema
+            if field.name in NAME_COLUMNS or _is_text(field.type)
+        ]
         self._connection = _connect(source, self._where, self.numbers)
 
     @classmethod
     def wrap(cls, table: pd.DataFrame | pa.Table) -> Self:
         if isinstance(table, pd.DataFrame):
             # Arrow turns NaN into null, except in NumPy arrays.
-            columns = {name: data.to_numpy() if data.dtype.kind == "f" else data for name, data in table.items()}
+            columns = {
+                name: data.to_numpy() if data.dtype.kind == "f" else data
+                for name, data in table.items()
+            }
             table = pa.table({name: pa.array(column) for name, column in columns.items()})
         return cls(Source(ds.dataset(table)))
 
@@ -71,17 +85,26 @@ class Rows:
         return result
 
     def aggregate(
-        self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true", table: str = "rows"
+        self,
+        expressions: Mapping[str, str],
+        by: Sequence[str] = (),
+        where: str = "true",
+        table: str = "rows",
     ) -> pd.DataFrame:
-        """Return SQL aggregates by name, with the sorted groups as the index. `table` is `rows` or `blocks`."""
+        """Return SQL aggregates by name, with the sorted groups as the index. `table` is `rows` or
+        `blocks`."""
         if not expressions and not by:
             return pd.DataFrame(index=[0])
         columns = [f"{expression} as {quote(name)}" for name, expression in expressions.items()]
         grouping = f" group by {', '.join(by)} order by {', '.join(by)}" if by else ""
-        groups = self.query(f"select {', '.join([*by, *columns])} from {table} where {where}{grouping}")
+        groups = self.query(
+            f"select {', '.join([*by, *columns])} from {table} where {where}{grouping}"
+        )
         return groups.set_index([*groups.columns[: len(by)]]) if by else groups
 
-    def quantiles(self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true") -> pd.DataFrame:
+    def quantiles(
+        self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true"
+    ) -> pd.DataFrame:
         """Return the quantiles of SQL expressions, interpolated linearly; `at` is the index."""
         if not expressions:
             return pd.DataFrame(index=pd.Index(at))
@@ -93,20 +116,26 @@ class Rows:
         return quantiles
 
     def medians(self, expressions: Mapping[str, str], by: str) -> pd.DataFrame:
-        """Return the medians of SQL expressions for each value of the column `by`, which becomes the sorted index."""
+        """Return the medians of SQL expressions for each value of the column `by`, which becomes
+        the sorted index."""
         if not expressions:
             return self.aggregate({}, [by])
-        return self._sample({by: by, **expressions}, "true", by).groupby(by)[[*expressions]].median()
+        return (
+            self._sample({by: by, **expressions}, "true", by).groupby(by)[[*expressions]].median()
+        )
 
     def _sample(self, expressions: Mapping[str, str], where: str, by: str = "0") -> pd.DataFrame:
         """Return SQL expressions of all rows, or of a random sample if there are many.
 
         The sample has about as many rows for each value of `by`, and all rows of small groups.
         """
-        columns = ", ".join(f"{expression} as {quote(name)}" for name, expression in expressions.items())
+        columns = ", ".join(
+            f"{expression} as {quote(name)}" for name, expression in expressions.items()
+        )
         if self.total * len(expressions) <= MAX_EXACT_VALUES:
             return self.query(f"select {columns} from rows where {where}")
-        # hash() is unsigned: with a signed number DuckDB computes in 128 bits, which takes twice as long.
+        # hash() is unsigned: with a signed number DuckDB computes in 128 bits, which takes twice as
+        # long.
         every = f"greatest(1, count(*) * {len(expressions)} * count(*) over () // {MAX_EXACT_VALUES})::ubigint"
         return self.query(
             f'with groups as (select {by} as "(group)", {every} as "(every)" from rows where {where} group by 1)'
@@ -129,16 +158,22 @@ class Rows:
         return "blocks"
 
 
-def read_matching_rows(source: Source, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
-    """Yield columns of the rows that match an SQL condition. Raises UsageError if the condition is invalid."""
+def read_matching_rows(
+    source: Source, columns: Sequence[str], where: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns of the rows that match an SQL condition. Raises UsageError if the condition is
+    invalid."""
     check_condition(where)
     rows = _connect(source, where).sql(f"select {', '.join(map(quote, columns))} from rows")
     with source.raising_damaged_file(), _explain_errors(where):
         yield from pa.RecordBatchReader.from_stream(rows)
 
 
-def _connect(source: Source, where: str | None, measurements: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
-    """Return a connection whose view `rows` has the rows that match a condition, with `measurements` as doubles.
+def _connect(
+    source: Source, where: str | None, measurements: Sequence[str] = ()
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection whose view `rows` has the rows that match a condition, with
+    `measurements` as doubles.
 
     Raises UsageError if the condition does not fit the columns.
     """
@@ -163,17 +198,24 @@ def check_condition(where: str) -> None:
     if not isinstance(where, str):
         raise UsageError(f"where: must be text with a condition in SQL, got {where!r}")
     if len(where) > MAX_CONDITION_LENGTH:
-        raise UsageError(f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,}")
+        raise UsageError(
+            f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,}"
+        )
     with _explain_errors(where, is_checking=True):
         # Parse it bare and in parentheses, which rejects an unbalanced `)`.
         for text in (where, f"({where}\n)"):
             if len(_get_internal_database().extract_statements(f"select 1 where {text}")) != 1:
-                raise UsageError(f"where: {shorten(where, 200)!r} contains a semicolon; write a single condition")
+                raise UsageError(
+                    f"where: {shorten(where, 200)!r} contains a semicolon; write a single condition"
+                )
 
 
 @contextmanager
-def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checking: bool = False) -> Iterator[None]:
-    """Turn DuckDB's errors about a condition into UsageErrors that quote it, and those of a lack of room too."""
+def _explain_errors(
+    where: str | None, columns: Sequence[str] = (), *, is_checking: bool = False
+) -> Iterator[None]:
+    """Turn DuckDB's errors about a condition into UsageErrors that quote it, and those of a lack of
+    room too."""
     import duckdb
 
     try:
@@ -203,7 +245,10 @@ def _explain_errors(where: str | None, columns: Sequence[str] = (), *, is_checki
 def uses_column(where: str, column: str) -> bool:
     """Return whether a condition uses a column. Raises UsageError if the condition is invalid."""
     check_condition(where)
-    return re.search(rf"\b{re.escape(column)}\b", re.sub("'[^']*'", "", where), re.IGNORECASE) is not None
+    return (
+        re.search(rf"\b{re.escape(column)}\b", re.sub("'[^']*'", "", where), re.IGNORECASE)
+        is not None
+    )
 
 
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
@@ -217,7 +262,8 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def query(source: Source, sql: str) -> pd.DataFrame:
-    """Run a user's query on the table `rows`, and return its result. The query can read nothing else and cannot write.
+    """Run a user's query on the table `rows`, and return its result. The query can read nothing
+    else and cannot write.
 
     Raises UsageError unless it is a single valid `select`.
     """
@@ -249,7 +295,11 @@ def _open_database() -> duckdb.DuckDBPyConnection:
 
     folder = temporary_folder()
     connection = duckdb.connect(
-        config={"memory_limit": MEMORY_LIMIT, "temp_directory": folder, "preserve_insertion_order": "false"}
+        config={
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": folder,
+            "preserve_insertion_order": "false",
+        }
     )
     finalize(connection, shutil.rmtree, folder, ignore_errors=True)
     for setting in (
@@ -269,4 +319,6 @@ def _get_internal_database() -> duckdb.DuckDBPyConnection:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+    )

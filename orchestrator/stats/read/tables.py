@@ -17,7 +17,11 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.read.columns import conform_to, narrow_counters
 from orchestrator.stats.read.dataset import open_recorded
 from orchestrator.stats.read.query import check_columns, read_matching_rows
-from orchestrator.stats.read.valid_rows import LEADING_COLUMNS, make_superseded_cost_filter, open_valid_rows
+from orchestrator.stats.read.valid_rows import (
+    LEADING_COLUMNS,
+    make_superseded_cost_filter,
+    open_valid_rows,
+)
 from orchestrator.storage import Storage
 
 ROW_KEY = ["rank", "phase", "epoch", "iteration"]
@@ -25,19 +29,33 @@ CATEGORICAL_COLUMNS = ("phase", "node")
 _COST_KEY = ["rank", "hook", "event"]
 """Key columns of the table of hook costs."""
 _ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
-_WIDTHS = {"attempt": 2, "rank": 4, "epoch": 4, "iteration": 4, "step": 4, "batch_size": 4, "phase": 8, "node": 16}
+_WIDTHS = {
+    "attempt": 2,
+    "rank": 4,
+    "epoch": 4,
+    "iteration": 4,
+    "step": 4,
+    "batch_size": 4,
+    "phase": 8,
+    "node": 16,
+}
 """Approximate bytes per value; other columns take 8."""
 _LOAD_MEMORY_FACTOR, _SORT_MEMORY_FACTOR = 4, 3
-"""Peak memory as a multiple of the table's size: to load it, and to sort and convert rows already in memory."""
+"""Peak memory as a multiple of the table's size: to load it, and to sort and convert rows already
+in memory."""
 
 
 def load(
-    storage: Storage, attempts: Sequence[Attempt], columns: Sequence[str] | None = None, where: str | None = None
+    storage: Storage,
+    attempts: Sequence[Attempt],
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
 ) -> pd.DataFrame:
-    """Return the rows that are not superseded and match the SQL condition `where`, sorted. By default all columns.
+    """Return the rows that are not superseded and match the SQL condition `where`, sorted. By
+    default all columns.
 
-    `storage` is the run's folder; the run may still be training. Raises UsageError for an unknown column, an invalid
-    condition, or more rows than fit in memory.
+    `storage` is the run's folder; the run may still be training. Raises UsageError for an unknown
+    column, an invalid condition, or more rows than fit in memory.
     """
     source = open_valid_rows(storage, attempts)
     names = source.schema.names
@@ -50,9 +68,13 @@ def load(
     needed = [*dict.fromkeys([*selected, *ROW_KEY])]
     if where is None:
         rows = source.data.count_rows()
-        _check_memory(storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in needed), _LOAD_MEMORY_FACTOR)
+        _check_memory(
+            storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in needed), _LOAD_MEMORY_FACTOR
+        )
     batches, size, count = [], 0, 0
-    for batch in source.batches(needed) if where is None else read_matching_rows(source, needed, where):
+    for batch in (
+        source.batches(needed) if where is None else read_matching_rows(source, needed, where)
+    ):
         batches.append(batch)
         size, count = size + batch.nbytes, count + len(batch)
         _check_memory(storage, count, size, _SORT_MEMORY_FACTOR)
@@ -85,7 +107,11 @@ def sort_rows(rows: pa.Table) -> pa.Table:
 
 def _to_frame(rows: pa.Table) -> pd.DataFrame:
     categories = [name for name in CATEGORICAL_COLUMNS if name in rows.column_names]
-    exact = {name: _to_nullable(rows[name]) for name in rows.column_names if _is_rounded_by_pandas(rows[name])}
+    exact = {
+        name: _to_nullable(rows[name])
+        for name in rows.column_names
+        if _is_rounded_by_pandas(rows[name])
+    }
     frame = cast(pd.DataFrame, rows.to_pandas(categories=categories, self_destruct=True))
     for name, column in exact.items():
         frame[name] = column
@@ -93,24 +119,30 @@ def _to_frame(rows: pa.Table) -> pd.DataFrame:
 
 
 def concat_exactly(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate tables, with nullable integers where the floats that pandas chooses would round integers."""
+    """Concatenate tables, with nullable integers where the floats that pandas chooses would round
+    integers."""
     joined = pd.concat(tables, ignore_index=True)
     integers: dict[Any, Literal["Int64", "UInt64"]] = {}
     for table in tables:
         for name, column in table.items():
-            is_rounded = joined[name].dtype.kind == "f" and pd.api.types.is_integer_dtype(column.dtype)
+            is_rounded = joined[name].dtype.kind == "f" and pd.api.types.is_integer_dtype(
+                column.dtype
+            )
             if is_rounded and (column.max() > 2**53 or column.min() < -(2**53)):
                 integers[name] = "UInt64" if column.dtype.kind == "u" else "Int64"
 
     for name, kind in integers.items():
         with suppress(TypeError, ValueError):  # other tables have fractions
-            columns = [table[name] if name in table else pd.Series(pd.NA, table.index) for table in tables]
+            columns = [
+                table[name] if name in table else pd.Series(pd.NA, table.index) for table in tables
+            ]
             joined[name] = pd.concat([column.astype(kind) for column in columns], ignore_index=True)
     return joined
 
 
 def _is_rounded_by_pandas(column: pa.ChunkedArray) -> bool:
-    """Return whether pandas' floats, which a column of integers with gaps becomes, would round its values."""
+    """Return whether pandas' floats, which a column of integers with gaps becomes, would round its
+    values."""
     if not column.null_count or not pa.types.is_integer(column.type):
         return False
     limits = pc.min_max(column).as_py()
@@ -120,16 +152,22 @@ def _is_rounded_by_pandas(column: pa.ChunkedArray) -> bool:
 def _to_nullable(column: pa.ChunkedArray) -> pd.Series:
     """Return a column of integers as pandas' nullable integers."""
     return cast(
-        pd.Series, column.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}.get)
+        pd.Series,
+        column.to_pandas(
+            types_mapper={pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}.get
+        ),
     )
 
 
 def load_costs(storage: Storage, attempts: Sequence[Attempt]) -> pd.DataFrame:
-    """Return the calls and seconds of each hook at each event on each rank. `storage` is the run's folder."""
+    """Return the calls and seconds of each hook at each event on each rank. `storage` is the run's
+    folder."""
     source = open_recorded(storage, "costs")
     names = [*_COST_KEY, "attempt", "iteration", "stage", "calls", "seconds"]
     batches = source.batches(names) if source.schema.names else ()
-    return sum_costs((narrow_counters(pa.Table.from_batches([batch])) for batch in batches), attempts)
+    return sum_costs(
+        (narrow_counters(pa.Table.from_batches([batch])) for batch in batches), attempts
+    )
 
 
 def sum_costs(costs: Iterable[pa.Table], attempts: Sequence[Attempt]) -> pd.DataFrame:
@@ -144,4 +182,6 @@ def sum_costs(costs: Iterable[pa.Table], attempts: Sequence[Attempt]) -> pd.Data
 
 def _sum(costs: pa.Table) -> pa.Table:
     sums = costs.group_by(_COST_KEY).aggregate([("calls", "sum"), ("seconds", "sum")])
-    return sums.select([*_COST_KEY, "calls_sum", "seconds_sum"]).rename_columns([*_COST_KEY, "calls", "seconds"])
+    return sums.select([*_COST_KEY, "calls_sum", "seconds_sum"]).rename_columns(
+        [*_COST_KEY, "calls", "seconds"]
+    )

@@ -1,7 +1,9 @@
-"""The valid rows of a run: all that it recorded, except superseded rows, and its leader's training rows.
+"""The valid rows of a run: all that it recorded, except superseded rows, and its leader's training
+rows.
 
-A row is superseded once a later attempt trains its iteration again. That follows from the start positions of the
-attempts, never from the files. A follower's training rows are in the folder of its leader.
+A row is superseded once a later attempt trains its iteration again. That follows from the start
+positions of the attempts, never from the files. A follower's training rows are in the folder of its
+leader.
 """
 
 import logging
@@ -16,7 +18,13 @@ import pyarrow.dataset as ds
 from hooks.position import Stage
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.columns import merge_schemas
-from orchestrator.stats.read.dataset import Source, make_source, open_recorded, read_row_schema, read_schemas
+from orchestrator.stats.read.dataset import (
+    Source,
+    make_source,
+    open_recorded,
+    read_row_schema,
+    read_schemas,
+)
 from orchestrator.stats.read.recorded_files import list_recorded_files
 from orchestrator.storage import Storage
 
@@ -24,7 +32,16 @@ LEADING_COLUMNS = ["rank", "node", "phase", "epoch", "iteration", "step"]
 """Leading columns of a table of rows."""
 FILTER_COLUMNS = ("attempt", "rank", "phase", "iteration", "samples")
 """Columns that the filter of superseded rows reads."""
-_UNREPEATED_EVENTS = ["save", "write", "on_save", "on_saved", "on_start", "on_load", "on_end", "on_exception"]
+_UNREPEATED_EVENTS = [
+    "save",
+    "write",
+    "on_save",
+    "on_saved",
+    "on_start",
+    "on_load",
+    "on_end",
+    "on_exception",
+]
 """Events of hook costs that a later attempt does not repeat."""
 _log = logging.getLogger("hookyard")
 
@@ -45,7 +62,9 @@ def open_valid_rows(storage: Storage, attempts: Sequence[Attempt]) -> Source:
 
 def list_columns(storage: Storage, attempts: Sequence[Attempt]) -> list[str]:
     """Return the columns of a run's rows, its own and its leader's."""
-    return list(dict.fromkeys([*read_row_schema(storage).names, *_leader_schema(storage, attempts).names]))
+    return list(
+        dict.fromkeys([*read_row_schema(storage).names, *_leader_schema(storage, attempts).names])
+    )
 
 
 def _leader_schema(storage: Storage, attempts: Sequence[Attempt]) -> pa.Schema:
@@ -62,12 +81,18 @@ def _leader_rows(storage: Storage, attempts: Sequence[Attempt]) -> Iterator[pa.T
         source = open_recorded(storage.parent / attempt.leader.trial) if attempt.leader else None
         if source is None or attempt.leader is None or not source.schema.names:
             continue
-        last_iterations = [later.position.iteration for later in attempts if later.number > attempt.number]
+        last_iterations = [
+            later.position.iteration for later in attempts if later.number > attempt.number
+        ]
         last_iterations += [attempt.until] if attempt.until is not None else []
         is_own = (pc.field("attempt") == attempt.leader.attempt) & (pc.field("phase") == "train")
-        is_own &= pc.field("iteration") <= min(last_iterations) if last_iterations else pc.scalar(True)
+        is_own &= (
+            pc.field("iteration") <= min(last_iterations) if last_iterations else pc.scalar(True)
+        )
         for batch in source.batches(where=is_own):
-            number = pa.repeat(pa.scalar(attempt.number, batch.schema.field("attempt").type), len(batch))
+            number = pa.repeat(
+                pa.scalar(attempt.number, batch.schema.field("attempt").type), len(batch)
+            )
             table = pa.Table.from_batches([batch])
             yield table.set_column(table.column_names.index("attempt"), "attempt", number)
 
@@ -81,14 +106,17 @@ def _warn_leader_missing(follower: str, leader: str) -> None:
     )
 
 
-def make_superseded_filter(attempts: Sequence[Attempt], names: Collection[str] = FILTER_COLUMNS) -> Any:
+def make_superseded_filter(
+    attempts: Sequence[Attempt], names: Collection[str] = FILTER_COLUMNS
+) -> Any:
     """Return a pyarrow filter for superseded rows. `names` are the columns that the rows have.
 
-    A training row is superseded if its iteration is past the start of a later attempt. An evaluation row is superseded
-    if more training samples were seen by then than at that start; also if equally many were, and the checkpoint was
-    saved before the evaluation. Steps cannot replace samples, because several iterations may share a step. Ranks that
-    read a stream may have seen different numbers of samples. The leader's iterations after `until`, where this run
-    ended, are superseded too.
+    A training row is superseded if its iteration is past the start of a later attempt. An
+    evaluation row is superseded if more training samples were seen by then than at that start; also
+    if equally many were, and the checkpoint was saved before the evaluation. Steps cannot replace
+    samples, because several iterations may share a step. Ranks that read a stream may have seen
+    different numbers of samples. The leader's iterations after `until`, where this run ended, are
+    superseded too.
     """
     superseded: Any = pc.scalar(False)
     is_training, is_test = pc.field("phase") == "train", pc.starts_with(pc.field("phase"), "test")
@@ -98,9 +126,19 @@ def make_superseded_filter(attempts: Sequence[Attempt], names: Collection[str] =
         compare = pc.greater_equal if start.stage <= Stage.TRAINED else pc.greater
         is_repeated = compare(samples, start.samples)
         for count in {*attempt.samples}:
-            ranks = [rank for rank, samples_of_rank in enumerate(attempt.samples) if samples_of_rank == count]
-            is_repeated = pc.if_else(pc.field("rank").isin(ranks), compare(samples, count), is_repeated)
-        is_past = (is_training & (pc.field("iteration") > start.iteration)) | (~is_training & is_repeated) | is_test
+            ranks = [
+                rank
+                for rank, samples_of_rank in enumerate(attempt.samples)
+                if samples_of_rank == count
+            ]
+            is_repeated = pc.if_else(
+                pc.field("rank").isin(ranks), compare(samples, count), is_repeated
+            )
+        is_past = (
+            (is_training & (pc.field("iteration") > start.iteration))
+            | (~is_training & is_repeated)
+            | is_test
+        )
         superseded |= (pc.field("attempt") < attempt.number) & is_past
         if attempt.until is not None:
             is_after_end = is_training & (pc.field("iteration") > attempt.until)
@@ -109,12 +147,18 @@ def make_superseded_filter(attempts: Sequence[Attempt], names: Collection[str] =
 
 
 def make_superseded_cost_filter(attempts: Sequence[Attempt]) -> Any:
-    """Return a pyarrow filter for superseded rows of the hook costs, by their training iteration and stage."""
+    """Return a pyarrow filter for superseded rows of the hook costs, by their training iteration
+    and stage."""
     superseded: Any = pc.scalar(False)
     for attempt in attempts:
         start = attempt.position
-        # The later attempt repeats the validation and the report that followed its checkpoint in the same iteration.
-        is_repeated = (pc.field("iteration") == start.iteration) & (pc.field("stage") > int(start.stage))
+        # The later attempt repeats the validation and the report that followed its checkpoint in
+        # the same iteration.
+        is_repeated = (pc.field("iteration") == start.iteration) & (
+            pc.field("stage") > int(start.stage)
+        )
         is_repeated &= ~pc.field("event").isin(_UNREPEATED_EVENTS)
-        superseded |= (pc.field("attempt") < attempt.number) & ((pc.field("iteration") > start.iteration) | is_repeated)
+        superseded |= (pc.field("attempt") < attempt.number) & (
+            (pc.field("iteration") > start.iteration) | is_repeated
+        )
     return superseded

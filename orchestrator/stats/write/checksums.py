@@ -1,7 +1,8 @@
 """Checksums in Arrow streams and Parquet files, where other readers ignore them.
 
-A stream has them in the padding after each message's metadata, a Parquet file in the space for the footer's signature.
-The first message of a stream also has the length that the stream had at the last sync.
+A stream has them in the padding after each message's metadata, a Parquet file in the space for the
+footer's signature. The first message of a stream also has the length that the stream had at the
+last sync.
 """
 
 import struct
@@ -32,10 +33,13 @@ _PARQUET_TRAILER_SIZE = 8
 
 
 def make_stream_start(schema: pa.Schema, length: int = 0) -> bytes:
-    """Return the first message of a stream. Its last bytes are the length, as from `pack_length`."""
+    """Return the first message of a stream. Its last bytes are the length, as from
+    `pack_length`."""
     schema = _add_format(schema)
     start = add_checksum(schema.serialize(), pack_length(length))
-    if len(start) % _PAGE_SIZE == 8:  # a later write of the length would cross two pages, and a kill could tear it
+    if (
+        len(start) % _PAGE_SIZE == 8
+    ):  # a later write of the length would cross two pages, and a kill could tear it
         padded = schema.with_metadata({**schema.metadata, "padding": ""})
         start = add_checksum(padded.serialize(), pack_length(length))
     return start
@@ -74,7 +78,8 @@ def _make_checksum(*data: bytes | memoryview | pa.Buffer) -> bytes:
 
 
 def read_stream_start(stream: Any, path: str) -> tuple[pa.Schema | None, int]:
-    """Return the schema of a stream, and its length at the last sync. Warns if they are damaged: None, 0.
+    """Return the schema of a stream, and its length at the last sync. Warns if they are damaged:
+    None, 0.
 
     Raises NewerFormat.
     """
@@ -89,7 +94,9 @@ def read_stream_start(stream: Any, path: str) -> tuple[pa.Schema | None, int]:
                 schema = stored.remove_metadata()
                 if _is_intact(length):
                     return schema, struct.unpack_from("<q", length)[0]
-                log_omission(path, "its last rows may be missing: the length that it stores is damaged")
+                log_omission(
+                    path, "its last rows may be missing: the length that it stores is damaged"
+                )
                 return schema, 0
     log_omission(path, "all of its rows are left out: its beginning is damaged")
     return None, 0
@@ -106,7 +113,8 @@ class Stream(NamedTuple):
 
 
 def read_stream(data: bytes, path: str, schema: pa.Schema | None = None, start: int = 0) -> Stream:
-    """Read the complete batches of a stream. `data` begins at the file's byte `start`; after 0, pass the schema.
+    """Read the complete batches of a stream. `data` begins at the file's byte `start`; after 0,
+    pass the schema.
 
     Warns of damage. A message that a kill cut short after the last sync is not damage.
     """
@@ -124,8 +132,12 @@ def read_stream(data: bytes, path: str, schema: pa.Schema | None = None, start: 
         batches.append(batch)
     rest, end = data[end:], start + end
     if len(data) < length:
-        log_omission(path, f"it was cut short at byte {len(data)}; the rows after byte {end} are missing")
-    elif rest != END_OF_STREAM and (message is not None or end < length or rest.endswith(END_OF_STREAM)):
+        log_omission(
+            path, f"it was cut short at byte {len(data)}; the rows after byte {end} are missing"
+        )
+    elif rest != END_OF_STREAM and (
+        message is not None or end < length or rest.endswith(END_OF_STREAM)
+    ):
         log_omission(path, f"the rows after byte {end} are left out: their checksum does not match")
     return Stream(schema, batches, end)
 
@@ -150,7 +162,8 @@ def _read_message(stream: Any) -> Any:
 
 
 def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
-    """Write tables with the same columns one after the other, with the CRC-32 of each page and of the footer.
+    """Write tables with the same columns one after the other, with the CRC-32 of each page and of
+    the footer.
 
     `file` must be readable too. Only text columns have dictionaries: measurements hardly repeat.
     """
@@ -158,7 +171,11 @@ def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
     first = next(tables)
     texts = [field.name for field in first.schema if pa.types.is_string(field.type)]
     with pq.ParquetWriter(
-        file, _add_format(first.schema), compression="zstd", use_dictionary=texts, write_page_checksum=True
+        file,
+        _add_format(first.schema),
+        compression="zstd",
+        use_dictionary=texts,
+        write_page_checksum=True,
     ) as writer:
         for table in chain([first], tables):
             writer.write_table(table, _ROW_GROUP_SIZE)
@@ -168,9 +185,11 @@ def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
 
 
 def check_footer(file: Any, path: str) -> bool:
-    """Return whether a Parquet file has a checksum of its footer. Raises ArrowInvalid if it does not match.
+    """Return whether a Parquet file has a checksum of its footer. Raises ArrowInvalid if it does
+    not match.
 
-    Also raises NewerFormat, with the file's `path`. Reads only the footer, and returns the file to its beginning.
+    Also raises NewerFormat, with the file's `path`. Reads only the footer, and returns the file to
+    its beginning.
     """
     footer = _read_footer(file)
     file.seek(0)

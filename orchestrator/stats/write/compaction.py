@@ -8,10 +8,19 @@ from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.columns import narrow_counters
 from orchestrator.stats.read.dataset import make_source, read_schemas
-from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFile, RecordedFiles, list_recorded_files
+from orchestrator.stats.read.recorded_files import (
+    COMPACTED,
+    RecordedFile,
+    RecordedFiles,
+    list_recorded_files,
+)
 from orchestrator.stats.read.tables import sort_rows
 from orchestrator.stats.write.checksums import write_parquet
-from orchestrator.stats.write.segments import add_superseded_column, rewrite_as_segment, update_superseded_column
+from orchestrator.stats.write.segments import (
+    add_superseded_column,
+    rewrite_as_segment,
+    update_superseded_column,
+)
 from orchestrator.storage import Storage
 
 JOINED_ROWS = 2**20
@@ -21,8 +30,9 @@ JOINED_ROWS = 2**20
 def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Write `stats.parquet` and `hooks.parquet`, or Parquet files of each rank for a long run.
 
-    The driver calls it after all ranks have ended. Superseded rows stay, marked as such. After a kill at any moment,
-    `list_recorded_files` still finds every row once. Rows come last: `is_compacted` looks only at them.
+    The driver calls it after all ranks have ended. Superseded rows stay, marked as such. After a
+    kill at any moment, `list_recorded_files` still finds every row once. Rows come last:
+    `is_compacted` looks only at them.
     """
     obsolete: list[str] = []
     kept_folders: set[str] = set()
@@ -35,17 +45,24 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
             continue
         kept_folders |= {file.folder for file in uncompacted}
         if table == "rows" and attempts:
-            earlier_segments = [segment for segment in files.segments if segment.attempt < attempts[-1].number]
+            earlier_segments = [
+                segment for segment in files.segments if segment.attempt < attempts[-1].number
+            ]
 
             def mark_segment(segment: RecordedFile) -> None:
-                update_superseded_column(storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank)
+                update_superseded_column(
+                    storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank
+                )
 
             storage.map(mark_segment, earlier_segments)
             if files.joined:
                 update_superseded_column(storage, files.joined, attempts)
         storage.map(lambda parts: rewrite_as_segment(storage, parts, attempts), files.parts_by_rank)
     if storage.local is None:  # deleting a folder takes fewer requests
-        obsolete = [path if (folder := path.rpartition("/")[0]) in kept_folders else folder for path in obsolete]
+        obsolete = [
+            path if (folder := path.rpartition("/")[0]) in kept_folders else folder
+            for path in obsolete
+        ]
     storage.map(storage.delete, sorted(set(obsolete)))
 
 
@@ -73,8 +90,12 @@ def is_compacted(storage: Storage) -> bool:
 
 
 def compact_ended(folder: RunFolder) -> None:
-    """Compact a run that has ended, if a kill or failure prevented that. Any reader may call this."""
+    """Compact a run that has ended, if a kill or failure prevented that. Any reader may call
+    this."""
     if is_compacted(folder.storage) or folder.read_metadata().status not in COMPLETE:
         return
-    with suppress(Exception), folder.lease():  # without permission or memory, readers use the files as they are
+    with (
+        suppress(Exception),
+        folder.lease(),
+    ):  # without permission or memory, readers use the files as they are
         compact(folder.storage, folder.read_attempts())

@@ -24,7 +24,8 @@ from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
 
 PART_ROWS = 2**11
-"""Maximum rows of a part on an object store, where each upload sends all of it. Also the minimum rows of a segment."""
+"""Maximum rows of a part on an object store, where each upload sends all of it. Also the minimum
+rows of a segment."""
 SEGMENT_ROWS = 2**16
 
 logger = logging.getLogger("hookyard")
@@ -71,7 +72,10 @@ class _ObjectPart:
         self.rows += batch.num_rows
 
     def sync(self) -> None:
-        has_ended, new = self._has_ended, self._new[:]  # in this order, because another thread writes and ends
+        has_ended, new = (
+            self._has_ended,
+            self._new[:],
+        )  # in this order, because another thread writes and ends
         if not new:
             self._uploaded = b"" if has_ended else self._uploaded
             return
@@ -110,8 +114,11 @@ class _Table:
 
     @property
     def should_rewrite(self) -> bool:
-        """True once open rows are a fifth of all rows. This bounds the numbers of segments and of open rows."""
-        return self.open_rows >= max(self.retry_rows, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS))
+        """True once open rows are a fifth of all rows. This bounds the numbers of segments and of
+        open rows."""
+        return self.open_rows >= max(
+            self.retry_rows, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS)
+        )
 
     def end_part(self) -> None:
         if self.current_part is not None:
@@ -122,17 +129,25 @@ class _Table:
 class RankFiles:
     """Writer of one rank's rows. Used in workers.
 
-    It appends batches to a part, starts another part for a new column, and rewrites parts as segments in a thread. If
-    rewriting fails, it keeps the parts. After a kill, parts on a disk can be read up to the last whole batch. On an
-    object store the thread uploads grown parts every `upload_interval_s`; `sync` retries a failure at the latest.
+    It appends batches to a part, starts another part for a new column, and rewrites parts as
+    segments in a thread. If rewriting fails, it keeps the parts. After a kill, parts on a disk can
+    be read up to the last whole batch. On an object store the thread uploads grown parts every
+    `upload_interval_s`; `sync` retries a failure at the latest.
     """
 
-    def __init__(self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float) -> None:
+    def __init__(
+        self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float
+    ) -> None:
         self._storage, self._folder, self._identity = storage, folder, identity
         self._tables = {name: _Table(name) for name in ("rows", "costs")}
         self._is_remote, self._upload_interval_s = storage.local is None, upload_interval_s
         self._thread: Thread | None = None
-        self._write_lock, self._upload_lock, self._rewrite_lock, self._closed = Lock(), Lock(), Lock(), Event()
+        self._write_lock, self._upload_lock, self._rewrite_lock, self._closed = (
+            Lock(),
+            Lock(),
+            Lock(),
+            Event(),
+        )
 
     def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
         """Write `count` rows of a table, `rows` or `costs`."""
@@ -150,7 +165,11 @@ class RankFiles:
             target.current_part.write(batch)
         if self._is_remote and self._thread is None:
             self._start_thread(self._upload)
-        elif not self._is_remote and target.should_rewrite and not (self._thread and self._thread.is_alive()):
+        elif (
+            not self._is_remote
+            and target.should_rewrite
+            and not (self._thread and self._thread.is_alive())
+        ):
             self._start_thread(self._rewrite_parts)
 
     def sync(self) -> None:
@@ -164,7 +183,11 @@ class RankFiles:
         """End all files, and rewrite them as segments."""
         self._closed.set()
         # Each file is closed, also after a failure to end another.
-        with self._write_lock, raising_storage_errors(self._storage / self._folder), ExitStack() as ends:
+        with (
+            self._write_lock,
+            raising_storage_errors(self._storage / self._folder),
+            ExitStack() as ends,
+        ):
             for table in self._tables.values():
                 ends.callback(table.end_part)
         self.sync()
@@ -174,20 +197,28 @@ class RankFiles:
         self._thread = Thread(target=work, name="rows", daemon=True)
         self._thread.start()
 
-    def _make_batch(self, table: _Table, arrays: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    def _make_batch(
+        self, table: _Table, arrays: Mapping[str, pa.Array], count: int
+    ) -> pa.RecordBatch:
         if not arrays.keys() <= table.columns.keys():
             check_case([*self._identity, *table.columns, *arrays])
         for name, array in arrays.items():
             table.columns[name] = merge_types(table.columns.get(name, array.type), array.type)
         columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
         for name, data_type in table.columns.items():
-            columns[name] = arrays[name].cast(data_type, safe=False) if name in arrays else pa.nulls(count, data_type)
+            columns[name] = (
+                arrays[name].cast(data_type, safe=False)
+                if name in arrays
+                else pa.nulls(count, data_type)
+            )
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _start_part(self, table: _Table, schema: pa.Schema) -> None:
         identity = int(self._identity.get("attempt", 0)), int(self._identity.get("rank", 0))
         path = f"{self._folder}/{table.name}-{table.number:05d}.arrow"
-        table.current_part = (_ObjectPart if self._is_remote else _DiskPart)(self._storage, path, schema)
+        table.current_part = (_ObjectPart if self._is_remote else _DiskPart)(
+            self._storage, path, schema
+        )
         table.parts.append((RecordedFile(*identity, table.number, path), table.current_part))
         table.number += 1
 
@@ -200,13 +231,16 @@ class RankFiles:
                 is_failing = False
             except Exception as error:  # the `sync` in `close` raises it if it persists
                 if not is_failing:
-                    logger.warning("Cannot upload rows of %s; will try again: %s", self._folder, error)
+                    logger.warning(
+                        "Cannot upload rows of %s; will try again: %s", self._folder, error
+                    )
                 is_failing = True
             else:
                 self._rewrite_parts()
 
     def _rewrite_parts(self, min_rows: int = SEGMENT_ROWS) -> None:
-        """Rewrite each table's parts if they are due or have `min_rows` rows. Called in a thread and by `close`."""
+        """Rewrite each table's parts if they are due or have `min_rows` rows. Called in a thread
+        and by `close`."""
         from orchestrator.stats.write.segments import rewrite_as_segment  # a slow import
 
         with self._rewrite_lock:
@@ -221,7 +255,9 @@ class RankFiles:
                     rewrite_as_segment(self._storage, [recorded for recorded, _ in parts])
                 except Exception as error:  # the parts are kept
                     logger.warning(
-                        "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s", self._folder, error
+                        "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s",
+                        self._folder,
+                        error,
                     )
                     table.retry_rows = 2 * table.open_rows
                     continue

@@ -21,13 +21,20 @@ _PLAIN = {int, float, str, bool, type(None)}
 class DeviceValues:
     """Scalars of some rows on a GPU, and times between CUDA events. Used in workers.
 
-    On the training's stream a copy would wait for all later work. So the copy has its own stream, which waits for an
-    event recorded when the rows were closed.
+    On the training's stream a copy would wait for all later work. So the copy has its own stream,
+    which waits for an event recorded when the rows were closed.
     """
 
     def __init__(self, rows: Collection[dict[str, Any]]) -> None:
-        recorded = [(row, name, value) for row in rows for name, value in row.items() if type(value) not in _PLAIN]
-        self._scalars = [(row, name) for row, name, value in recorded if is_on_gpu(value) and value.numel() == 1]
+        recorded = [
+            (row, name, value)
+            for row in rows
+            for name, value in row.items()
+            if type(value) not in _PLAIN
+        ]
+        self._scalars = [
+            (row, name) for row, name, value in recorded if is_on_gpu(value) and value.numel() == 1
+        ]
         self._times = [(row, name) for row, name, value in recorded if hasattr(value, "resolve")]
         if self._scalars:
             import torch
@@ -57,7 +64,12 @@ class DeviceValues:
             by_dtype.setdefault(row[name].dtype, []).append((row, name))
         with torch.cuda.stream(stream):
             exact = {dtype for dtype in by_dtype if _is_integer(dtype)}
-            floats = [scalar for dtype, scalars in by_dtype.items() if dtype not in exact for scalar in scalars]
+            floats = [
+                scalar
+                for dtype, scalars in by_dtype.items()
+                if dtype not in exact
+                for scalar in scalars
+            ]
             stacks = [
                 torch.stack([row[name].detach().reshape(()) for row, name in scalars]).double()
                 for dtype, scalars in by_dtype.items()
@@ -69,7 +81,9 @@ class DeviceValues:
 
             # As floats, integers beyond 2^53 would be rounded.
             for dtype in exact:
-                stack = torch.stack([row[name].detach().reshape(()) for row, name in by_dtype[dtype]])
+                stack = torch.stack(
+                    [row[name].detach().reshape(()) for row, name in by_dtype[dtype]]
+                )
                 for (row, name), number in zip(by_dtype[dtype], stack.cpu(), strict=True):
                     row[name] = _read_number(number)
 
@@ -87,11 +101,13 @@ def _read_on_cpu(value: Any) -> Any:
 
 
 def _read_number(value: Any) -> Any:
-    """Return the number in a tensor of one element on the CPU: an integer as it is, others as floats."""
+    """Return the number in a tensor of one element on the CPU: an integer as it is, others as
+    floats."""
     number = value.item()
     if isinstance(number, bool) or not isinstance(number, int):
         return float(number)
-    # The type stays known, so that a column has one type even if only some of its numbers are large.
+    # The type stays known, so that a column has one type even if only some of its numbers are
+    # large.
     return np.uint64(number) if str(value.dtype) == "torch.uint64" else number
 
 
@@ -104,11 +120,13 @@ def is_on_gpu(value: Any) -> bool:
 
 
 class Recorder:
-    """Buffer of one rank's rows, which it flushes as Arrow to the rank's own files. Used in workers.
+    """Buffer of one rank's rows, which it flushes as Arrow to the rank's own files. Used in
+    workers.
 
-    A row has numbers, whose columns `begin` defines, and a dict of values from hooks: numbers, short strings, scalar
-    tensors, or times between CUDA events. Tensors are read when the row is flushed, so recording never waits for a
-    device. Without a storage only the last rows are kept, in `recent`.
+    A row has numbers, whose columns `begin` defines, and a dict of values from hooks: numbers,
+    short strings, scalar tensors, or times between CUDA events. Tensors are read when the row is
+    flushed, so recording never waits for a device. Without a storage only the last rows are kept,
+    in `recent`.
     """
 
     def __init__(
@@ -122,7 +140,9 @@ class Recorder:
         upload_interval_s: float = 30.0,
         recent: int = 1000,
     ) -> None:
-        self._files = RankFiles(storage, folder, identity or {}, upload_interval_s) if storage else None
+        self._files = (
+            RankFiles(storage, folder, identity or {}, upload_interval_s) if storage else None
+        )
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
         self._batch = Batch({}, {})
@@ -142,13 +162,16 @@ class Recorder:
         self._begin_batch(Batch(labels, layout))
 
     def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
-        """Add a row, and flush if there are many or time has passed. The last number is the time by `perf_counter`."""
+        """Add a row, and flush if there are many or time has passed. The last number is the time by
+        `perf_counter`."""
         batch = self._batch
         if not batch.count:
             self._pack = Struct(f"{len(numbers)}d").pack
         batch.numbers.frombytes(self._pack(*numbers))  # a fifth of the time of `extend`
         if row:
-            batch.added[batch.count] = {k: v if type(v) in _PLAIN else _read_on_cpu(v) for k, v in row.items()}
+            batch.added[batch.count] = {
+                k: v if type(v) in _PLAIN else _read_on_cpu(v) for k, v in row.items()
+            }
         batch.count += 1
         now = numbers[-1] if numbers else perf_counter()
         if batch.count >= self._flush_rows or now - self._flushed_at >= self._flush_s:
@@ -204,7 +227,9 @@ class Recorder:
             self._begin_batch(Batch(self._batch.labels, self._batch.layout))
 
     def _flush_pending(self, *, ready_only: bool) -> None:
-        while self._pending and (not ready_only or self._has_lost_device or self._pending[0][1].ready()):
+        while self._pending and (
+            not ready_only or self._has_lost_device or self._pending[0][1].ready()
+        ):
             batch, on_device = self._pending.popleft()
             if not self._has_lost_device:
                 on_device.read()
@@ -214,7 +239,9 @@ class Recorder:
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
             columns = labels | numbers
             if batch.added:
-                columns |= make_columns([batch.added.get(index, {}) for index in range(batch.count)], numbers)
+                columns |= make_columns(
+                    [batch.added.get(index, {}) for index in range(batch.count)], numbers
+                )
             assert self._files is not None
             self._files.write("rows", columns, batch.count)
 
@@ -238,7 +265,9 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
 
         numbers = [None if isinstance(value, str) else value for value in plain]
         return pc.coalesce(pa.array(texts), _make_array(name, numbers).cast(pa.string()))
-    is_large = np.uint64 in kinds or any(isinstance(value, int) and value >= 2**63 for value in plain)
+    is_large = np.uint64 in kinds or any(
+        isinstance(value, int) and value >= 2**63 for value in plain
+    )
     if is_large and {*map(type, plain)} <= {int, type(None)}:
         with suppress(OverflowError, pa.ArrowException):
             return pa.array(plain, pa.uint64())
@@ -258,15 +287,25 @@ def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
         return values
     import torch
 
-    wrong = next((value for value in values if isinstance(value, torch.Tensor) and value.numel() != 1), None)
+    wrong = next(
+        (value for value in values if isinstance(value, torch.Tensor) and value.numel() != 1), None
+    )
     if wrong is not None:
-        raise ValueError(f"column '{name}' got a tensor of shape {tuple(wrong.shape)}; record one number per row")
-    return [_to_scalar(_read_number(value) if isinstance(value, torch.Tensor) else value) for value in values]
+        raise ValueError(
+            f"column '{name}' got a tensor of shape {tuple(wrong.shape)}; record one number per row"
+        )
+    return [
+        _to_scalar(_read_number(value) if isinstance(value, torch.Tensor) else value)
+        for value in values
+    ]
 
 
 def _needs_float(value: Any) -> bool:
-    """Return whether whole numbers in the column of a value become floats, so that all of its rows have one type."""
-    return isinstance(value, bool | float) or (isinstance(value, int) and not -(2**63) <= value < 2**63)
+    """Return whether whole numbers in the column of a value become floats, so that all of its rows
+    have one type."""
+    return isinstance(value, bool | float) or (
+        isinstance(value, int) and not -(2**63) <= value < 2**63
+    )
 
 
 def _to_scalar(value: Any) -> Any:

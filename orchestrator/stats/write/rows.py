@@ -16,7 +16,8 @@ Layout = Mapping[str, Callable[[NDArray[np.float64]], NDArray[Any]]]
 
 
 class Batch:
-    """Rows of one phase that are flushed together: numbers in a flat array, and the hooks' values in dicts."""
+    """Rows of one phase that are flushed together: numbers in a flat array, and the hooks' values
+    in dicts."""
 
     __slots__ = ("added", "count", "labels", "layout", "numbers")
 
@@ -26,19 +27,32 @@ class Batch:
         self.added: dict[int, dict[str, Any]] = {}
         self.count = 0
 
-    def columns(self, first: int = 0, names: Container[str] | None = None) -> dict[str, NDArray[Any]]:
+    def columns(
+        self, first: int = 0, names: Container[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return the columns of numbers from row `first` on; only those in `names` if given."""
         # A copy, because an exported array cannot grow.
         numbers = np.frombuffer(self.numbers[first * (len(self.numbers) // max(1, self.count)) :])
         numbers = numbers.reshape(self.count - first, -1)
-        return {name: compute(numbers) for name, compute in self.layout.items() if names is None or name in names}
+        return {
+            name: compute(numbers)
+            for name, compute in self.layout.items()
+            if names is None or name in names
+        }
 
     def values(self, first: int, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        """Return all columns as lists from row `first` on; None in rows to which a hook added nothing."""
+        """Return all columns as lists from row `first` on; None in rows to which a hook added
+        nothing."""
         count = self.count - first
-        columns = {name: [value] * count for name, value in self.labels.items() if names is None or name in names}
+        columns = {
+            name: [value] * count
+            for name, value in self.labels.items()
+            if names is None or name in names
+        }
         columns |= {name: values.tolist() for name, values in self.columns(first, names).items()}
-        added = [self.added.get(index, {}) for index in range(first, self.count)] if self.added else []
+        added = (
+            [self.added.get(index, {}) for index in range(first, self.count)] if self.added else []
+        )
         for name in dict.fromkeys(chain.from_iterable(added)):
             if name not in columns and (names is None or name in names):
                 columns[name] = [row.get(name) for row in added]
@@ -78,12 +92,15 @@ class Batches(Recent):
             return parts[0][1]
         names = dict.fromkeys(chain.from_iterable(columns for _, columns in parts))
         return {
-            name: [*chain.from_iterable(columns.get(name) or [None] * rows for rows, columns in parts)]
+            name: [
+                *chain.from_iterable(columns.get(name) or [None] * rows for rows, columns in parts)
+            ]
             for name in names
         }
 
     def _newest(self, count: int, phase: str | None) -> Iterator[tuple[Batch, int]]:
-        """Yield the batches with the last `count` rows, newest first, and the first of these rows in each."""
+        """Yield the batches with the last `count` rows, newest first, and the first of these rows
+        in each."""
         for batch in reversed(self._batches):
             if count > 0 and batch.count and phase in (None, batch.labels.get("phase")):
                 yield batch, max(0, batch.count - count)

@@ -16,8 +16,11 @@ from orchestrator.stats.write.checksums import write_parquet
 from orchestrator.storage import Storage
 
 
-def rewrite_as_segment(storage: Storage, parts: Sequence[RecordedFile], attempts: Sequence[Attempt] = ()) -> None:
-    """Rewrite closed parts of one rank as a segment, and delete them. `attempts` determine which rows are superseded.
+def rewrite_as_segment(
+    storage: Storage, parts: Sequence[RecordedFile], attempts: Sequence[Attempt] = ()
+) -> None:
+    """Rewrite closed parts of one rank as a segment, and delete them. `attempts` determine which
+    rows are superseded.
 
     After a kill in between, readers use the segment. Repeating the call gives the same segment.
     """
@@ -40,8 +43,11 @@ def add_superseded_column(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Tab
     )
 
 
-def update_superseded_column(storage: Storage, path: str, attempts: Sequence[Attempt], **partition: int) -> None:
-    """Rewrite a Parquet file whose column `superseded` is out of date. `partition` has a segment's attempt and rank."""
+def update_superseded_column(
+    storage: Storage, path: str, attempts: Sequence[Attempt], **partition: int
+) -> None:
+    """Rewrite a Parquet file whose column `superseded` is out of date. `partition` has a segment's
+    attempt and rank."""
     with open_parquet(storage, path) as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         groups = range(parquet.num_row_groups)

@@ -1,1 +1,2 @@
-"""Results of a sweep: tables of trials, their analysis and comparison, and exploits of a population."""
+"""Results of a sweep: tables of trials, their analysis and comparison, and exploits of a
+population."""

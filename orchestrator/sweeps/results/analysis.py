@@ -33,7 +33,9 @@ def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
     return f"each trial that reported {metric} failed; `hookyard resume --failed` retries them"
 
 
-def sort_best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> pd.DataFrame:
+def sort_best_first(
+    trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean"
+) -> pd.DataFrame:
     """Sort trials by the sweep's first metric. Trials that failed or lack the metric come last.
 
     Repeats stay together, in the order of their configurations.
@@ -44,27 +46,44 @@ def sort_best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggrega
     ordered = trials.sort_values(metric, ascending=mode == "min", kind="stable")
     if "configuration" not in trials:
         sorted_candidates = select_candidates(ordered, metric).index
-        return ordered.loc[[*sorted_candidates, *ordered.index.difference(sorted_candidates, sort=False)]]
+        return ordered.loc[
+            [*sorted_candidates, *ordered.index.difference(sorted_candidates, sort=False)]
+        ]
     known = list_configurations(trials, metric, mode, aggregate)
     ordered_repeats = [trial for configuration in known for trial in configuration.trials]
     positions = {trial: position for position, trial in enumerate(ordered_repeats)}
-    return ordered.loc[sorted(ordered.index, key=lambda trial: positions.get(trial, len(positions)))]
+    return ordered.loc[
+        sorted(ordered.index, key=lambda trial: positions.get(trial, len(positions)))
+    ]
 
 
-def list_configurations(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> list[Configuration]:
+def list_configurations(
+    trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean"
+) -> list[Configuration]:
     """Return the configurations of a sweep with repeats, best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
-    rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
+    rows = (
+        zip(known["configuration"], known.index, known["status"], known[metric], strict=True)
+        if len(known)
+        else ()
+    )
     return rank_configurations(
-        (Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode, aggregate
+        (Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows),
+        mode,
+        aggregate,
     )
 
 
-def make_configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> pd.DataFrame:
-    """Return one row per configuration, best first: its values, its metrics over seeds, and its best trial."""
+def make_configurations_table(
+    trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean"
+) -> pd.DataFrame:
+    """Return one row per configuration, best first: its values, its metrics over seeds, and its
+    best trial."""
     ordered = list_configurations(trials, metric, mode, aggregate)
     paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
-    values = trials.groupby("configuration")[paths].first().to_dict("index") if paths and ordered else {}
+    values = (
+        trials.groupby("configuration")[paths].first().to_dict("index") if paths and ordered else {}
+    )
     rows = [
         {
             "configuration": configuration.number,
@@ -80,47 +99,65 @@ def make_configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggr
 
 
 def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
-    """Return the candidates; with repeats, one row per configuration, with the aggregated metric and without a seed."""
+    """Return the candidates; with repeats, one row per configuration, with the aggregated metric
+    and without a seed."""
     known = select_candidates(trials, metric)
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
-    scores = {group.number: group.score for group in list_configurations(known, metric, mode, aggregate)}
+    scores = {
+        group.number: group.score for group in list_configurations(known, metric, mode, aggregate)
+    }
     return first.assign(**{metric: first["configuration"].map(scores)})
 
 
 def find_pareto_front(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
-    """Return the Pareto front, sorted by its first column, best first. `modes` maps columns to `max` or `min`.
+    """Return the Pareto front, sorted by its first column, best first. `modes` maps columns to
+    `max` or `min`.
 
-    Equal trials are all kept. Trials that failed, or lack a number in one of the columns, are dropped.
+    Equal trials are all kept. Trials that failed, or lack a number in one of the columns, are
+    dropped.
     """
     rated = select_candidates(trials, *modes)
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
-    costs, rows = np.unique(rated[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True)
+    costs, rows = np.unique(
+        rated[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True
+    )
     # The costs are sorted, so no later row can beat an earlier one.
     is_on_front, candidates = np.zeros(len(costs), dtype=bool), np.arange(len(costs))
     while len(candidates):
         is_on_front[candidates[0]] = True
         candidates = candidates[(costs[candidates] < costs[candidates[0]]).any(axis=1)]
     first, mode = next(iter(modes.items()))
-    return rated[is_on_front[rows.ravel()]].sort_values(first, ascending=mode == "min", kind="stable")
+    return rated[is_on_front[rows.ravel()]].sort_values(
+        first, ascending=mode == "min", kind="stable"
+    )
 
 
 # Importance
 
 
 def compute_importance(units: pd.DataFrame, metric: str) -> pd.Series:
-    """Return the importance of each parameter for the metric, the largest first. The shares sum to 1, or are all 0.
+    """Return the importance of each parameter for the metric, the largest first. The shares sum to
+    1, or are all 0.
 
-    `units` are trials or, with repeats, configurations, as `aggregate_repeats` returns them. The importance is the
-    share of the variance of the metric's ranks between groups of a parameter's values: Kruskal and Wallis' statistic as
-    the effect size epsilon squared. The groups are the values of a list, or N_GROUPS equally large groups of numbers.
-    Because of the ranks, a diverged trial weighs no more than the worst one, and a logarithmic domain equals a linear
-    one. Only trials in which a parameter was drawn are used, and its importance is multiplied by their fraction.
+    `units` are trials or, with repeats, configurations, as `aggregate_repeats` returns them. The
+    importance is the share of the variance of the metric's ranks between groups of a parameter's
+    values: Kruskal and Wallis' statistic as the effect size epsilon squared. The groups are the
+        values of a list, or N_GROUPS equally large groups of numbers.
+    Because of the ranks, a diverged trial weighs no more than the worst one, and a logarithmic
+    domain equals a linear one. Only trials in which a parameter was drawn are used, and its
+    importance is multiplied by their fraction.
     """
-    drawn = {str(name).removeprefix(CONFIG): units[name].dropna() for name in units if str(name).startswith(CONFIG)}
+    drawn = {
+        str(name).removeprefix(CONFIG): units[name].dropna()
+        for name in units
+        if str(name).startswith(CONFIG)
+    }
     effects = {
-        name: _compute_effect_size(units.loc[values.index, metric], _assign_groups(values)) * len(values) / len(units)
+        name: _compute_effect_size(units.loc[values.index, metric], _assign_groups(values))
+        * len(values)
+        / len(units)
         for name, values in drawn.items()
     }
     shares = pd.Series(effects, dtype=float, name="importance").rename_axis("parameter")
@@ -129,17 +166,22 @@ def compute_importance(units: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def make_importance_table(units: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the importance of each parameter and its `spread`, the bootstrap's standard error (Efron 1979).
+    """Return the importance of each parameter and its `spread`, the bootstrap's standard error
+    (Efron 1979).
 
-    The bootstrap draws N_RESAMPLES sets with a fixed seed, each of at most MAX_RESAMPLE_SIZE trials. The spread is
-    rescaled if there are more trials (m out of n; Bickel, Goetze and van Zwet 1997).
+    The bootstrap draws N_RESAMPLES sets with a fixed seed, each of at most MAX_RESAMPLE_SIZE
+    trials. The spread is rescaled if there are more trials (m out of n; Bickel, Goetze and van Zwet
+    1997).
     """
     random, size = np.random.RandomState(0), min(len(units), MAX_RESAMPLE_SIZE)
-    sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(N_RESAMPLES)]
+    sets = [
+        units.iloc[random.randint(len(units), size=size)].reset_index(drop=True)
+        for _ in range(N_RESAMPLES)
+    ]
     shares = compute_importance(units, metric)
-    spread = pd.DataFrame([compute_importance(resampled, metric) for resampled in sets]).std() * np.sqrt(
-        size / len(units)
-    )
+    spread = pd.DataFrame(
+        [compute_importance(resampled, metric) for resampled in sets]
+    ).std() * np.sqrt(size / len(units))
     return pd.DataFrame({"importance": shares, "spread": spread[shares.index]})
 
 
@@ -156,7 +198,9 @@ def _compute_effect_size(metric: pd.Series, groups: pd.Series) -> float:
 
 def _assign_groups(values: pd.Series) -> pd.Series:
     """Return the group of each value: equal values, or neighboring numbers if there are many."""
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    numbers = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    )
     if not numbers or values.nunique() <= N_GROUPS:
         return values.astype(str)
     positions = (values.astype(float).rank() - 0.5) / len(values)

@@ -1,7 +1,8 @@
 """Comparison of sweeps: their best values, their metrics, and which differences are noise.
 
-Paired t tests compare trials with the same values. Otherwise, permutation tests compare the trials, as
-`aggregate.compare` does with parts of a run; with repeats, Welch's t test compares the best configurations.
+Paired t tests compare trials with the same values. Otherwise, permutation tests compare the trials,
+as `aggregate.compare` does with parts of a run; with repeats, Welch's t test compares the best
+configurations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,16 +40,21 @@ _MIN_PAIRS = 5
 def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """Compare every sweep with the first, and return plain data.
 
-    `config` has one value per sweep for each dotted path, `chosen` the value of each sweep's best trial.
-    `metrics`, `same_values` and `costs` have, for each name, one of the `values` per sweep, and `findings`: None, then
-    `less`, `more`, `noise`, or `unknown` if there are too few trials. `same_values` is the mean difference over trials
-    with the same values (with repeats also the same seed), and their number.
+    `config` has one value per sweep for each dotted path, `chosen` the value of each sweep's best
+    trial. `metrics`, `same_values` and `costs` have, for each name, one of the `values` per sweep,
+    and `findings`: None, then `less`, `more`, `noise`, or `unknown` if there are too few trials.
+    `same_values` is the mean difference over trials with the same values (with repeats also the
+    same seed), and their number.
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
-    tables = [sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate) for sweep in sweeps]
+    tables = [
+        sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate) for sweep in sweeps
+    ]
     return {
         "sweeps": [sweep.name for sweep in sweeps],
-        "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
+        "trials": [
+            table["status"].value_counts().to_dict() if len(table) else {} for table in tables
+        ],
         "config": find_config_differences([sweep.config for sweep in sweeps]),
         "chosen": _find_best_trials(tables, [sweep.objective[0] for sweep in sweeps]),
         "metrics": _compare_metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
@@ -57,11 +63,20 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     }
 
 
-def _find_best_trials(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
-    candidates = [select_candidates(table, metric) for table, metric in zip(tables, metrics, strict=True)]
+def _find_best_trials(
+    tables: Sequence[pd.DataFrame], metrics: Sequence[str]
+) -> dict[str, list[Any]]:
+    candidates = [
+        select_candidates(table, metric) for table, metric in zip(tables, metrics, strict=True)
+    ]
     best = [table.iloc[0] if len(table) else None for table in candidates]
-    paths = dict.fromkeys(name for table in tables for name in table.columns if name.startswith(CONFIG))
-    values = {path.removeprefix(CONFIG): [None if row is None else row.get(path) for row in best] for path in paths}
+    paths = dict.fromkeys(
+        name for table in tables for name in table.columns if name.startswith(CONFIG)
+    )
+    values = {
+        path.removeprefix(CONFIG): [None if row is None else row.get(path) for row in best]
+        for path in paths
+    }
     return {"best trial": [None if row is None else row.name for row in best], **values}
 
 
@@ -70,7 +85,9 @@ def _compare_metrics(
 ) -> dict[str, dict[str, list[Any]]]:
     compared: dict[str, dict[str, list[Any]]] = {}
     for metric, mode in objectives.items():
-        series = [get_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables]
+        series = [
+            get_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables
+        ]
         best = np.max if mode == "max" else np.min
         if all("configuration" in table and metric in table for table in tables):
             leaders = [
@@ -78,12 +95,17 @@ def _compare_metrics(
                 for table, aggregate in zip(tables, aggregates, strict=True)
             ]
             compared[f"{metric} best configuration"] = {
-                "values": [None if leader is None or isnan(leader.mean) else leader.mean for leader in leaders],
+                "values": [
+                    None if leader is None or isnan(leader.mean) else leader.mean
+                    for leader in leaders
+                ],
                 "findings": [None, *(_run_welch_test(leaders[0], other) for other in leaders[1:])],
             }
         else:
             compared[f"{metric} best"] = compare_series(series, best, series, _permute_trials(best))
-        compared[f"{metric} median"] = compare_series(series, np.median, series, _permute_trials(np.median))
+        compared[f"{metric} median"] = compare_series(
+            series, np.median, series, _permute_trials(np.median)
+        )
     return compared
 
 
@@ -99,14 +121,17 @@ def _run_welch_test(first: Configuration | None, other: Configuration | None) ->
 
 def _run_t_test(difference: float, error: float, freedom: int) -> str:
     is_significant_difference = difference != 0 and (
-        error == 0 or 2 * compute_tail_probability(abs(difference) / error, freedom) < SIGNIFICANCE_LEVEL
+        error == 0
+        or 2 * compute_tail_probability(abs(difference) / error, freedom) < SIGNIFICANCE_LEVEL
     )
     return describe_direction(difference) if is_significant_difference else "noise"
 
 
 def _compare_costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
     # A follower repeats the speed of its leader.
-    tables = [table[table["leader"] == table.index] if "leader" in table else table for table in tables]
+    tables = [
+        table[table["leader"] == table.index] if "leader" in table else table for table in tables
+    ]
     names = [
         name
         for name in dict.fromkeys(str(column) for table in tables for column in table)
@@ -114,8 +139,14 @@ def _compare_costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[A
     ]
     compare = _permute_trials(np.median)
     columns = {name: [get_numbers(table, name) for table in tables] for name in names}
-    costs = {name: compare_series(series, np.median, series, compare) for name, series in columns.items()}
-    return {name: entry for name, entry in costs.items() if any(value is not None for value in entry["values"])}
+    costs = {
+        name: compare_series(series, np.median, series, compare) for name, series in columns.items()
+    }
+    return {
+        name: entry
+        for name, entry in costs.items()
+        if any(value is not None for value in entry["values"])
+    }
 
 
 def _permute_trials(summary: Any) -> Any:
@@ -136,7 +167,10 @@ def _compare_same_values(
         first, *others = (select_candidates(table, metric) for table in tables)
         differences = [_compute_differences(first, other, metric) for other in others]
         compared[metric] = {
-            "values": [None, *(float(pairs.mean()) if len(pairs) else None for pairs in differences)],
+            "values": [
+                None,
+                *(float(pairs.mean()) if len(pairs) else None for pairs in differences),
+            ],
             "trials": [None, *map(len, differences)],
             "findings": [None, *map(_compare_pairs, differences)],
         }
@@ -144,27 +178,31 @@ def _compare_same_values(
 
 
 def _compute_differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Series:
-    """Return the other sweep's metric minus the first's, by values; by values and seed if both sweeps have repeats."""
+    """Return the other sweep's metric minus the first's, by values; by values and seed if both
+    sweeps have repeats."""
     paired_seeds = "configuration" in first and "configuration" in other
     paths, other_paths = (
         {
             name
             for name in map(str, table)
-            if name.startswith(CONFIG) and (name != SEED or paired_seeds or "configuration" not in table)
+            if name.startswith(CONFIG)
+            and (name != SEED or paired_seeds or "configuration" not in table)
         }
         for table in (first, other)
     )
     if first.empty or other.empty or paths != other_paths:
         return np.empty(0)
     means = [
-        table.groupby(table[sorted(paths)].map(_key).agg("\0".join, axis=1))[metric].mean() for table in (first, other)
+        table.groupby(table[sorted(paths)].map(_key).agg("\0".join, axis=1))[metric].mean()
+        for table in (first, other)
     ]
     differences: Series = (means[1] - means[0]).to_numpy(dtype=float)
     return differences[np.isfinite(differences)]
 
 
 def _key(value: Any) -> str:
-    """Return a value as text; the same for 8 and 8.0, as a column with empty cells makes floats of whole numbers."""
+    """Return a value as text; the same for 8 and 8.0, as a column with empty cells makes floats of
+    whole numbers."""
     return repr(float(value)) if is_number(value) and value == float(value) else str(value)
 
 
@@ -173,4 +211,6 @@ def _compare_pairs(differences: Series) -> str:
     count = len(differences)
     if count < _MIN_PAIRS:
         return "unknown"
-    return _run_t_test(float(differences.mean()), float(differences.std(ddof=1)) / sqrt(count), count - 1)
+    return _run_t_test(
+        float(differences.mean()), float(differences.std(ddof=1)) / sqrt(count), count - 1
+    )

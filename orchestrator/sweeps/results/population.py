@@ -1,4 +1,5 @@
-"""Exploits of a population: which trial continued from another's weights, when, and with which values."""
+"""Exploits of a population: which trial continued from another's weights, when, and with which
+values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +36,9 @@ class Exploit:
     def changes(self) -> dict[str, Any]:
         """Values that differ from those of the source."""
         return {
-            path: value for path, value in self.after.items() if path not in self.before or self.before[path] != value
+            path: value
+            for path, value in self.after.items()
+            if path not in self.before or self.before[path] != value
         }
 
 
@@ -52,12 +55,19 @@ class History:
         return read_lines(self._storage, FILE, Exploit)
 
     def drop_unstarted(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Drop a trial's last exploit if its `values` differ: the driver died before the exploit started."""
+        """Drop a trial's last exploit if its `values` differ: the driver died before the exploit
+        started."""
         exploits = self.read()
         last = {exploit.trial: exploit for exploit in exploits}
-        unstarted = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]
+        unstarted = [
+            exploit
+            for trial, exploit in last.items()
+            if trial in values and exploit.after != values[trial]
+        ]
         if unstarted:
-            lines = [format_line(asdict(exploit)) for exploit in exploits if exploit not in unstarted]
+            lines = [
+                format_line(asdict(exploit)) for exploit in exploits if exploit not in unstarted
+            ]
             self._storage.write(FILE, "".join(lines))
 
 

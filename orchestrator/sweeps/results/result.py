@@ -1,4 +1,5 @@
-"""The result of a sweep: values, metrics and costs of its trials. Only reads files; does not need Ray."""
+"""The result of a sweep: values, metrics and costs of its trials. Only reads files; does not need
+Ray."""
 
 from __future__ import annotations
 
@@ -67,11 +68,15 @@ class Sweep(Result):
         trials = self.trials
         if trials.empty:
             return render_result(str(self.folder), self.status, ["no trial has begun yet"], None)
-        counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
+        counts = ", ".join(
+            f"{count} {status}" for status, count in trials["status"].value_counts().items()
+        )
         others = len(trials) - _SHOWN_TRIALS
         shown = {"status", *dict(self.objectives)}
         columns = [name for name in map(str, trials) if name in shown or name.startswith(CONFIG)]
-        best = sort_best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
+        best = sort_best_first(trials, dict(self.objectives), self.aggregate)[columns].head(
+            _SHOWN_TRIALS
+        )
         more = f"and {others} more trials" if others > 0 else None
         return render_result(str(self.folder), self.status, [counts, more], best)
 
@@ -81,7 +86,8 @@ class Sweep(Result):
         return [Run(folder) for folder in list_trial_folders(self.folder)]
 
     def trial(self, trial: int | str) -> Run:
-        """Return a trial as a run, by number or name, or `best`. Raises UsageError if there is no such trial."""
+        """Return a trial as a run, by number or name, or `best`. Raises UsageError if there is no
+        such trial."""
         if trial == "best":
             return self.best
         name = trial_name(trial) if isinstance(trial, int) else trial
@@ -93,8 +99,8 @@ class Sweep(Result):
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:
-        """Return a trial as an experiment, ready for `run`. A population's trial gets `changes`, which repeat the steps
-        at which the values of the trial's weights changed.
+        """Return a trial as an experiment, ready for `run`. A population's trial gets `changes`,
+        which repeat the steps at which the values of the trial's weights changed.
 
         Raises UsageError without such a trial, or if its values could not be combined.
         """
@@ -106,7 +112,9 @@ class Sweep(Result):
         source = run.folder.read_source().with_values({"name": f"{self.name}-{run.name}"})
         if exploits := trace_lineage(History(self.folder).read(), run.name):
             changes = [
-                {"at": f"{exploit.step} steps", "set": exploit.changes} for exploit in exploits if exploit.changes
+                {"at": f"{exploit.step} steps", "set": exploit.changes}
+                for exploit in exploits
+                if exploit.changes
             ]
             data, _ = source.merged()
             changes = [*(data.get("changes") or []), *changes]
@@ -115,8 +123,9 @@ class Sweep(Result):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row per trial: its values (`config/...`), its metrics at the best and the last report (`last/...`), its
-        costs (see docs/tables.md), its status, why it was stopped, and its error."""
+        """One row per trial: its values (`config/...`), its metrics at the best and the last report
+        (`last/...`), its costs (see docs/tables.md), its status, why it was stopped, and its
+        error."""
         records = self.records()
         rows = [self._row(name, record, records) for name, record in records.items()]
         if not rows:
@@ -130,9 +139,10 @@ class Sweep(Result):
     def configurations(self) -> pd.DataFrame:
         """One row per configuration of a sweep with `repeats`, best first.
 
-        Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to `high`, the mean's 95%
-        interval by Student's t; `n`, the trials that ended well (until then 0, and the others count); how many `failed`
-        or `stopped` early; the `best` trial. Raises UsageError without repeats.
+        Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to
+        `high`, the mean's 95% interval by Student's t; `n`, the trials that ended well (until then
+        0, and the others count); how many `failed` or `stopped` early; the `best` trial. Raises
+        UsageError without repeats.
         """
         if self.repeats == 1:
             raise UsageError(
@@ -146,11 +156,20 @@ class Sweep(Result):
         return TrialIndex(self.folder, self.objectives).records()
 
     def _row(
-        self, name: str, record: TrialRecord | DamagedFile, records: Mapping[str, TrialRecord | DamagedFile]
+        self,
+        name: str,
+        record: TrialRecord | DamagedFile,
+        records: Mapping[str, TrialRecord | DamagedFile],
     ) -> dict[str, Any]:
         metric, _ = self.objective
         if isinstance(record, DamagedFile):
-            return {"trial": name, "status": record.status, "leader": None, metric: None, "error": str(record)}
+            return {
+                "trial": name,
+                "status": record.status,
+                "leader": None,
+                metric: None,
+                "error": str(record),
+            }
         return {
             "trial": name,
             "status": record.status,
@@ -172,8 +191,8 @@ class Sweep(Result):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per valid report of any trial: the trial, its values (`config/...`), then the columns of
-        `Run.metrics`. Leaves out damaged trials with a warning."""
+        """One row per valid report of any trial: the trial, its values (`config/...`), then the
+        columns of `Run.metrics`. Leaves out damaged trials with a warning."""
         tables = self.folder.storage.map(self._read_reports, self.records().items())
         tables = [table for table in tables if not table.empty]
         if not tables:
@@ -183,7 +202,8 @@ class Sweep(Result):
         return joined[["trial", *values, *joined.columns.drop(["trial", *values])]]
 
     def _read_reports(self, record_by_name: tuple[str, TrialRecord | DamagedFile]) -> pd.DataFrame:
-        """Return the reports of a trial with its name and values; an empty table if it is damaged."""
+        """Return the reports of a trial with its name and values; an empty table if it is
+        damaged."""
         name, record = record_by_name
         if isinstance(record, DamagedFile):
             warn_once(f"{name} is left out: {record}")
@@ -197,31 +217,45 @@ class Sweep(Result):
         return self.load_stats()
 
     def load_stats(
-        self, trials: Iterable[int | str] | None = None, columns: Sequence[str] | None = None, where: str | None = None
+        self,
+        trials: Iterable[int | str] | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
     ) -> pd.DataFrame:
-        """Return rows of some trials, by number or name, with the trial as first column. Reads nothing else.
+        """Return rows of some trials, by number or name, with the trial as first column. Reads
+        nothing else.
 
-        `columns` and `where` are as in `Run.load_stats`. Raises UsageError for an unknown trial or column.
+        `columns` and `where` are as in `Run.load_stats`. Raises UsageError for an unknown trial or
+        column.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
-        per_trial = _read_trial_tables(runs, columns, lambda run, names: run.load_stats(names, where))
+        per_trial = _read_trial_tables(
+            runs, columns, lambda run, names: run.load_stats(names, where)
+        )
         tables = [table.assign(trial=run.name) for run, table in per_trial]
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
         joined = concat_exactly(tables)
-        for name in joined.columns[joined.dtypes == "object"]:  # text in some trials, numbers in others
+        for name in joined.columns[
+            joined.dtypes == "object"
+        ]:  # text in some trials, numbers in others
             joined[name] = joined[name].map(
-                lambda value: value if isinstance(value, str) else str(value).removesuffix(".0"), na_action="ignore"
+                lambda value: value if isinstance(value, str) else str(value).removesuffix(".0"),
+                na_action="ignore",
             )
         names = dict.fromkeys(["trial", *(joined.columns if columns is None else columns)])
         categories = {"trial", "phase", "node"} & {*joined.columns}
         return joined.astype(dict.fromkeys(categories, "category")).reindex(columns=[*names])
 
     def summary(
-        self, by: str | None = "trial", columns: Sequence[str] | None = None, where: str | None = None
+        self,
+        by: str | None = "trial",
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
     ) -> pd.DataFrame:
-        """Return per trial its ranks, rows, the median of each span and the maximum of each memory column; or, with the
-        trial before each row, `Run.summary` by rank, node, phase, span or hook.
+        """Return per trial its ranks, rows, the median of each span and the maximum of each memory
+        column; or, with the trial before each row, `Run.summary` by rank, node, phase, span or
+        hook.
 
         `columns` and `where` are as there. Raises UsageError as `load_stats` does.
         """
@@ -231,13 +265,21 @@ class Sweep(Result):
         def summarize(run: Run, names: list[str] | None) -> pd.DataFrame:
             if by != "trial":
                 return run.summary(by, names, where)
-            rows = run.load_stats(None if names is None else ["rank", *names], restrict_to_training(where))
+            rows = run.load_stats(
+                None if names is None else ["rank", *names], restrict_to_training(where)
+            )
             return summarize_by(by, Rows.wrap(rows.assign(trial=run.name)), names)
 
-        summaries = {run.name: table for run, table in _read_trial_tables(self.runs, columns, summarize)}
+        summaries = {
+            run.name: table for run, table in _read_trial_tables(self.runs, columns, summarize)
+        }
         if not summaries:
             return pd.DataFrame()
-        return pd.concat(summaries.values()) if by == "trial" else pd.concat(summaries, names=["trial"])
+        return (
+            pd.concat(summaries.values())
+            if by == "trial"
+            else pd.concat(summaries, names=["trial"])
+        )
 
     @property
     def best(self) -> Run:
@@ -262,25 +304,33 @@ class Sweep(Result):
     def pareto(self, *columns: str, modes: Mapping[str, str] | None = None) -> pd.DataFrame:
         """Return the Pareto front of columns of `trials`, by default of the sweep's metrics.
 
-        `modes` maps columns to `max` or `min`. It is needed only if neither the sweep nor the name implies the
-        mode. Raises UsageError for an unknown column or mode, or a column of text.
+        `modes` maps columns to `max` or `min`. It is needed only if neither the sweep nor the name
+        implies the mode. Raises UsageError for an unknown column or mode, or a column of text.
         """
         trials, objectives = self.trials, dict(self.objectives)
         modes_by_column = {}
         for name in columns or objectives:
             mode = (modes or {}).get(name) or direction(name, objectives)
             if mode not in ("max", "min"):
-                raise UsageError(f"the mode of {name} is unknown; set modes={{'{name}': 'max'}} or 'min'")
+                raise UsageError(
+                    f"the mode of {name} is unknown; set modes={{'{name}': 'max'}} or 'min'"
+                )
             modes_by_column[name] = mode
         check_columns([*modes_by_column], [*trials.columns])
-        if text := [name for name in modes_by_column if not trials[name].dropna().map(is_number).all()]:
-            raise UsageError(f"{text[0]} has values that are not numbers; a Pareto front compares numbers")
+        if text := [
+            name for name in modes_by_column if not trials[name].dropna().map(is_number).all()
+        ]:
+            raise UsageError(
+                f"{text[0]} has values that are not numbers; a Pareto front compares numbers"
+            )
         return find_pareto_front(trials, modes_by_column)
 
     def importance(self, metric: str | None = None) -> pd.Series:
-        """Return the importance of each parameter for a metric (by default the sweep's first), as shares of 1.
+        """Return the importance of each parameter for a metric (by default the sweep's first), as
+        shares of 1.
 
-        Raises UsageError if fewer than 10 trials have the metric; with `repeats`, fewer than 10 configurations.
+        Raises UsageError if fewer than 10 trials have the metric; with `repeats`, fewer than 10
+        configurations.
         """
         return self.importance_table(metric)["importance"]
 
@@ -300,7 +350,9 @@ class Sweep(Result):
 
 
 def _read_trial_tables(
-    runs: Sequence[Run], columns: Sequence[str] | None, read: Callable[[Run, list[str] | None], pd.DataFrame]
+    runs: Sequence[Run],
+    columns: Sequence[str] | None,
+    read: Callable[[Run, list[str] | None], pd.DataFrame],
 ) -> Iterator[tuple[Run, pd.DataFrame]]:
     """Yield each trial that has rows, and its nonempty table of the columns that it has.
 
@@ -321,7 +373,9 @@ def _read_trial_tables(
     errors: list[UsageError] = []
     for run, names in recorded:
         try:
-            table = read(run, None if columns is None else [name for name in columns if name in names])
+            table = read(
+                run, None if columns is None else [name for name in columns if name in names]
+            )
         except UsageError as error:
             errors.append(error)
             continue
@@ -334,9 +388,14 @@ def _read_trial_tables(
 
 
 def _get_shared_speed(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
-    """Return the speed of a shared training run. Its time is only in the leader's row, so that sums are correct."""
+    """Return the speed of a shared training run. Its time is only in the leader's row, so that sums
+    are correct."""
     usage = leader.usage if isinstance(leader, TrialRecord) else {}
-    return {name: usage[name] for name in ("step_s", "data_wait_share", "samples_per_s") if name in usage}
+    return {
+        name: usage[name]
+        for name in ("step_s", "data_wait_share", "samples_per_s")
+        if name in usage
+    }
 
 
 def _make_value_cells(record: TrialRecord) -> dict[str, Any]:
@@ -345,7 +404,8 @@ def _make_value_cells(record: TrialRecord) -> dict[str, Any]:
 
 
 def _format_cell(value: Any) -> Any:
-    """Format a value for a table cell: mappings, lists and null become text, and the text "null" is quoted."""
+    """Format a value for a table cell: mappings, lists and null become text, and the text "null" is
+    quoted."""
     return json.dumps(value) if value in (None, "null") or isinstance(value, dict | list) else value
 
 

@@ -1,11 +1,14 @@
-"""`scheduler: race`: compares configurations seed by seed, and eliminates unlikely winners. Does not need Ray.
+"""`scheduler: race`: compares configurations seed by seed, and eliminates unlikely winners. Does
+not need Ray.
 
-All configurations train with the first seed to the end, because curves may cross. Then the configuration with the best
-mean trains with its other seeds, and the others follow seed by seed, better ones first. A configuration is eliminated
-when its mean over all seeds is too unlikely to exceed the mean of the best one.
+All configurations train with the first seed to the end, because curves may cross. Then the
+configuration with the best mean trains with its other seeds, and the others follow seed by seed,
+better ones first. A configuration is eliminated when its mean over all seeds is too unlikely to
+exceed the mean of the best one.
 
-A configuration is eliminated if this probability is at most level / (C - 1), for C configurations. So the true winner
-is eliminated with a probability of at most `level`, if the differences between seeds are normally distributed.
+A configuration is eliminated if this probability is at most level / (C - 1), for C configurations.
+So the true winner is eliminated with a probability of at most `level`, if the differences between
+seeds are normally distributed.
 """
 
 import math
@@ -21,7 +24,13 @@ from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import compute_tail_probability
 from orchestrator.stats.aggregate.trial_index import TrialRecord
-from orchestrator.sweeps.search.search import Search, TrialConfig, draw_trials, list_remaining_trials, make_trial_config
+from orchestrator.sweeps.search.search import (
+    Search,
+    TrialConfig,
+    draw_trials,
+    list_remaining_trials,
+    make_trial_config,
+)
 
 _MIN_DEGREES_OF_FREEDOM = 4
 """Minimum degrees of freedom to use pairs, and to regard seeds with equal results as equal."""
@@ -42,7 +51,10 @@ class Race(Search):
     ) -> None:
         super().__init__(settings)
         assert isinstance(settings.scheduler, RaceSettings)
-        self._repeats, self._configurations = settings.repeats, count_trials(settings) // settings.repeats
+        self._repeats, self._configurations = (
+            settings.repeats,
+            count_trials(settings) // settings.repeats,
+        )
         self._level = settings.scheduler.level / max(1, self._configurations - 1)
         (self._metric, mode), self._show_line = settings.objectives[0], show_line
         self._sign = 1 if mode == "max" else -1
@@ -67,9 +79,13 @@ class Race(Search):
                 self._eliminate()
         # A failed trial runs again only if its configuration can still win.
         lost = {
-            number for number, trial in previous.items() if trial.error and number // self._repeats in self.eliminated
+            number
+            for number, trial in previous.items()
+            if trial.error and number // self._repeats in self.eliminated
         }
-        self._interrupted = deque(number for number in sorted(previous.keys() - lost) if not previous[number].has_ended)
+        self._interrupted = deque(
+            number for number in sorted(previous.keys() - lost) if not previous[number].has_ended
+        )
 
     def suggest(self) -> TrialConfig | None:
         number = self._interrupted.popleft() if self._interrupted else self._choose_next()
@@ -102,7 +118,8 @@ class Race(Search):
         (self._failed if failed or number not in self._best else self._ended).add(number)
 
     def _choose_next(self) -> int | None:
-        """Return the next trial: the first seed of each configuration, then all of the best one, then the rest."""
+        """Return the next trial: the first seed of each configuration, then all of the best one,
+        then the rest."""
         contenders = self._list_contenders()
         waiting: list[int] = [
             min(remaining)
@@ -112,7 +129,8 @@ class Race(Search):
         if first_seeds := [number for number in waiting if number % self._repeats == 0]:
             return min(first_seeds)
         if any(
-            number % self._repeats == 0 and number // self._repeats in contenders for number in self._list_running()
+            number % self._repeats == 0 and number // self._repeats in contenders
+            for number in self._list_running()
         ):
             return None
         best = max(contenders, key=self._compute_mean)
@@ -130,8 +148,13 @@ class Race(Search):
         return self._started - self._ended - self._failed - self._paused
 
     def _list_contenders(self) -> list[int]:
-        remaining = [number for number in range(self._configurations) if number not in self.eliminated]
-        failures = {number: len(self._failed.intersection(self._list_trials(number))) for number in remaining}
+        remaining = [
+            number for number in range(self._configurations) if number not in self.eliminated
+        ]
+        failures = {
+            number: len(self._failed.intersection(self._list_trials(number)))
+            for number in remaining
+        }
         return [number for number in remaining if failures[number] == min(failures.values())]
 
     def _get_results(self, configuration: int) -> dict[int, float]:
@@ -144,7 +167,11 @@ class Race(Search):
         return fmean(results.values()) if results else -math.inf
 
     def _eliminate(self) -> None:
-        results = {number: ended for number in self._list_contenders() if (ended := self._get_results(number))}
+        results = {
+            number: ended
+            for number in self._list_contenders()
+            if (ended := self._get_results(number))
+        }
         if not results:
             return
         best = max(results, key=self._compute_mean)
@@ -160,14 +187,19 @@ class Race(Search):
                 self._show_line(self.eliminated[other])
 
 
-def compute_win_probabilities(results: Mapping[int, Mapping[int, float]], best: int, repeats: int) -> dict[int, float]:
-    """Compute each other configuration's probability that its mean over all `repeats` exceeds the mean of the best.
+def compute_win_probabilities(
+    results: Mapping[int, Mapping[int, float]], best: int, repeats: int
+) -> dict[int, float]:
+    """Compute each other configuration's probability that its mean over all `repeats` exceeds the
+    mean of the best.
 
-    `results` has the result of each configuration and seed. Of n values out of R, with mean m and variance v, the mean
-    over all R is m with the variance v (R - n) / (R n) (stochastic curtailment: Lan, Simon and Halperin 1982). The
-    variance between seeds is pooled over configurations, or a configuration's own where that is larger. The difference
-    of two means has Student's t distribution. If a seed is good or bad for all configurations, the differences between
-    trials with the same seed vary less, so the smaller of the two probabilities is used.
+    `results` has the result of each configuration and seed. Of n values out of R, with mean m and
+    variance v, the mean over all R is m with the variance v (R - n) / (R n) (stochastic
+    curtailment: Lan, Simon and Halperin 1982). The variance between seeds is pooled over
+        configurations, or a configuration's own where that is larger. The difference
+    of two means has Student's t distribution. If a seed is good or bad for all configurations, the
+    differences between trials with the same seed vary less, so the smaller of the two probabilities
+    is used.
     """
     pooled, freedom = compute_pooled_variance([values.values() for values in results.values()])
     paired, paired_freedom = _compute_difference_variance(results)
@@ -178,13 +210,16 @@ def compute_win_probabilities(results: Mapping[int, Mapping[int, float]], best: 
 
     def compute_probability(configuration: int) -> float:
         own_results, best_results = results[configuration], results[best]
-        variance = compute_variance_of_mean(own_results.values(), pooled) + compute_variance_of_mean(
-            best_results.values(), pooled
-        )
+        variance = compute_variance_of_mean(
+            own_results.values(), pooled
+        ) + compute_variance_of_mean(best_results.values(), pooled)
         unpaired = _compute_overtaking_probability(
             fmean(best_results.values()) - fmean(own_results.values()), variance, freedom
         )
-        differences = [best_results[seed] - own_results[seed] for seed in own_results.keys() & best_results.keys()]
+        differences = [
+            best_results[seed] - own_results[seed]
+            for seed in own_results.keys() & best_results.keys()
+        ]
         if not differences or paired_freedom < _MIN_DEGREES_OF_FREEDOM:
             return unpaired
         return min(
@@ -194,21 +229,34 @@ def compute_win_probabilities(results: Mapping[int, Mapping[int, float]], best: 
             ),
         )
 
-    return {configuration: compute_probability(configuration) for configuration in results if configuration != best}
+    return {
+        configuration: compute_probability(configuration)
+        for configuration in results
+        if configuration != best
+    }
 
 
 def _compute_difference_variance(results: Mapping[int, Mapping[int, float]]) -> tuple[float, int]:
-    """Return the variance, between seeds, of the difference of two configurations, and its degrees of freedom.
+    """Return the variance, between seeds, of the difference of two configurations, and its degrees
+    of freedom.
 
-    It is twice the residual variance after subtracting the means of configurations and seeds, in the largest table of
-    configurations with the same seeds.
+    It is twice the residual variance after subtracting the means of configurations and seeds, in
+    the largest table of configurations with the same seeds.
     """
     variance, max_freedom = 0.0, 0
     for seeds in {frozenset(values) for values in results.values()}:
-        table = np.array([[values[seed] for seed in seeds] for values in results.values() if values.keys() >= seeds])
+        table = np.array(
+            [
+                [values[seed] for seed in seeds]
+                for values in results.values()
+                if values.keys() >= seeds
+            ]
+        )
         freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
         if freedom > max_freedom:
-            residuals = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+            residuals = (
+                table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+            )
             variance, max_freedom = 2 * float((residuals**2).sum()) / freedom, freedom
     return variance, max_freedom
 
@@ -226,7 +274,8 @@ def compute_pooled_variance(groups: Iterable[Collection[float]]) -> tuple[float,
 
 
 def _compute_overtaking_probability(lead: float, variance: float, freedom: int) -> float:
-    """Return the probability that a difference of `lead` changes its sign, from Student's t distribution."""
+    """Return the probability that a difference of `lead` changes its sign, from Student's t
+    distribution."""
     if lead <= 0 or not freedom:
         return 1.0
     if not variance:

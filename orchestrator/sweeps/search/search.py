@@ -1,4 +1,5 @@
-"""Searches, which choose the values of the next trial: drawn, suggested by Optuna, or mutated. Used in the driver."""
+"""Searches, which choose the values of the next trial: drawn, suggested by Optuna, or mutated. Used
+in the driver."""
 
 from __future__ import annotations
 
@@ -42,11 +43,14 @@ def make_trial_config(
 def list_remaining_trials(settings: Sweep, previous: Mapping[int, TrialRecord]) -> list[int]:
     """Return the numbers of the trials that have not ended."""
     numbers = sorted({*range(count_trials(settings)), *previous})
-    return [number for number in numbers if number not in previous or not previous[number].has_ended]
+    return [
+        number for number in numbers if number not in previous or not previous[number].has_ended
+    ]
 
 
 class Search:
-    """Base class of searches, which suggest the remaining trials. Trials of earlier attempts keep their values."""
+    """Base class of searches, which suggest the remaining trials. Trials of earlier attempts keep
+    their values."""
 
     def __init__(self, settings: Sweep, shared: SharedPaths = SharedPaths()) -> None:  # noqa: B008  # it is frozen
         self._settings, self._shared = settings, shared
@@ -83,7 +87,9 @@ class Search:
 class DrawnTrials(Search):
     """Trials of a grid or random search, all drawn before the first one starts."""
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths) -> None:
+    def __init__(
+        self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths
+    ) -> None:
         super().__init__(settings, shared)
         drawn = draw_trials(settings, seed)
         self._enqueue(
@@ -96,14 +102,17 @@ class DrawnTrials(Search):
 
 
 class OptunaTrials(Search):
-    """Optuna's suggestions (TPE), which also learn from earlier attempts of the sweep; unfinished trials come first.
+    """Optuna's suggestions (TPE), which also learn from earlier attempts of the sweep; unfinished
+    trials come first.
 
-    Each suggestion has a trial for each seed and each `fan_out` value. Once all of these have ended, Optuna learns the
-    aggregate of the best configuration, without failed trials. Trials keep their numbers, so a resumed sweep repeats a
-    suggestion whose trials never started.
+    Each suggestion has a trial for each seed and each `fan_out` value. Once all of these have
+    ended, Optuna learns the aggregate of the best configuration, without failed trials. Trials keep
+    their numbers, so a resumed sweep repeats a suggestion whose trials never started.
     """
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths) -> None:
+    def __init__(
+        self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths
+    ) -> None:
         import optuna
 
         super().__init__(settings, shared)
@@ -111,9 +120,12 @@ class OptunaTrials(Search):
         self._seed = seed
         self._size = len(make_fan_out_points(settings)) * settings.repeats
         """Number of trials per suggestion."""
-        # Each attempt of the sweep needs a different seed, because Optuna would repeat its first suggestions.
+        # Each attempt of the sweep needs a different seed, because Optuna would repeat its first
+        # suggestions.
         self._study = optuna.create_study(
-            directions=["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives],
+            directions=[
+                "maximize" if mode == "max" else "minimize" for _, mode in settings.objectives
+            ],
             sampler=optuna.samplers.TPESampler(seed=settings.seed + len(previous)),
         )
         n_suggested = max(previous, default=-1) // self._size + 1
@@ -144,7 +156,9 @@ class OptunaTrials(Search):
         suggestion = self._study.ask()
         self._suggestions.append(suggestion)
         fan_out = make_fan_out_points(self._settings)
-        drawn = _fill(self._settings, lambda name, domain: suggest(domain, name, suggestion), fan_out[0])
+        drawn = _fill(
+            self._settings, lambda name, domain: suggest(domain, name, suggestion), fan_out[0]
+        )
         trials = [
             values
             for point in fan_out
@@ -156,12 +170,16 @@ class OptunaTrials(Search):
         """Return the next trial, from a new suggestion if the queue is empty."""
         if not self._queue:
             count = count_trials(self._settings)
-            self._enqueue({number: values for number, values in self._make_next_trials() if number < count})
+            self._enqueue(
+                {number: values for number, values in self._make_next_trials() if number < count}
+            )
         return super().suggest()
 
     @property
     def is_finished(self) -> bool:
-        return not self._queue and len(self._suggestions) * self._size >= count_trials(self._settings)
+        return not self._queue and len(self._suggestions) * self._size >= count_trials(
+            self._settings
+        )
 
     def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
         suggestion = number // self._size
@@ -180,35 +198,52 @@ class OptunaTrials(Search):
         del self._results[suggestion]
 
     def _find_best(self, results: Mapping[int, Mapping[str, Any] | None]) -> list[float] | None:
-        """Return the metrics of a suggestion's best configuration, aggregated over seeds; None if all trials failed."""
+        """Return the metrics of a suggestion's best configuration, aggregated over seeds; None if
+        all trials failed."""
         configurations: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
-        objectives, repeats, aggregate = self._settings.objectives, self._settings.repeats, self._settings.aggregate
+        objectives, repeats, aggregate = (
+            self._settings.objectives,
+            self._settings.repeats,
+            self._settings.aggregate,
+        )
         metric, mode = objectives[0]
         for number, last in results.items():
             if last and metric in last:
                 configurations[number // repeats].append(last)
         scores = [
-            [compute_score([trial[name] for trial in trials], mode, aggregate) for name, mode in objectives]
+            [
+                compute_score([trial[name] for trial in trials], mode, aggregate)
+                for name, mode in objectives
+            ]
             for trials in configurations.values()
         ]
         sign = 1 if mode == "max" else -1
-        return max(scores, key=lambda score: -math.inf if math.isnan(score[0]) else sign * score[0], default=None)
+        return max(
+            scores,
+            key=lambda score: -math.inf if math.isnan(score[0]) else sign * score[0],
+            default=None,
+        )
 
 
 # Samples from the space
 
 
 def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
-    """Draw the configurations of a grid or random search, without repeats. The same seed gives the same ones."""
+    """Draw the configurations of a grid or random search, without repeats. The same seed gives the
+    same ones."""
     random, fan_out = np.random.RandomState(sweep.seed), make_fan_out_points(sweep)
     count = math.ceil(count_trials(sweep) / sweep.repeats / len(fan_out))
     fixed = itertools.islice(_combine_points_and_grid(sweep), count)
-    points = [_fill(sweep, lambda name, domain: draw(domain, random), {**point, **fan_out[0]}) for point in fixed]
+    points = [
+        _fill(sweep, lambda name, domain: draw(domain, random), {**point, **fan_out[0]})
+        for point in fixed
+    ]
     return [{**point, **copy.deepcopy(values)} for point in points for values in fan_out]
 
 
 def _combine_points_and_grid(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Yield each of `points` with the grid values that it leaves open, then the rest of each round of the grid."""
+    """Yield each of `points` with the grid values that it leaves open, then the rest of each round
+    of the grid."""
     tried = []
     for written, point in combine_points_with_grid(sweep):
         tried.append(point)
@@ -221,23 +256,28 @@ def _combine_points_and_grid(sweep: Sweep) -> Iterator[dict[str, Any]]:
 
 
 def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
-    """Draw the values of each trial of a grid or random search. First repeats have the seed `seed`."""
+    """Draw the values of each trial of a grid or random search. First repeats have the seed
+    `seed`."""
     return [values for point in draw_points(sweep) for values in add_seeds(sweep, point, seed)]
 
 
 def add_seeds(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
-    """Return the values of each trial of a configuration. Repeats have consecutive seeds, starting at `seed`."""
+    """Return the values of each trial of a configuration. Repeats have consecutive seeds, starting
+    at `seed`."""
     if sweep.repeats == 1:
         return [dict(values)]
     return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
 
 
 def to_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a point to Optuna's form, as in `suggest`, without values that the space no longer contains."""
+    """Convert a point to Optuna's form, as in `suggest`, without values that the space no longer
+    contains."""
     known = {
         name: value
         for name, value in point.items()
-        if name in sweep.space and sweep.space[name].kind != "fan_out" and value in sweep.space[name]
+        if name in sweep.space
+        and sweep.space[name].kind != "fan_out"
+        and value in sweep.space[name]
     }
     return {
         name: sweep.space[name].values.index(value) if sweep.space[name].is_list else value
@@ -245,12 +285,17 @@ def to_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fill(sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration: the fixed ones, and a choice for every other path to draw."""
+def _fill(
+    sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of a configuration: the fixed ones, and a choice for every other path to
+    draw."""
     values: dict[str, Any] = {}
     for name in sort_outer_first(sweep.space):
         if is_drawn(name, sweep.space, values):
-            values[name] = copy.deepcopy(fixed[name] if name in fixed else choose(name, sweep.space[name]))
+            values[name] = copy.deepcopy(
+                fixed[name] if name in fixed else choose(name, sweep.space[name])
+            )
     return values
 
 
@@ -269,7 +314,8 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
 
 
 def to_scale(domain: Domain, value: float) -> float:
-    """Return where a number is on the scale that its domain is uniform on: its logarithm in a logarithmic domain."""
+    """Return where a number is on the scale that its domain is uniform on: its logarithm in a
+    logarithmic domain."""
     return math.log(value) if domain.is_logarithmic else float(value)
 
 
@@ -279,7 +325,8 @@ def from_scale(domain: Domain, place: float) -> int | float:
 
 
 def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
-    """Return Optuna's suggestion for a path; for a list Optuna chooses an index, because a value may be a mapping."""
+    """Return Optuna's suggestion for a path; for a list Optuna chooses an index, because a value
+    may be a mapping."""
     if domain.is_list:
         return domain.values[trial.suggest_categorical(name, range(len(domain.values)))]
     low, high = domain.ends
@@ -291,8 +338,11 @@ def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
 # Mutation
 
 
-def mutate(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState) -> dict[str, Any]:
-    """Return the new values of a trial that exploits one with `values`: each is resampled or perturbed, as in PBT."""
+def mutate(
+    sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState
+) -> dict[str, Any]:
+    """Return the new values of a trial that exploits one with `values`: each is resampled or
+    perturbed, as in PBT."""
     scheduler = sweep.scheduler
     assert isinstance(scheduler, PBT)
     changed = copy.deepcopy(dict(values))
@@ -300,13 +350,20 @@ def mutate(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomStat
         if name in changed:
             domain = sweep.space[name]
             # An edited domain may not have the value of a resumed trial.
-            resamples = random.uniform() < scheduler.resample_probability or changed[name] not in domain
-            changed[name] = draw(domain, random) if resamples else perturb(domain, changed[name], scheduler, random)
+            resamples = (
+                random.uniform() < scheduler.resample_probability or changed[name] not in domain
+            )
+            changed[name] = (
+                draw(domain, random)
+                if resamples
+                else perturb(domain, changed[name], scheduler, random)
+            )
     return changed
 
 
 def perturb(domain: Domain, value: Any, scheduler: PBT, random: np.random.RandomState) -> Any:
-    """Multiply a number by one of the factors, within its domain; in a list, choose the previous or next value."""
+    """Multiply a number by one of the factors, within its domain; in a list, choose the previous or
+    next value."""
     if domain.is_list:
         index = domain.values.index(value) + random.choice([-1, 1])
         return domain.values[min(max(index, 0), len(domain.values) - 1)]

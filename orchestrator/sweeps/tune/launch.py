@@ -23,13 +23,25 @@ from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import DrawnTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trials import begin_trial
-from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL, make_scheduler, seeded
+from orchestrator.sweeps.tune.schedulers import (
+    FAILED,
+    REPORTED,
+    SECONDS,
+    TRIAL,
+    make_scheduler,
+    seeded,
+)
 from orchestrator.sweeps.tune.trainable import ENGINES, Trial
 
 
 def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     """Run all trials to their ends, `max_concurrent` at a time."""
-    experiment, settings, search, rules = sweep.experiment, sweep.settings, sweep.search, sweep.rules
+    experiment, settings, search, rules = (
+        sweep.experiment,
+        sweep.settings,
+        sweep.search,
+        sweep.rules,
+    )
     parameters = {
         "source": with_classes_of_main(experiment.source),
         "settings": settings,
@@ -38,10 +50,16 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     }
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     trainable = tune.with_resources(
-        tune.with_parameters(Trial, **parameters), tune.PlacementGroupFactory(bundles, strategy="PACK")
+        tune.with_parameters(Trial, **parameters),
+        tune.PlacementGroupFactory(bundles, strategy="PACK"),
     )
-    # Tune's populations refuse any search algorithm, so drawn trials are samples: each sample is the next trial.
-    drawn = {TRIAL: tune.sample_from(lambda _: search.suggest())} if isinstance(search, DrawnTrials) else {}
+    # Tune's populations refuse any search algorithm, so drawn trials are samples: each sample is
+    # the next trial.
+    drawn = (
+        {TRIAL: tune.sample_from(lambda _: search.suggest())}
+        if isinstance(search, DrawnTrials)
+        else {}
+    )
     tuner = tune.Tuner(
         trainable,
         param_space=drawn,
@@ -96,7 +114,8 @@ def _run_config(sweep: RunningSweep) -> tune.RunConfig:
 
 
 class _Unsaved:
-    """Base of objects of the live driver, whose contents Tune's saved state of the experiment omits."""
+    """Base of objects of the live driver, whose contents Tune's saved state of the experiment
+    omits."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -134,7 +153,9 @@ class _Searcher(_Unsaved, Searcher):
             return {TRIAL: chosen}
         return Searcher.FINISHED if self._search.is_finished else None
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None: ...
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None: ...
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: a sweep resumes from its trials' folders."""
@@ -143,7 +164,8 @@ class _Searcher(_Unsaved, Searcher):
 
 
 class _TrialEvents(_Unsaved, tune.Callback):
-    """Passes Tune's events to the running sweep, and records the ends of trials that Tune stopped."""
+    """Passes Tune's events to the running sweep, and records the ends of trials that Tune
+    stopped."""
 
     def __init__(self, sweep: RunningSweep) -> None:
         self._sweep = sweep
@@ -151,10 +173,15 @@ class _TrialEvents(_Unsaved, tune.Callback):
         """Trials that failed before the others of their training were over."""
 
     def _trials(self, trial: Any) -> list[tuple[int, Any, RunFolder]]:
-        """Return number, values and folder of each trial behind one of Tune's, without those that failed before."""
+        """Return number, values and folder of each trial behind one of Tune's, without those that
+        failed before."""
         config = trial.config[TRIAL]
         return [
-            (member["number"], member["values"], trial_folder(self._sweep.folder.location, member["number"]))
+            (
+                member["number"],
+                member["values"],
+                trial_folder(self._sweep.folder.location, member["number"]),
+            )
             for member in (config, *config["followers"])
             if member["number"] not in self._failed_before
         ]
@@ -200,11 +227,15 @@ class _TrialEvents(_Unsaved, tune.Callback):
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
-                begin_trial(sweep.folder.location, number, sweep.experiment.source, sweep.settings, values)
+                begin_trial(
+                    sweep.folder.location, number, sweep.experiment.source, sweep.settings, values
+                )
         if folder.read_metadata().status == "running":
             folder.end("failed", error=error)
         remove_placement_group_of(folder)
-        sweep.record_failure(number, values, error, metric_missing=folder.read_metadata().metric_missing)
+        sweep.record_failure(
+            number, values, error, metric_missing=folder.read_metadata().metric_missing
+        )
 
 
 def _read_error(trial: RunFolder) -> str:
@@ -215,6 +246,8 @@ def _read_error(trial: RunFolder) -> str:
 class _Silence(_Unsaved, TrialProgressCallback):
     """Replacement of Tune's progress output, because the running sweep shows the trials."""
 
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None: ...
+    def on_trial_complete(
+        self, iteration: int, trials: list[Any], trial: Any, **info: Any
+    ) -> None: ...
 
     def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None: ...

@@ -1,4 +1,5 @@
-"""Ray Tune's schedulers for a sweep, and the keys of a trial's config and results. Used in the driver."""
+"""Ray Tune's schedulers for a sweep, and the keys of a trial's config and results. Used in the
+driver."""
 
 import math
 import random
@@ -15,7 +16,13 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialSch
 from orchestrator.config.checks.space import list_mutated_paths
 from orchestrator.config.sections import sweep as settings_of
 from orchestrator.config.sections.sweep import PB2, PBT, Sweep
-from orchestrator.private_api.ray_tune import Bands, Exploiting, Halving, Median, call_before_next_step
+from orchestrator.private_api.ray_tune import (
+    Bands,
+    Exploiting,
+    Halving,
+    Median,
+    call_before_next_step,
+)
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import compute_score
 from orchestrator.stats.aggregate.trial_index import TrialRecord
@@ -36,9 +43,11 @@ _PLACES = "places"
 _MAX_REPORTS = 1_000_000
 """Upper bound of a trial's number of reports."""
 _WORST = 1e300
-"""Magnitude of a value that is not finite. ASHA interpolates between values, so an infinite one would give NaN."""
+"""Magnitude of a value that is not finite. ASHA interpolates between values, so an infinite one
+would give NaN."""
 _OWN_PARAMETERS = {"type", "mutate", "resample_probability", "perturbation_factors"}
-"""Parameters that are not passed to Tune's schedulers, because Hookyard draws new values from the domains."""
+"""Parameters that are not passed to Tune's schedulers, because Hookyard draws new values from the
+domains."""
 
 
 def make_tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +62,8 @@ def make_scheduler(
 ) -> TrialScheduler:
     """Make Tune's scheduler for a sweep. Its time unit is the number of reports.
 
-    `reasons` has the trials that the stopping rules stop. A population records its exploits in `history`.
+    `reasons` has the trials that the stopping rules stop. A population records its exploits in
+    `history`.
     """
     arguments = (settings, previous, reasons or {})
     # The names of the options are Tune's own.
@@ -61,11 +71,15 @@ def make_scheduler(
     base: Any
     match settings.scheduler:
         case settings_of.Asha():
-            return _SweepScheduler.extending(Halving)(*arguments, **{"max_t": _MAX_REPORTS, **options})
+            return _SweepScheduler.extending(Halving)(
+                *arguments, **{"max_t": _MAX_REPORTS, **options}
+            )
         case settings_of.HyperBand():
             return _SweepScheduler.extending(Bands)(*arguments, **options)
         case settings_of.Median():
-            return _SweepScheduler.extending(Median)(*arguments, time_attr=TRAINING_ITERATION, **options)
+            return _SweepScheduler.extending(Median)(
+                *arguments, time_attr=TRAINING_ITERATION, **options
+            )
         case PBT():
             base = PopulationBasedTraining
             # Tune requires some mutations; `next_config` makes the real ones.
@@ -74,7 +88,10 @@ def make_scheduler(
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
             mutated = {name: settings.space[name] for name in list_mutated_paths(settings)}
-            bounds = {name: [to_scale(domain, end) for end in domain.ends] for name, domain in mutated.items()}
+            bounds = {
+                name: [to_scale(domain, end) for end in domain.ends]
+                for name, domain in mutated.items()
+            }
             base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {_PLACES: bounds}}
         case _:
             return _SweepScheduler(*arguments)
@@ -84,7 +101,8 @@ def make_scheduler(
 
 
 class _TrialStandIn:
-    """Stand-in for a trial that is not one of Tune's: it has ended, runs in this process, or shares a training run.
+    """Stand-in for a trial that is not one of Tune's: it has ended, runs in this process, or shares
+    a training run.
 
     It also acts as Tune's controller of that trial.
     """
@@ -100,8 +118,8 @@ class _TrialStandIn:
 class _SweepScheduler(FIFOScheduler):
     """Base class of a sweep's schedulers.
 
-    It replays earlier reports, and applies the rule to each trial that shares a training run. For repeats the rule gets
-    the aggregate of the trials with as many reports.
+    It replays earlier reports, and applies the rule to each trial that shares a training run. For
+    repeats the rule gets the aggregate of the trials with as many reports.
     """
 
     @classmethod
@@ -110,7 +128,11 @@ class _SweepScheduler(FIFOScheduler):
         return type(base.__name__, (cls, base), {})
 
     def __init__(
-        self, settings: Sweep, previous: Mapping[int, TrialRecord], reasons: Mapping[str, str], **options: Any
+        self,
+        settings: Sweep,
+        previous: Mapping[int, TrialRecord],
+        reasons: Mapping[str, str],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._settings, self._previous, self._reasons = settings, dict(previous), reasons
@@ -135,7 +157,8 @@ class _SweepScheduler(FIFOScheduler):
             super().on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Decide after a report. In a shared training run, only the trial that reported can stop."""
+        """Decide after a report. In a shared training run, only the trial that reported can
+        stop."""
         if REPORTED not in result:
             return self._decide(tune_controller, trial, result)
         stand_in = self._sharing[result[REPORTED]]
@@ -143,7 +166,9 @@ class _SweepScheduler(FIFOScheduler):
         decision = self._decide(stand_in, stand_in, result)
         reason = self._reasons.get(trial_name(result[REPORTED]))
         if reason or decision == TrialScheduler.STOP:
-            call_before_next_step(tune_controller, trial, "drop", result[REPORTED], reason or SCHEDULER_REASON)
+            call_before_next_step(
+                tune_controller, trial, "drop", result[REPORTED], reason or SCHEDULER_REASON
+            )
         return str(TrialScheduler.CONTINUE)
 
     def _decide(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
@@ -155,7 +180,9 @@ class _SweepScheduler(FIFOScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         for stand_in in self._list_trials(trial):
             if last := result if stand_in is trial else stand_in.last:
-                super().on_trial_complete(tune_controller, stand_in, self._aggregate(stand_in, last))
+                super().on_trial_complete(
+                    tune_controller, stand_in, self._aggregate(stand_in, last)
+                )
             else:
                 super().on_trial_remove(tune_controller, stand_in)
 
@@ -172,16 +199,23 @@ class _SweepScheduler(FIFOScheduler):
         return [self._sharing.setdefault(number, _TrialStandIn(number)) for number in numbers]
 
     def _aggregate(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """Return a result whose metric is the aggregate of its configuration; the worst value if that is not finite."""
+        """Return a result whose metric is the aggregate of its configuration; the worst value if
+        that is not finite."""
         (metric, mode), repeats = self._settings.objectives[0], self._settings.repeats
         if metric not in result:
             return result
         number = trial.config[TRIAL]["number"]
-        values = self._metrics_of_repeats[number // repeats, result[TRAINING_ITERATION]] if repeats > 1 else {}
+        values = (
+            self._metrics_of_repeats[number // repeats, result[TRAINING_ITERATION]]
+            if repeats > 1
+            else {}
+        )
         values[number] = result[metric]
         score = compute_score([*values.values()], mode, self._settings.aggregate)
         if not math.isfinite(score):
-            score = math.nan if isinstance(self, Exploiting) else -_WORST if mode == "max" else _WORST
+            score = (
+                math.nan if isinstance(self, Exploiting) else -_WORST if mode == "max" else _WORST
+            )
         return {**result, metric: score}
 
     def _replay(self, trial: Any, previous: TrialRecord) -> None:
@@ -191,7 +225,10 @@ class _SweepScheduler(FIFOScheduler):
         """
         if not isinstance(self, Halving | Median):
             return
-        results = [{**report, TRAINING_ITERATION: count} for count, report in enumerate(previous.compared_reports, 1)]
+        results = [
+            {**report, TRAINING_ITERATION: count}
+            for count, report in enumerate(previous.compared_reports, 1)
+        ]
         if results and not previous.has_ended:
             self._last[trial.trial_id] = results.pop()
         if previous.has_ended:
@@ -212,16 +249,22 @@ class _Population(_SweepScheduler, Exploiting):
 
     def _add(self, tune_controller: Any, trial: Any) -> None:
         if isinstance(self._settings.scheduler, PB2):
-            # PB2 gives a value the type of the copied one, and matches later reports by what it chose. So it sees no
-            # integers and no rounded values.
+            # PB2 gives a value the type of the copied one, and matches later reports by what it
+            # chose. So it sees no integers and no rounded values.
             space, values = self._settings.space, trial.config[TRIAL]["values"]
             # A resumed trial may lack a value of an edited space.
-            names = [name for name in list_mutated_paths(self._settings) if values.get(name) in space[name]]
+            names = [
+                name
+                for name in list_mutated_paths(self._settings)
+                if values.get(name) in space[name]
+            ]
             places = {name: to_scale(space[name], values[name]) for name in names}
             trial.config[TRIAL].setdefault(_PLACES, places)
         super()._add(tune_controller, trial)
 
-    def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    def next_config(
+        self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
         number, values = trial.config[TRIAL]["number"], source.config[TRIAL]["values"]
         if isinstance(self._settings.scheduler, PBT):
             return make_tune_config(number, mutate(self._settings, values, self._random))
@@ -234,7 +277,12 @@ class _Population(_SweepScheduler, Exploiting):
         return {TRIAL: {**make_trial_config(number, {**values, **changed}), _PLACES: places}}
 
     def record_exploit(
-        self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
+        self,
+        trial: Trial,
+        source: Trial,
+        result: Mapping[str, Any],
+        score: float,
+        source_score: float,
     ) -> None:
         self._history.append(
             trial=trial_name(trial.config[TRIAL]["number"]),
@@ -250,7 +298,8 @@ class _Population(_SweepScheduler, Exploiting):
 
 
 class SequentialScheduler:
-    """`asha` or `median` for trials that run one after the other or share a training run, without Ray running."""
+    """`asha` or `median` for trials that run one after the other or share a training run, without
+    Ray running."""
 
     def __init__(self, settings: Sweep, previous: Mapping[int, TrialRecord]) -> None:
         self._scheduler: Any = make_scheduler(settings, previous)

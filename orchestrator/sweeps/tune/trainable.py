@@ -28,7 +28,8 @@ from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL
 
 ENGINES: Mapping[str, type[Gang] | type[TrainJobs]] = {"gang": Gang, "train": TrainJobs}
-"""Engines by name. `bundles` are the resources that Tune reserves for a trial, its own process first."""
+"""Engines by name. `bundles` are the resources that Tune reserves for a trial, its own process
+first."""
 _POINTER = "checkpoint.json"
 _COUNTERS = ("epoch", "step", "samples")
 """Counters that Tune gets besides the sweep's metrics. Tune keeps every result."""
@@ -37,18 +38,25 @@ _COUNTERS = ("epoch", "step", "samples")
 class Trial(tune.Trainable):
     """A trial of a sweep. With actor reuse the same process and engine run the next one.
 
-    A step trains to the next report with the sweep's metrics. A trial is a run in the sweep's folder. It begins with
-    the first step, so that Tune can restore a checkpoint before. A checkpoint for Tune is a pointer to one in a trial's
-    folder. If Tune ends a trial, the driver records the end.
+    A step trains to the next report with the sweep's metrics. A trial is a run in the sweep's
+    folder. It begins with the first step, so that Tune can restore a checkpoint before. A
+    checkpoint for Tune is a pointer to one in a trial's folder. If Tune ends a trial, the driver
+    records the end.
 
-    After the loss of this process or of a rank, Tune restarts the trial from its newest checkpoint on a new engine.
+    After the loss of this process or of a rank, Tune restarts the trial from its newest checkpoint
+    on a new engine.
 
-    Trials that share a training run are one trial for Tune, whose results name the trial that reported. The driver
-    calls `drop` to stop a single one.
+    Trials that share a training run are one trial for Tune, whose results name the trial that
+    reported. The driver calls `drop` to stop a single one.
     """
 
     def setup(
-        self, config: dict[str, Any], source: ExperimentSource, settings: Sweep, workers: Workers, location: str
+        self,
+        config: dict[str, Any],
+        source: ExperimentSource,
+        settings: Sweep,
+        workers: Workers,
+        location: str,
     ) -> None:
         """Start the engine. `source`, `settings`, `workers` and `location` are the sweep's."""
         self._source, self._settings, self._location = source, settings, location
@@ -84,7 +92,11 @@ class Trial(tune.Trainable):
         self._trials = []
         for member in (self._config, *self._config["followers"]):
             folder = trial_folder(self._location, member["number"])
-            if self._shares_training and folder.exists() and folder.read_metadata().status in COMPLETE:
+            if (
+                self._shares_training
+                and folder.exists()
+                and folder.read_metadata().status in COMPLETE
+            ):
                 continue  # it ended before the others lost their process
             try:
                 trial = ActiveTrial.begin(
@@ -115,7 +127,9 @@ class Trial(tune.Trainable):
         return self._result(None)
 
     def _keep_metrics(self, trial: ActiveTrial) -> None:
-        self._metrics = {name: trial.reports[-1][name] for name in (*_COUNTERS, *self._settings.metrics)}
+        self._metrics = {
+            name: trial.reports[-1][name] for name in (*_COUNTERS, *self._settings.metrics)
+        }
         self._metrics[SECONDS] = trial.seconds
         # After an exploit, Tune counts from the other trial's reports.
         if not self._checkpoint:
@@ -130,8 +144,9 @@ class Trial(tune.Trainable):
     def _fail(self, failed: ActiveTrial, error: Exception) -> None:
         """Record a failure.
 
-        If one of several trials failed with an error of its own, the others resume from their newest common checkpoint.
-        Otherwise all failed. Raising the error has Tune start them again, unless the failure is permanent.
+        If one of several trials failed with an error of its own, the others resume from their
+        newest common checkpoint. Otherwise all failed. Raising the error has Tune start them again,
+        unless the failure is permanent.
         """
         others = [trial for trial in self._trials if not trial.outcome and trial is not failed]
         has_result = self._shares_training and bool(others or self._metrics)
@@ -153,7 +168,8 @@ class Trial(tune.Trainable):
         self._group = TrialGroup(self._engine, others, self._settings) if others else None
 
     def drop(self, number: int, reason: str) -> None:
-        """Stop one of the trials that share this training run, as the driver decided at its report."""
+        """Stop one of the trials that share this training run, as the driver decided at its
+        report."""
         trial = next((trial for trial in self._trials if trial.number == number), None)
         if self._group and trial:
             self._group.stop(trial, reason)
@@ -166,7 +182,9 @@ class Trial(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of all ranks into the trial's folder, and its path into Tune's."""
         path = self._group.save() if self._group else self._checkpoint
-        Path(checkpoint_dir, _POINTER).write_text(format_json({"checkpoint": path, "metrics": self._metrics}))
+        Path(checkpoint_dir, _POINTER).write_text(
+            format_json({"checkpoint": path, "metrics": self._metrics})
+        )
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """Continue from what `save_checkpoint` wrote for this or another trial."""

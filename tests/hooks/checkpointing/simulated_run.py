@@ -10,7 +10,8 @@ from tests.hooks.phases import run_phase
 
 
 class Store:
-    """A run's checkpoints in miniature: deletes what its owners gave up, and records every call in order."""
+    """A run's checkpoints in miniature: deletes what its owners gave up, and records every call in
+    order."""
 
     def __init__(self) -> None:
         self.log: list[tuple[Any, ...]] = []
@@ -25,7 +26,9 @@ class Store:
         self.states[name] = copy.deepcopy(states)
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
-        assert set(names) <= set(self.stored), f"{owner} wants {names}, there are only {self.stored}"
+        assert set(names) <= set(self.stored), (
+            f"{owner} wants {names}, there are only {self.stored}"
+        )
         given_up = set(self.owners.get(owner, [])) - set(names)
         self.owners[owner] = list(names)
         wanted = {name for owned in self.owners.values() for name in owned}
@@ -38,7 +41,9 @@ class Store:
         self.log.extend(("mark", label, name) for label in labels)
         self.labels.update(dict.fromkeys(labels, name))
 
-    def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
+    def publish(
+        self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]
+    ) -> str:
         assert name in self.stored
         self.log.append(("publish", name, dict(parts)))
         return f"{folder}/{name}.pt"
@@ -55,7 +60,8 @@ class Store:
 
 
 class SimulatedRun:
-    """A run with one or more checkpoint hooks, saving where the loop does: once, after the hooks of an event."""
+    """A run with one or more checkpoint hooks, saving where the loop does: once, after the hooks of
+    an event."""
 
     def __init__(self, *hooks: Checkpoint, store: Store | None = None, **fields: Any) -> None:
         self.hooks, self.store = hooks, store or Store()
@@ -80,10 +86,20 @@ class SimulatedRun:
             hook.on_save(state, {})
             hook.on_saved(state, f"s3://bucket/run/checkpoints/{name}")
 
-    def phase(self, phase: str, iterations: int, length: int | None = None, **metrics: float) -> None:
+    def phase(
+        self, phase: str, iterations: int, length: int | None = None, **metrics: float
+    ) -> None:
         first, *others = self.hooks
         assert not others or iterations == 0
-        run_phase(first, self.state, phase, [{}] * iterations, length=length, metrics=metrics, step_end=self._step_end)
+        run_phase(
+            first,
+            self.state,
+            phase,
+            [{}] * iterations,
+            length=length,
+            metrics=metrics,
+            step_end=self._step_end,
+        )
         self.save_if_requested()
 
     def _step_end(self) -> None:
@@ -99,11 +115,22 @@ class SimulatedRun:
             self.phase("val", 1, **metrics)
 
 
-def simulate(hook: Checkpoint, *epochs: float | dict[str, float] | None, **fields: Any) -> SimulatedRun:
-    """Epochs of two steps, each with the accuracy or the metrics of its validation, if there is one."""
+def simulate(
+    hook: Checkpoint, *epochs: float | dict[str, float] | None, **fields: Any
+) -> SimulatedRun:
+    """Epochs of two steps, each with the accuracy or the metrics of its validation, if there is
+    one."""
     run = SimulatedRun(hook, **fields)
     for metrics in epochs:
-        run.epoch(**(metrics if isinstance(metrics, dict) else {} if metrics is None else {"val/accuracy": metrics}))
+        run.epoch(
+            **(
+                metrics
+                if isinstance(metrics, dict)
+                else {}
+                if metrics is None
+                else {"val/accuracy": metrics}
+            )
+        )
     return run
 
 

@@ -39,7 +39,8 @@ AUTO_LOSS = [{"val/loss": value, "val/ema/loss": -value} for value in (3, 1, 2)]
 SCORES, LEAST = val("score", 3, 1, 2), {"score": 2}
 BOTH = {"keep": 1, "best": ["val/accuracy", "val/ema/top 1 error"], "mode": ["max", "min"]}
 BEGIN = {"every": TWO, "begin": 5, "save_last": False}
-# The hook, an accuracy or metrics for each epoch, the saved epochs, the kept ones, and the best by metric
+# The hook, an accuracy or metrics for each epoch, the saved epochs, the kept ones, and the best by
+# metric
 CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str, int]]] = {
     "every so many epochs": ({"every": TWO, "save_last": False}, [None] * 5, [2, 4], [2, 4], {}),
     "begin is the first, as MMEngine's save_begin": (BEGIN, [None] * 10, [5, 7, 9], [5, 7, 9], {}),
@@ -61,7 +62,13 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str
         ),
         *([1, 2, 3, 5, 6, 7, 10], [5, 7, 10], {"accuracy": 7}),
     ),
-    "an equal score is no better": ({"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}),
+    "an equal score is no better": (
+        {"best": "val/accuracy"},
+        [0.5, 0.5],
+        [1, 2],
+        [1, 2],
+        {"accuracy": 1},
+    ),
     "the first of equal losses is kept": (
         {"keep": 1, "best": "val/loss"},
         val("loss", 2, 1, 1, 3),
@@ -69,15 +76,45 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str
         [2, 4],
         {"loss": 2},
     ),
-    "less of a loss is better": ({"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}),
-    "a training metric is compared after training": ({"best": "train/loss"}, [None], [1], [1], {"train": 1}),
+    "less of a loss is better": (
+        {"best": "val/loss"},
+        val("loss", 3, 1, 2),
+        [1, 2, 3],
+        [1, 2, 3],
+        {"loss": 2},
+    ),
+    "a training metric is compared after training": (
+        {"best": "train/loss"},
+        [None],
+        [1],
+        [1],
+        {"train": 1},
+    ),
     "by default the best of those made anyway": (
         *({"every": TWO, "keep": 1}, [0.9, 0.7, 0.8, 0.6, 0.5, 0.5]),
         *([2, 4, 6], [2, 6], {"accuracy": 2}),
     ),
-    "several metrics have a best each": (BOTH, TWO_METRICS, [1, 2, 3, 4], [2, 3, 4], {"accuracy": 2, "error": 3}),
-    "auto is the first metric besides the loss": ({"best": "auto"}, AUTO, [1, 2, 3], [1, 2, 3], {"accuracy": 1}),
-    "auto is the loss if there is no other": ({"best": "auto"}, AUTO_LOSS, [1, 2, 3], [1, 2, 3], {"loss": 2}),
+    "several metrics have a best each": (
+        BOTH,
+        TWO_METRICS,
+        [1, 2, 3, 4],
+        [2, 3, 4],
+        {"accuracy": 2, "error": 3},
+    ),
+    "auto is the first metric besides the loss": (
+        {"best": "auto"},
+        AUTO,
+        [1, 2, 3],
+        [1, 2, 3],
+        {"accuracy": 1},
+    ),
+    "auto is the loss if there is no other": (
+        {"best": "auto"},
+        AUTO_LOSS,
+        [1, 2, 3],
+        [1, 2, 3],
+        {"loss": 2},
+    ),
     "mode": ({"best": "val/score", "mode": "min"}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
     "a list of one": ({"best": "val/score", "mode": ["min"]}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
 }
@@ -85,7 +122,8 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str
 
 @pytest.mark.parametrize("case", CASES)
 def test_saves_keeps_and_marks_the_expected_checkpoints(case: str) -> None:
-    """The first metric has the label `best` too. A best between two checkpoints makes one where it was asked for."""
+    """The first metric has the label `best` too. A best between two checkpoints makes one where it
+    was asked for."""
     hook, epochs, saved, kept, best = CASES[case]
     store = simulate(Checkpoint(**hook), *epochs).store
     assert (store.did("save"), store.stored) == (names(*saved), names(*kept))
@@ -124,12 +162,16 @@ def test_old_checkpoint_is_deleted_after_the_new_one_is_stored() -> None:
 
 
 def test_the_last_is_saved_before_validation_and_marked_after_it() -> None:
-    """A validation that fails must not cost the epoch's checkpoint, and the best needs no second copy."""
+    """A validation that fails must not cost the epoch's checkpoint, and the best needs no second
+    copy."""
     run = SimulatedRun(Checkpoint(best="val/accuracy"))
     run.phase("train", 2)
     assert run.store.log == [("save", "epoch-0001")]
     run.phase("val", 1, **{"val/accuracy": 0.5})
-    assert run.store.log[1:] == [("mark", "best-val-accuracy", "epoch-0001"), ("mark", "best", "epoch-0001")]
+    assert run.store.log[1:] == [
+        ("mark", "best-val-accuracy", "epoch-0001"),
+        ("mark", "best", "epoch-0001"),
+    ]
 
 
 def test_metrics_that_differ_in_a_slash_have_a_label_each() -> None:
@@ -138,7 +180,11 @@ def test_metrics_that_differ_in_a_slash_have_a_label_each() -> None:
     for epoch in range(3):
         run.phase("train", 1)
         run.phase("val", 1, **{name: of_epoch[epoch] for name, of_epoch in values.items()})
-    labels = {"best-val/a b": "epoch-0003", "best-val/a/b": "epoch-0002", "best-val-c": "epoch-0001"}
+    labels = {
+        "best-val/a b": "epoch-0003",
+        "best-val/a/b": "epoch-0002",
+        "best-val-c": "epoch-0001",
+    }
     assert run.store.labels == {"best": "epoch-0003", **labels}
 
 
@@ -175,14 +221,17 @@ def test_no_checkpoint_is_best_if_the_direction_is_unknown() -> None:
 
 
 def test_score_of_another_run_is_forgotten() -> None:
-    """A run that goes on from a checkpoint of another has none of its earlier ones: its best is the best of its own."""
+    """A run that goes on from a checkpoint of another has none of its earlier ones: its best is the
+    best of its own."""
     run = SimulatedRun(Checkpoint(best="val/accuracy"), name="first")
     run.hooks[0].on_start(run.state)
     for accuracy in (0.9, 0.5):
         run.epoch(accuracy)
     store = Store()
     store.save("epoch-0002", run.store.states["epoch-0002"])
-    other = SimulatedRun(Checkpoint(best="val/accuracy"), store=store, name="second", epoch=2, step=4)
+    other = SimulatedRun(
+        Checkpoint(best="val/accuracy"), store=store, name="second", epoch=2, step=4
+    )
     other.restore("epoch-0002")
     other.phase("val", 1, **{"val/accuracy": 0.5})
     assert store.labels["best"] == "epoch-0002"
@@ -193,7 +242,8 @@ def test_missing_metric_is_an_error_after_the_first_validation() -> None:
     """MMEngine raises a bare KeyError, after hours."""
     run = SimulatedRun(Checkpoint(best="val/acuracy", mode="max"))
     with pytest.raises(
-        HookError, match=r"checkpoint\.best: there is no metric 'val/acuracy'; available: train/loss, val/accuracy"
+        HookError,
+        match=r"checkpoint\.best: there is no metric 'val/acuracy'; available: train/loss, val/accuracy",
     ):
         run.epoch(0.5)
 
@@ -235,12 +285,17 @@ def test_last_and_best_are_published_once_each() -> None:
         ("ema", "train/loss", False),
     ],
 )
-def test_the_evaluated_weights_are_published(tmp_path: Path, evaluate: Any, best: str | None, averaged: bool) -> None:
-    """The averages, also those of SWA, where they were validated with; the raw weights under a name that says so."""
+def test_the_evaluated_weights_are_published(
+    tmp_path: Path, evaluate: Any, best: str | None, averaged: bool
+) -> None:
+    """The averages, also those of SWA, where they were validated with; the raw weights under a name
+    that says so."""
     store = CheckpointStore(Storage(tmp_path))
     hook = Checkpoint(best=best, publish=["state_dict", "raw_model"])
     ema = EMA(average="stochastic", evaluate=evaluate)
-    loop = Loop(Points(), experiment(epochs=1), {"ema": ema, "checkpoint": hook}, RunContext(store=store))
+    loop = Loop(
+        Points(), experiment(epochs=1), {"ema": ema, "checkpoint": hook}, RunContext(store=store)
+    )
     list(loop.run())
     (file,) = (tmp_path / "published").iterdir()
     published = torch.load(file, weights_only=True)
@@ -252,7 +307,9 @@ def test_the_evaluated_weights_are_published(tmp_path: Path, evaluate: Any, best
     assert any(not torch.equal(average[name], weight) for name, weight in raw.items())
 
 
-@pytest.mark.parametrize("publish", [["model", "emo"], ["rank-0000"], ["console"], ["optimiser"], ["ema"], []])
+@pytest.mark.parametrize(
+    "publish", [["model", "emo"], ["rank-0000"], ["console"], ["optimiser"], ["ema"], []]
+)
 def test_unknown_parts_to_publish_are_refused_at_load(publish: list[str]) -> None:
     """It was found out when the training was over, and again at each resume."""
     with pytest.raises(ConfigError, match=r"hooks\.checkpoint"):
@@ -261,9 +318,13 @@ def test_unknown_parts_to_publish_are_refused_at_load(publish: list[str]) -> Non
 
 def test_only_the_hook_named_checkpoint_can_set_the_folder() -> None:
     described(hooks={"checkpoint": {"out_dir": "elsewhere"}})
-    with pytest.raises(ConfigError, match=r"hooks\.slow: `out_dir` applies to all checkpoints of a run"):
+    with pytest.raises(
+        ConfigError, match=r"hooks\.slow: `out_dir` applies to all checkpoints of a run"
+    ):
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
-    with pytest.raises(ConfigError, match=r"hooks\.slow: `background` applies to all checkpoints of a run"):
+    with pytest.raises(
+        ConfigError, match=r"hooks\.slow: `background` applies to all checkpoints of a run"
+    ):
         described(hooks={"slow": {"type": "checkpoint", "background": True}})
 
 
@@ -273,7 +334,10 @@ def test_only_the_hook_named_checkpoint_can_set_the_folder() -> None:
 def _resume(run: SimulatedRun, epoch: int) -> SimulatedRun:
     """Another run, from the checkpoint after so many epochs."""
     hook = Checkpoint(
-        **{field: getattr(run.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")}
+        **{
+            field: getattr(run.hooks[0], field)
+            for field in ("every", "keep", "best", "mode", "save_last")
+        }
     )
     later = SimulatedRun(hook, store=run.store, epoch=epoch, step=2 * epoch)
     later.restore(names(epoch)[0])
@@ -312,7 +376,9 @@ class _Pause(Hook):
             state.request_pause("a pause")
 
 
-def _checkpoints_after_a_pause(root: Path, pause: int, hook: dict[str, Any], resumes: bool) -> list[str]:
+def _checkpoints_after_a_pause(
+    root: Path, pause: int, hook: dict[str, Any], resumes: bool
+) -> list[str]:
     store = CheckpointStore(Storage(root))
 
     def loop(step: int) -> Loop:
@@ -335,11 +401,15 @@ def test_paused_run_ends_with_the_checkpoints_of_an_undisturbed_one(
     hook = {"every": every, "keep": keep}
     undisturbed = _checkpoints_after_a_pause(tmp_path / "undisturbed", 0, hook, resumes=False)
     for step in (1, 4, 5, 7, 8):
-        assert _checkpoints_after_a_pause(tmp_path / str(step), step, hook, resumes=True) == undisturbed, step
+        assert (
+            _checkpoints_after_a_pause(tmp_path / str(step), step, hook, resumes=True)
+            == undisturbed
+        ), step
 
 
 def test_checkpoints_after_the_restored_one_are_superseded() -> None:
-    """Resuming at epoch 2 of 4: what came later goes with the next save, and its best is forgotten."""
+    """Resuming at epoch 2 of 4: what came later goes with the next save, and its best is
+    forgotten."""
     run = simulate(Checkpoint(keep=None, best="val/accuracy"), 0.5, 0.4, 0.9, 0.3)
     later = _resume(run, 2)
     assert later.store.labels["best"] == "epoch-0001"

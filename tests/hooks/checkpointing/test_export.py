@@ -61,7 +61,10 @@ def test_end_is_exported_unless_the_newest_export_is_of_it(skips: bool, tmp_path
     state.iteration += skips
     hook.on_end(state)
     skipped = ["step-00000003-iteration-00000004"] if skips else []
-    assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["step-00000003", *skipped]
+    assert sorted(path.name for path in (tmp_path / "export").iterdir()) == [
+        "step-00000003",
+        *skipped,
+    ]
 
 
 def in_eval(module: nn.Module, *arguments: Any, **named: Any) -> Any:
@@ -88,7 +91,8 @@ def load_pt2(file: Path) -> Any:
 def test_exported_file_computes_the_outputs_of_eval_mode_for_any_batch_size(
     written: Any, load: Any, samples: int, tmp_path: Path
 ) -> None:
-    """ClassyVision traces in training mode: its file drops activations, and BatchNorm learns as it is traced."""
+    """ClassyVision traces in training mode: its file drops activations, and BatchNorm learns as it
+    is traced."""
     state = scaled_state(tmp_path, samples)
     module = state.module
     module.layers[1].eval()
@@ -113,7 +117,12 @@ class Restless(nn.Module):
 
 
 def restless_state(folder: Path) -> State:
-    return State(module=Restless(), artifacts=folder, fresh_batches=lambda phase: iter([(torch.zeros(64, 5),)]), step=3)
+    return State(
+        module=Restless(),
+        artifacts=folder,
+        fresh_batches=lambda phase: iter([(torch.zeros(64, 5),)]),
+        step=3,
+    )
 
 
 def test_file_with_other_outputs_is_deleted_and_reported(tmp_path: Path) -> None:
@@ -130,13 +139,18 @@ def test_file_with_other_outputs_is_deleted_and_reported(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("forward", "said"),
     [
-        (lambda model, batch: model.layers(batch[0]), "calls parts of the model instead of the model"),
+        (
+            lambda model, batch: model.layers(batch[0]),
+            "calls parts of the model instead of the model",
+        ),
         (lambda model, batch: model("no tensor", batch_first=True), "without a tensor"),
     ],
 )
 def test_unexportable_model_error_has_the_reason(forward: Any, said: str, tmp_path: Path) -> None:
     state = scaled_state(tmp_path)
-    state.module.forward = lambda *arguments, **named: None if named else Scaled.forward(state.module, *arguments)
+    state.module.forward = lambda *arguments, **named: (
+        None if named else Scaled.forward(state.module, *arguments)
+    )
     state.forward = forward
     with pytest.raises(ValueError, match=said):
         Export().on_end(state)
@@ -168,7 +182,9 @@ def test_it_exports_at_its_interval_and_at_the_end(
     every: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(hook: Export, state: State) -> None:
-        written.append(f"epoch-{state.epoch:04d}" if state.phase_iteration == 0 else f"step-{state.step:08d}")
+        written.append(
+            f"epoch-{state.epoch:04d}" if state.phase_iteration == 0 else f"step-{state.step:08d}"
+        )
 
     written: list[str] = []
     monkeypatch.setattr(Export, "_write", write)
@@ -202,35 +218,60 @@ def test_the_evaluated_weights_are_exported(
         averages = in_eval(loop.state.module, points)
     evaluated = averages if averaged else raw
     if evaluate != "raw":
-        torch.testing.assert_close(torch.jit.load(tmp_path / "averages" / "epoch-0001" / "model.pt")(points), averages)
-    torch.testing.assert_close(torch.jit.load(tmp_path / "export" / "epoch-0001" / "model.pt")(points), evaluated)
-    torch.testing.assert_close(torch.jit.load(tmp_path / "as_trained" / "epoch-0001" / "raw_model.pt")(points), raw)
+        torch.testing.assert_close(
+            torch.jit.load(tmp_path / "averages" / "epoch-0001" / "model.pt")(points), averages
+        )
+    torch.testing.assert_close(
+        torch.jit.load(tmp_path / "export" / "epoch-0001" / "model.pt")(points), evaluated
+    )
+    torch.testing.assert_close(
+        torch.jit.load(tmp_path / "as_trained" / "epoch-0001" / "raw_model.pt")(points), raw
+    )
     assert torch.equal(evaluated, raw) != averaged
 
 
 @pytest.mark.parametrize(
     ("hooks", "message"),
     [
-        ({}, "weights: must be one of evaluated, raw, got 'ema'; for averages, add the hook ema with evaluate"),
-        ({"ema": EMA(evaluate="raw")}, "got 'ema'; for averages, add the hook ema with evaluate: ema or both"),
+        (
+            {},
+            "weights: must be one of evaluated, raw, got 'ema'; for averages, add the hook ema with evaluate",
+        ),
+        (
+            {"ema": EMA(evaluate="raw")},
+            "got 'ema'; for averages, add the hook ema with evaluate: ema or both",
+        ),
         (
             {"fast": EMA(evaluate="both"), "slow": EMA(evaluate="both")},
             "weights: must be one of evaluated, raw, fast, slow, got 'ema'$",
         ),
     ],
 )
-def test_missing_averages_are_refused_at_the_start(hooks: dict[str, Hook], message: str, tmp_path: Path) -> None:
-    loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, RunContext(artifacts=tmp_path))
+def test_missing_averages_are_refused_at_the_start(
+    hooks: dict[str, Hook], message: str, tmp_path: Path
+) -> None:
+    loop = Loop(
+        TASK,
+        experiment(),
+        {"export": Export(weights="ema"), **hooks},
+        RunContext(artifacts=tmp_path),
+    )
     with pytest.raises(HookError, match=message):
         next(loop.run())
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
-    hooks: dict[str, Hook] = {"export": Export(format="trace", weights="ema"), "ema": EMA(decay=0.9, buffers="ema")}
+    hooks: dict[str, Hook] = {
+        "export": Export(format="trace", weights="ema"),
+        "ema": EMA(decay=0.9, buffers="ema"),
+    }
     task = Points(train=52, batch_norm=True)
     own = Path(folder) / str(rank)
     loop = Loop(
-        task, experiment(epochs=1), hooks, RunContext(artifacts=own, world=World(rank=rank, world_size=world_size))
+        task,
+        experiment(epochs=1),
+        hooks,
+        RunContext(artifacts=own, world=World(rank=rank, world_size=world_size)),
     )
     list(loop.run())
     points = torch.ones(3, 5)

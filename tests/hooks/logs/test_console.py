@@ -34,16 +34,24 @@ def _passes(ticks: Ticks, *seconds: float) -> Callable[[], None]:
 
 def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
     screen = Screen()
-    run_phase(Console(every=Interval(4, "iterations")), State(display=screen), "train", loss_rows(*[1.0] * 10))
+    run_phase(
+        Console(every=Interval(4, "iterations")),
+        State(display=screen),
+        "train",
+        loss_rows(*[1.0] * 10),
+    )
     assert [line.split("  ")[2] for line in screen.lines[:-1]] == ["4/10", "8/10", "10/10"]
     screen = Screen()
-    run_phase(Console(every=Interval(4, "iterations")), State(display=screen), "train", loss_rows(1, 1, 1))
+    run_phase(
+        Console(every=Interval(4, "iterations")), State(display=screen), "train", loss_rows(1, 1, 1)
+    )
     assert len(screen.lines) == 1, "a short phase has the line of its end only"
 
 
 @pytest.mark.parametrize(("window", "mean"), [("line", 3.0), (4, 3.5), ("epoch", 4.5)])
 def test_short_phases_print_lines_that_cover_all_iterations(window: Window, mean: float) -> None:
-    """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, the epoch's."""
+    """Epochs of three iterations and a line every fifth: the losses since the last line, the last
+    four, the epoch's."""
     screen, hook = Screen(), Console(every=Interval(5, "iterations"), window=window)
     state = State(display=screen)
     for losses in ((1, 1, 4), (4, 5, 7), (7, 7, 7)):
@@ -55,7 +63,10 @@ def test_short_phases_print_lines_that_cover_all_iterations(window: Window, mean
 def test_line_has_position_rates_loss_time_and_memory(ticks: Ticks) -> None:
     """Loss over the last two of 1, 2, 6; 30 ms an iteration of which 10 ms are waited for data."""
     screen = Screen()
-    rows = [{"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20} for loss in (1.0, 2.0, 6.0)]
+    rows = [
+        {"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20}
+        for loss in (1.0, 2.0, 6.0)
+    ]
     times = {"step_s": 0.03, "data_wait_s": 0.01}
     run_phase(
         Console(every=Interval(3, "iterations"), window=2),
@@ -66,14 +77,17 @@ def test_line_has_position_rates_loss_time_and_memory(ticks: Ticks) -> None:
         close=lambda: times,
     )
     assert (
-        screen.lines[0] == "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
+        screen.lines[0]
+        == "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
     )
 
 
 def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
     screen, hook = Screen(), Console(every=Interval(10, "iterations"))
     state = State(display=screen)
-    run_phase(hook, state, "train", loss_rows(1.0), metrics={"train/loss": 1.0}, work=_passes(ticks, 2.0))
+    run_phase(
+        hook, state, "train", loss_rows(1.0), metrics={"train/loss": 1.0}, work=_passes(ticks, 2.0)
+    )
     run_phase(
         hook,
         state,
@@ -93,11 +107,16 @@ def _eta(line: str) -> str | None:
     return found[1] if found else None
 
 
-def test_remaining_time_is_at_the_mean_speed_since_the_first_line_with_validations(ticks: Ticks) -> None:
-    """Epochs of 10 x 1 s and a validation of 20 s. From iteration 5 to 15 pass 30 s, and 15 iterations remain."""
+def test_remaining_time_is_at_the_mean_speed_since_the_first_line_with_validations(
+    ticks: Ticks,
+) -> None:
+    """Epochs of 10 x 1 s and a validation of 20 s. From iteration 5 to 15 pass 30 s, and 15
+    iterations remain."""
     screen, hook = Screen(), Console(every=Interval(5, "iterations"))
     state = State(display=screen, max_epochs=3)
-    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 60, 60, 60, 60, 60, 1))
+    run_phase(
+        hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 60, 60, 60, 60, 60, 1)
+    )
     run_phase(hook, state, "val", loss_rows(*[1.0] * 2), work=_passes(ticks, 10))
     run_phase(hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1))
     assert [_eta(line) for line in screen.lines if line.startswith("train  ")] == [
@@ -109,8 +128,9 @@ def test_remaining_time_is_at_the_mean_speed_since_the_first_line_with_validatio
 
 
 def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None:
-    """20 iterations of 2 s made 10 of 50 steps. Of 21 iterations, an epoch's last step has only one: the next epochs
-    have 11 steps each, so that 50 steps are four epochs and six steps of two iterations."""
+    """20 iterations of 2 s made 10 of 50 steps. Of 21 iterations, an epoch's last step has only
+    one: the next epochs have 11 steps each, so that 50 steps are four epochs and six steps of two
+        iterations."""
     screen, hook = Screen(), Console(every=Interval(10, "iterations"))
     state = State(display=screen, max_steps=50, accumulate=2)
     run_phase(hook, state, "train", loss_rows(*[1.0] * 20), length=21, work=_passes(ticks, 2))
@@ -119,10 +139,17 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
 
 @pytest.mark.parametrize(
     ("rates", "shown"),
-    [((0.5, 0.25), "lr 0.5, 0.25"), ((1e-6, 1e-6), "lr 1e-06"), ((1e-7, 1e-6, 1e-5, 1e-4, 1e-3), "lr 1e-07 to 0.001")],
+    [
+        ((0.5, 0.25), "lr 0.5, 0.25"),
+        ((1e-6, 1e-6), "lr 1e-06"),
+        ((1e-7, 1e-6, 1e-5, 1e-4, 1e-3), "lr 1e-07 to 0.001"),
+    ],
 )
-def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[float, ...], shown: str) -> None:
-    """VISSL's TensorBoard failed for several rates, and five decimals made 1e-6 zero; MMEngine shows only the first."""
+def test_learning_rates_that_differ_are_shown_and_never_as_zero(
+    rates: tuple[float, ...], shown: str
+) -> None:
+    """VISSL's TensorBoard failed for several rates, and five decimals made 1e-6 zero; MMEngine
+    shows only the first."""
     screen = Screen()
     groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in rates]
     run_phase(

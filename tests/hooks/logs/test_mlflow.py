@@ -18,7 +18,13 @@ pytest.importorskip("sqlalchemy")
 
 from mlflow.tracking import MlflowClient
 
-CONFIG = {"name": "digits", "optimizer": {"lr": 0.1}, "scheduler": None, "out_dir": "/tmp/x", "sweep": {"trials": 8}}
+CONFIG = {
+    "name": "digits",
+    "optimizer": {"lr": 0.1},
+    "scheduler": None,
+    "out_dir": "/tmp/x",
+    "sweep": {"trials": 8},
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +91,28 @@ def test_run_is_sent_and_continued_after_a_resume(folder: Path) -> None:
 
 def test_each_name_has_its_own_curve_and_parameter(folder: Path) -> None:
     """Names that MLflow refuses, and others that an escape or a cut could be confused with."""
-    names = ["acc@1", "acc_1", "acc@5", "acc_5", "map(50)", "map[50]", "f1 %", "a//b", "a/b", "a/./b", "é", "e\n", "e"]
+    names = [
+        "acc@1",
+        "acc_1",
+        "acc@5",
+        "acc_5",
+        "map(50)",
+        "map[50]",
+        "f1 %",
+        "a//b",
+        "a/b",
+        "a/./b",
+        "é",
+        "e\n",
+        "e",
+    ]
     names += ["acc_x40_1", "acc_x40@1", "acc@x40_1", "_x40@", "@x40_", "..", "n" * 300, "n" * 299]
     metrics = {f"val/{name}": float(number) for number, name in enumerate(names)}
     hook = MLflow(wait=120)
-    config = {"name": "names", "task_args": {name: str(number) for number, name in enumerate(names)}}
+    config = {
+        "name": "names",
+        "task_args": {name: str(number) for number, name in enumerate(names)},
+    }
     state = begin(hook, folder, name="digits-4", config=config)
     run_phase(hook, state, "val", loss_rows(1), metrics=metrics)
     hook.on_end(state)
@@ -145,7 +168,10 @@ def test_failing_server_is_retried_and_the_run_continues(
                 assert refused.acquire(timeout=60)
         run_phase(hook, state, "train", loss_rows(2), length=3)
         hook.on_end(state)
-    assert "mlflow: an update was not sent; the run continues: ConnectionError: no server there" in caplog.messages
+    assert (
+        "mlflow: an update was not sent; the run continues: ConnectionError: no server there"
+        in caplog.messages
+    )
     assert curve(folder, hook, "train/loss") == [(2, 2)]
 
 

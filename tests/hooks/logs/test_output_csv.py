@@ -57,14 +57,21 @@ OUTPUT = torch.tensor([[0.5, 2.0, -1.0], [3.0, 0.0, 0.25], [0.0, 0.0, 1.5]])
 def test_targets_may_be_classes_one_hot_or_soft(target: Any, tmp_path: Path) -> None:
     """ClassyVision writes a list where targets are one-hot."""
     found = one_phase(OutputCSV(), tmp_path, [((None, target), OUTPUT)])
-    assert found == [["id", "predicted", "target"], ["0", "1", "1"], ["1", "0", "0"], ["2", "2", "0"]]
+    assert found == [
+        ["id", "predicted", "target"],
+        ["0", "1", "1"],
+        ["1", "0", "0"],
+        ["2", "2", "0"],
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_ids_and_targets_by_key_with_scores(dtype: torch.dtype, tmp_path: Path) -> None:
     batch = {"name": ["a,b", "c", "d"], "label": torch.tensor([2, 1, 0])}
     found = one_phase(
-        OutputCSV(id_key="name", target_key="label", scores=True), tmp_path, [(batch, OUTPUT.to(dtype))] * 2
+        OutputCSV(id_key="name", target_key="label", scores=True),
+        tmp_path,
+        [(batch, OUTPUT.to(dtype))] * 2,
     )
     once = [
         ["a,b", "1", "2", "0.5", "2.0", "-1.0"],
@@ -77,7 +84,12 @@ def test_ids_and_targets_by_key_with_scores(dtype: torch.dtype, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("hook", "batch", "output", "said"),
     [
-        (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3), r"with at least two classes, got \(3,\)"),
+        (
+            OutputCSV(),
+            (None, torch.zeros(3)),
+            torch.zeros(3),
+            r"with at least two classes, got \(3,\)",
+        ),
         (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3, 1), r"two classes, got \(3, 1\)"),
         (OutputCSV(), (None, torch.zeros(3)), {"logits": OUTPUT}, "two classes, got dict"),
         (OutputCSV(), (None,), OUTPUT, "target_key: a batch has 1 entries, not 1"),
@@ -87,11 +99,18 @@ def test_ids_and_targets_by_key_with_scores(dtype: torch.dtype, tmp_path: Path) 
             OUTPUT,
             "id_key: a batch has the keys 'id', 'label', not 'name'",
         ),
-        (OutputCSV(), (None, torch.zeros(3, 2, 2)), OUTPUT, r"shape \(3,\) or \(3, classes\), got \(3, 2, 2\)"),
+        (
+            OutputCSV(),
+            (None, torch.zeros(3, 2, 2)),
+            OUTPUT,
+            r"shape \(3,\) or \(3, classes\), got \(3, 2, 2\)",
+        ),
         (OutputCSV(), (None, torch.zeros(2)), OUTPUT, r"got \(2,\)"),
     ],
 )
-def test_mismatched_output_is_an_error(hook: OutputCSV, batch: Any, output: Any, said: str, tmp_path: Path) -> None:
+def test_mismatched_output_is_an_error(
+    hook: OutputCSV, batch: Any, output: Any, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=said):
         one_phase(hook, tmp_path, [(batch, output)])
 
@@ -102,7 +121,8 @@ TASK = Points(train=20, val=11, test=7)
 
 
 class Outputs(Hook):
-    """What the model put out for each sample, by phase and place in the dataset: what the files must say."""
+    """What the model put out for each sample, by phase and place in the dataset: what the files
+    must say."""
 
     def __init__(self) -> None:
         self.seen: dict[str, dict[int, int]] = {}
@@ -112,7 +132,9 @@ class Outputs(Hook):
 
     def on_step(self, state: State) -> None:
         if state.phase != "train":
-            self.seen[state.phase].update(zip(state.batch[2].tolist(), state.output.argmax(1).tolist(), strict=True))
+            self.seen[state.phase].update(
+                zip(state.batch[2].tolist(), state.output.argmax(1).tolist(), strict=True)
+            )
 
 
 @dataclass
@@ -125,16 +147,27 @@ class Shuffled(Points):
 
 def expected(seen: dict[int, int], size: int, seed: int) -> list[list[str]]:
     labels = PointSet(size, False, seed).labels.tolist()
-    return [["id", "predicted", "target"], *([str(i), str(seen[i]), str(labels[i])] for i in range(size))]
+    return [
+        ["id", "predicted", "target"],
+        *([str(i), str(seen[i]), str(labels[i])] for i in range(size)),
+    ]
 
 
 @pytest.mark.parametrize("id_key", [None, 2])
 @pytest.mark.parametrize("task", [TASK, Shuffled(train=20, val=11, test=7)])
-def test_each_sample_of_val_and_test_has_its_line(task: Points, id_key: Any, tmp_path: Path) -> None:
+def test_each_sample_of_val_and_test_has_its_line(
+    task: Points, id_key: Any, tmp_path: Path
+) -> None:
     outputs = Outputs()
     hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
-    list(Loop(task, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run())
-    assert files(tmp_path) == ["csv/test/step-00000010.csv", "csv/val/step-00000005.csv", "csv/val/step-00000010.csv"]
+    list(
+        Loop(task, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run()
+    )
+    assert files(tmp_path) == [
+        "csv/test/step-00000010.csv",
+        "csv/val/step-00000005.csv",
+        "csv/val/step-00000010.csv",
+    ]
     assert lines(tmp_path / "csv/val/step-00000010.csv") == expected(outputs.seen["val"], 11, 1)
     assert lines(tmp_path / "csv/test/step-00000010.csv") == expected(outputs.seen["test"], 7, 2)
 
@@ -142,7 +175,9 @@ def test_each_sample_of_val_and_test_has_its_line(task: Points, id_key: Any, tmp
 def test_validations_at_the_same_step_have_a_file_each(tmp_path: Path) -> None:
     """The updates of the second epoch are skipped."""
     hooks: dict[str, Hook] = {"csv": OutputCSV(), "skips": Skips(after=5)}
-    list(Loop(TASK, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run())
+    list(
+        Loop(TASK, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run()
+    )
     assert [file for file in files(tmp_path) if "val" in file] == [
         "csv/val/step-00000005-iteration-00000010.csv",
         "csv/val/step-00000005.csv",
@@ -151,7 +186,11 @@ def test_validations_at_the_same_step_have_a_file_each(tmp_path: Path) -> None:
 
 def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
     outputs = Outputs()
-    hooks: dict[str, Hook] = {"csv": OutputCSV(), "ema": EMA(decay=0.99, evaluate="both"), "outputs": outputs}
+    hooks: dict[str, Hook] = {
+        "csv": OutputCSV(),
+        "ema": EMA(decay=0.99, evaluate="both"),
+        "outputs": outputs,
+    }
     loop = Loop(TASK, experiment(epochs=1), hooks, RunContext(artifacts=tmp_path))
     list(loop.run())
     assert files(tmp_path) == [
@@ -162,7 +201,10 @@ def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
     ]
     points = PointSet(11, False, 1).points
     loop.state.module.eval()
-    for folder, weights in (("val", loop.state.evaluations[""]), ("val/ema", loop.state.evaluations["ema"])):
+    for folder, weights in (
+        ("val", loop.state.evaluations[""]),
+        ("val/ema", loop.state.evaluations["ema"]),
+    ):
         with weights(loop.state), torch.no_grad():
             predicted = loop.state.module(points).argmax(1).tolist()
         assert [line[1] for line in lines(tmp_path / "csv" / folder / "step-00000003.csv")[1:]] == [
@@ -171,21 +213,32 @@ def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
-    """With a disk of its own, and one sample of val, so that a rank has none; 7 of test, which do not divide evenly."""
+    """With a disk of its own, and one sample of val, so that a rank has none; 7 of test, which do
+    not divide evenly."""
     outputs = Outputs()
     artifacts = Path(folder) / str(rank)
     task = Shuffled(train=20, val=1, test=7)
-    hooks: dict[str, Hook] = {"by place": OutputCSV(), "by id": OutputCSV(id_key=2), "outputs": outputs}
+    hooks: dict[str, Hook] = {
+        "by place": OutputCSV(),
+        "by id": OutputCSV(id_key=2),
+        "outputs": outputs,
+    }
     context = RunContext(artifacts=artifacts, world=World(rank=rank, world_size=world_size))
     list(Loop(task, experiment(epochs=1, batch_size=2), hooks, context).run())
     return outputs.seen
 
 
-def test_the_samples_of_all_ranks_are_in_one_file_in_the_order_of_the_dataset(tmp_path: Path) -> None:
+def test_the_samples_of_all_ranks_are_in_one_file_in_the_order_of_the_dataset(
+    tmp_path: Path,
+) -> None:
     first, second = on_ranks(_on_a_rank, 2, str(tmp_path))
     folders = ("by id", "by place")
-    assert files(tmp_path) == [f"0/{name}/{phase}/step-00000005.csv" for name in folders for phase in ("test", "val")]
+    assert files(tmp_path) == [
+        f"0/{name}/{phase}/step-00000005.csv" for name in folders for phase in ("test", "val")
+    ]
     for phase, size, seed in (("val", 1, 1), ("test", 7, 2)):
         seen = {**first[phase], **second[phase]}
         for name in folders:
-            assert lines(tmp_path / "0" / name / phase / "step-00000005.csv") == expected(seen, size, seed)
+            assert lines(tmp_path / "0" / name / phase / "step-00000005.csv") == expected(
+                seen, size, seed
+            )

@@ -8,7 +8,9 @@ from tests.hooks.phases import Screen, run_phase
 
 def test_bar_moves_at_its_interval_and_ends_full() -> None:
     screen = Screen()
-    run_phase(ProgressBar(every=Interval(4, "iterations")), State(display=screen), "train", [{}] * 10)
+    run_phase(
+        ProgressBar(every=Interval(4, "iterations")), State(display=screen), "train", [{}] * 10
+    )
     assert screen.bars == [("train", done, 10, "epoch 0") for done in (0, 4, 8, 10)]
 
 

@@ -1,4 +1,5 @@
-"""Loggers in the real loop: a run that resumes within an epoch logs the same as an uninterrupted one."""
+"""Loggers in the real loop: a run that resumes within an epoch logs the same as an uninterrupted
+one."""
 
 import json
 import re
@@ -55,7 +56,8 @@ def _live(folder: Path, restore: str | None = None) -> None:
 def _lines(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     return [
-        {name: value for name, value in line.items() if name != "time" and not name.endswith("_s")} for line in lines
+        {name: value for name, value in line.items() if name != "time" and not name.endswith("_s")}
+        for line in lines
     ]
 
 
@@ -66,8 +68,8 @@ def _curve(folder: Path, tag: str) -> dict[int, float]:
 
 
 def test_lines_and_curves_continue_after_a_resume_within_an_epoch(tmp_path: Path) -> None:
-    """Epochs of seven iterations, points every fourth and at an epoch's end. The first attempt was killed in a line;
-    the second continues from step 5, between two points."""
+    """Epochs of seven iterations, points every fourth and at an epoch's end. The first attempt was
+    killed in a line; the second continues from step 5, between two points."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     _live(whole)
     shutil.copytree(whole, resumed)
@@ -77,15 +79,26 @@ def test_lines_and_curves_continue_after_a_resume_within_an_epoch(tmp_path: Path
     expected = _lines(whole)
     assert [line["iteration"] for line in expected if "loss" in line] == [4, 7, 8, 12, 14]
     assert _lines(resumed) == expected
-    for tag in ("train/loss", "train/loss_epoch", "train/loss_run", "train/loss_median", "val/accuracy"):
+    for tag in (
+        "train/loss",
+        "train/loss_epoch",
+        "train/loss_run",
+        "train/loss_median",
+        "val/accuracy",
+    ):
         assert _curve(resumed, tag) == pytest.approx(_curve(whole, tag))
     assert list(_curve(resumed, "train/loss")) == [4, 7, 8, 12, 14]
 
 
 def _points(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return all points of a folder that do not measure time or memory."""
-    events = EventAccumulator(str(folder / FOLDER), size_guidance={"scalars": 0, "histograms": 0}).Reload()
-    points = {tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    events = EventAccumulator(
+        str(folder / FOLDER), size_guidance={"scalars": 0, "histograms": 0}
+    ).Reload()
+    points = {
+        tag: [(point.step, point.value) for point in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
     for tag in events.Tags()["histograms"]:
         points[tag] = [(drawn.step, drawn.histogram_value.sum) for drawn in events.Histograms(tag)]
     return {tag: kept for tag, kept in points.items() if not re.search("_s$|_bytes$", tag)}
@@ -115,11 +128,14 @@ class Kill(Hook):
 
 
 @pytest.mark.parametrize("axis", ["step", "iteration", "epoch", "samples"])
-@pytest.mark.parametrize("kill", [("end of val", 1), ("on_report", 1), ("on_step", 14), ("on_step", 9), ("on_step", 4)])
+@pytest.mark.parametrize(
+    "kill", [("end of val", 1), ("on_report", 1), ("on_step", 14), ("on_step", 9), ("on_step", 4)]
+)
 def test_points_at_the_step_of_a_checkpoint_are_drawn_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, axis: Any, kill: tuple[str, int]
 ) -> None:
-    """An epoch has five iterations and three steps, and its validation comes after its checkpoint, at the same step."""
+    """An epoch has five iterations and three steps, and its validation comes after its checkpoint,
+    at the same step."""
     # TensorBoard reads files of one second by this number as text, where 10 comes before 9.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
@@ -127,7 +143,11 @@ def test_points_at_the_step_of_a_checkpoint_are_drawn_once(
         every = {} if axis == "epoch" else {"every": Interval(1, "iterations")}
         logger = TensorBoard(axis=axis, histograms=Interval(1, "steps"), **every)
         store = CheckpointStore(Storage(folder / "checkpoints"))
-        hooks = {"checkpoint": Checkpoint(Interval(2, "steps"), keep=None), "tensorboard": logger, **hooks}
+        hooks = {
+            "checkpoint": Checkpoint(Interval(2, "steps"), keep=None),
+            "tensorboard": logger,
+            **hooks,
+        }
         settings = experiment(epochs=2, accumulate=2, batch_size=12)
         loop = Loop(Points(), settings, hooks, RunContext(store=store, artifacts=folder))
         if restore:
@@ -143,11 +163,15 @@ def test_points_at_the_step_of_a_checkpoint_are_drawn_once(
     assert _points(tmp_path / "killed") == _points(tmp_path / "whole")
 
 
-def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str | None = None) -> None:
+def _two_epochs(
+    rank: int, world_size: int, root: str, epochs: int, restore: str | None = None
+) -> None:
     hooks: dict[str, Hook] = {
         "checkpoint": Checkpoint(),
         "json_lines": JsonLines(every=Interval(2, "iterations")),
-        "tensorboard": TensorBoard(every=Interval(2, "iterations"), axis="samples", histograms=Interval(3, "steps")),
+        "tensorboard": TensorBoard(
+            every=Interval(2, "iterations"), axis="samples", histograms=Interval(3, "steps")
+        ),
     }
     store = CheckpointStore(Storage(root), is_master=rank == 0)
     fields = {"epochs": epochs, "batch_size": 8 if world_size == 2 else 13}
@@ -155,7 +179,9 @@ def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str
         Points(val=0),
         experiment(**fields),
         hooks,
-        RunContext(world=World(rank, world_size, rank), store=store, artifacts=Path(root, str(world_size))),
+        RunContext(
+            world=World(rank, world_size, rank), store=store, artifacts=Path(root, str(world_size))
+        ),
     )
     if restore:
         loop.restore(restore)
@@ -167,7 +193,10 @@ def test_samples_count_all_ranks_even_if_their_number_changes(tmp_path: Path) ->
     """Of 52 samples each of two ranks has batches of 8, 8, 8 and 2; then one has four of 13."""
     on_ranks(_two_epochs, 2, str(tmp_path), 1)
     _two_epochs(0, 1, str(tmp_path), 2, "epoch-0001")
-    for attempt, points, samples, histogram in (("2", [32, 52], [32, 52], 48), ("1", [78, 104], [78, 104], 78)):
+    for attempt, points, samples, histogram in (
+        ("2", [32, 52], [32, 52], 48),
+        ("1", [78, 104], [78, 104], 78),
+    ):
         assert list(_curve(tmp_path / attempt, "train/loss")) == points
         assert [line["samples"] for line in _lines(tmp_path / attempt) if "loss" in line] == samples
         events = EventAccumulator(str(tmp_path / attempt / FOLDER)).Reload()

@@ -40,10 +40,18 @@ def _session(folder: Path, tag: str) -> Any:
     return plugin_data_pb2.HParamsPluginData.FromString(content)
 
 
-def test_points_have_the_mean_loss_since_the_last_and_every_column(start: Start, tmp_path: Path) -> None:
+def test_points_have_the_mean_loss_since_the_last_and_every_column(
+    start: Start, tmp_path: Path
+) -> None:
     hook = TensorBoard(every=Interval(2, "iterations"))
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1e-6)
-    extra = {"grad_norm": torch.tensor(2.0), "data_wait_s": 0.5, "rss_bytes": 4096, "activation/mean": 3.0, "epoch": 0}
+    extra = {
+        "grad_norm": torch.tensor(2.0),
+        "data_wait_s": 0.5,
+        "rss_bytes": 4096,
+        "activation/mean": 3.0,
+        "epoch": 0,
+    }
     rows = [{**row, **extra} for row in loss_rows(1, 2, 3, 5)]
     run_phase(hook, start(hook, optimizer=optimizer), "train", rows)
     hook.on_end(State())
@@ -75,16 +83,22 @@ def test_points_have_the_mean_loss_since_the_last_and_every_column(start: Start,
 def test_curves_and_metrics_share_an_axis(
     start: Start, tmp_path: Path, axis: Any, losses: list[Any], ends: list[int]
 ) -> None:
-    """Epochs of four iterations, with a validation in the middle and at the end. MMEngine puts every val point of a
-    step-based run at 0, and counts epochs in others."""
-    hook = TensorBoard(axis=axis) if axis == "epoch" else TensorBoard(every=Interval(2, "iterations"), axis=axis)
+    """Epochs of four iterations, with a validation in the middle and at the end. MMEngine puts
+    every val point of a step-based run at 0, and counts epochs in others."""
+    hook = (
+        TensorBoard(axis=axis)
+        if axis == "epoch"
+        else TensorBoard(every=Interval(2, "iterations"), axis=axis)
+    )
     state = start(hook, accumulate=2)
     for accuracy in (0.5, 0.75):
         state.metrics = {}
         run_phase(hook, state, "train", loss_rows(1, 1), batch_sizes=[5] * 2, length=4)
         run_phase(hook, state, "val", loss_rows(9))
         metrics = {"train/loss": 9.0, "train/accuracy": accuracy}
-        run_phase(hook, state, "train", loss_rows(3, 3), batch_sizes=[5] * 2, length=4, metrics=metrics)
+        run_phase(
+            hook, state, "train", loss_rows(3, 3), batch_sizes=[5] * 2, length=4, metrics=metrics
+        )
         run_phase(hook, state, "val", loss_rows(9), metrics={"val/accuracy": accuracy})
     hook.on_end(state)
     assert _points(tmp_path, "train/loss") == losses
@@ -101,36 +115,50 @@ def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None
     hook.on_end(state)
     experiment = _session(tmp_path, "experiment").experiment
     assert {info.name for info in experiment.hparam_infos} == set(flatten(CONFIG))
-    assert {info.name.tag for info in experiment.metric_infos} == {"hp/train/loss", "hp/val/accuracy"}
+    assert {info.name.tag for info in experiment.metric_infos} == {
+        "hp/train/loss",
+        "hp/val/accuracy",
+    }
     assert _points(tmp_path, "hp/val/accuracy") == [(1, 0.5)]
     hparams = _session(tmp_path, "session_start_info").session_start_info.hparams
     assert hparams["hooks.ema.decay"].number_value == 0.99
     assert hparams["scheduler"].string_value == "none"
     assert _session(tmp_path, "session_end_info").session_end_info.status == 1  # success
-    assert len(list((tmp_path / FOLDER).iterdir())) == 1, "no sub-run, and no second file that hides the first"
+    assert len(list((tmp_path / FOLDER).iterdir())) == 1, (
+        "no sub-run, and no second file that hides the first"
+    )
 
 
 def test_info_of_another_hook_is_drawn_once(start: Start, tmp_path: Path) -> None:
     hook = TensorBoard(every=Interval(1, "iterations"))
     state = start(hook)
-    state.info.update(parameters=7, metrics={"val/loss": 1.0}, activations={"0/mean": torch.tensor(0.5)})
+    state.info.update(
+        parameters=7, metrics={"val/loss": 1.0}, activations={"0/mean": torch.tensor(0.5)}
+    )
     run_phase(hook, state, "train", loss_rows(1, 1), length=3)
     state.info["activations"] = {"0/mean": torch.tensor(0.75)}
     run_phase(hook, state, "train", loss_rows(1), length=3)
     hook.on_end(state)
     assert _points(tmp_path, "activations/0/mean") == [(1, 0.5), (3, 0.75)]
-    assert not [tag for tag in _events(tmp_path).Tags()["scalars"] if tag.startswith(("metrics", "parameters"))]
+    assert not [
+        tag
+        for tag in _events(tmp_path).Tags()["scalars"]
+        if tag.startswith(("metrics", "parameters"))
+    ]
 
 
 def _train(folder: Path, hooks: dict[str, Hook], **fields: Any) -> Loop:
-    loop = Loop(Points(**fields.pop("task", {})), experiment(**fields), hooks, RunContext(artifacts=folder))
+    loop = Loop(
+        Points(**fields.pop("task", {})), experiment(**fields), hooks, RunContext(artifacts=folder)
+    )
     for _ in loop.run():
         pass
     return loop
 
 
 class Keeps(Hook):
-    """Takes the last bias from the optimizer. Keeps the gradients of each step and the parameters after it."""
+    """Takes the last bias from the optimizer. Keeps the gradients of each step and the parameters
+    after it."""
 
     priority = Priority.LOWEST
 
@@ -142,10 +170,14 @@ class Keeps(Hook):
         state.optimizers[""].param_groups[0]["params"].pop()
 
     def on_gradients(self, state: State) -> None:
-        self.gradients[state.step + 1] = next(state.module.parameters()).grad.flatten().clone().numpy()
+        self.gradients[state.step + 1] = (
+            next(state.module.parameters()).grad.flatten().clone().numpy()
+        )
 
     def on_update(self, state: State) -> None:
-        self.parameters[state.step + 1] = next(state.module.parameters()).detach().flatten().clone().numpy()
+        self.parameters[state.step + 1] = (
+            next(state.module.parameters()).detach().flatten().clone().numpy()
+        )
 
 
 def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) -> None:
@@ -161,7 +193,10 @@ def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) ->
     tags = events.Tags()["histograms"]
     assert "parameters/4.bias" in tags
     assert "gradients/4.bias" not in tags, "it is not cleared and grows with each step"
-    for tag, values in (("gradients/0.weight", keeps.gradients), ("parameters/0.weight", keeps.parameters)):
+    for tag, values in (
+        ("gradients/0.weight", keeps.gradients),
+        ("parameters/0.weight", keeps.parameters),
+    ):
         drawn = events.Histograms(tag)
         assert [event.step for event in drawn] == [3, 6]
         for event in drawn:
@@ -181,12 +216,16 @@ class Stubborn(nn.Linear):
         return super().forward(input)
 
 
-def test_a_model_that_cannot_be_traced_trains(start: Start, tmp_path: Path, caplog: Any, capsys: Any) -> None:
+def test_a_model_that_cannot_be_traced_trains(
+    start: Start, tmp_path: Path, caplog: Any, capsys: Any
+) -> None:
     batches = [(torch.ones(2, 3), torch.zeros(2))]
     hook = TensorBoard(graph=True)
     with caplog.at_level(logging.WARNING, "hookyard"):
         start(hook, module=Stubborn(3, 1), fresh_batches=lambda phase: iter(batches))
-    assert caplog.messages == ["TensorBoard has no graph of the model: torch cannot trace it: not with me"]
+    assert caplog.messages == [
+        "TensorBoard has no graph of the model: torch cannot trace it: not with me"
+    ]
     assert capsys.readouterr().out == "", "torch prints what it raises"
 
 
@@ -202,14 +241,20 @@ def nodes(folder: Path) -> set[str]:
 
 def trained(folder: Path, hooks: dict[str, Hook]) -> nn.Module:
     loop = Loop(
-        Points(batch_norm=True, dropout=0.5, noisy=True), experiment(epochs=1), hooks, RunContext(artifacts=folder)
+        Points(batch_norm=True, dropout=0.5, noisy=True),
+        experiment(epochs=1),
+        hooks,
+        RunContext(artifacts=folder),
     )
     list(loop.run())
     return loop.state.module
 
 
 def test_graph_has_the_layers_of_the_model_and_training_is_unchanged(tmp_path: Path) -> None:
-    drawn, plain = trained(tmp_path, {"tensorboard": TensorBoard(graph=True)}), trained(tmp_path / "plain", {})
+    drawn, plain = (
+        trained(tmp_path, {"tensorboard": TensorBoard(graph=True)}),
+        trained(tmp_path / "plain", {}),
+    )
     names = nodes(tmp_path / FOLDER)
     for layer in ("Linear[0]", "BatchNorm1d[1]", "ReLU[2]", "Linear[4]"):
         assert any(name.startswith(f"Forward/Sequential[model]/{layer}/") for name in names), (

@@ -23,7 +23,8 @@ def begin(hook: WandB, folder: Path, **fields: Any) -> State:
 
 
 def messages(file: Path) -> Iterator[bytes]:
-    """Yield the records of an offline run: after seven bytes, those of a LevelDB log in blocks of 32 KiB."""
+    """Yield the records of an offline run: after seven bytes, those of a LevelDB log in blocks of
+    32 KiB."""
     content, at, parts = file.read_bytes(), 7, b""
     while at + 7 <= len(content):
         left = 32768 - at % 32768
@@ -45,16 +46,28 @@ class Written:
         from wandb.proto import wandb_internal_pb2
 
         (file,) = folder.glob("wandb/offline-run-*/*.wandb")
-        self._records = [wandb_internal_pb2.Record.FromString(message) for message in messages(file)]
+        self._records = [
+            wandb_internal_pb2.Record.FromString(message) for message in messages(file)
+        ]
         self.run = self._of("run")[0]
         self.config = values(self.run.config.update)
         self.rows = [values(record.item) for record in self._of("history")]
-        self.summary = {name: value for record in self._of("summary") for name, value in values(record.update).items()}
+        self.summary = {
+            name: value
+            for record in self._of("summary")
+            for name, value in values(record.update).items()
+        }
         self.exit_codes = [record.exit_code for record in self._of("exit")]
-        self.axes = {record.glob_name or record.name: record.step_metric for record in self._of("metric")}
+        self.axes = {
+            record.glob_name or record.name: record.step_metric for record in self._of("metric")
+        }
 
     def _of(self, kind: str) -> list[Any]:
-        return [getattr(record, kind) for record in self._records if record.WhichOneof("record_type") == kind]
+        return [
+            getattr(record, kind)
+            for record in self._records
+            if record.WhichOneof("record_type") == kind
+        ]
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         return [(row["step"], row[name]) for row in self.rows if name in row]
@@ -64,8 +77,11 @@ def values(items: Any) -> dict[str, Any]:
     return {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
 
 
-def test_run_is_written_and_continued_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MMEngine's WandbVisBackend leaves the axis to W&B, which counts messages; resumed runs have broken curves."""
+def test_run_is_written_and_continued_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MMEngine's WandbVisBackend leaves the axis to W&B, which counts messages; resumed runs have
+    broken curves."""
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     fields: dict[str, Any] = {"group": "sweep", "tags": ("a", "b"), "mode": "offline", "wait": 120}
@@ -87,10 +103,23 @@ def test_run_is_written_and_continued_after_a_resume(tmp_path: Path, monkeypatch
     assert killed.run.run_id == resumed.run.run_id == first.run_id
     assert (killed.exit_codes, resumed.exit_codes) == ([1], [0])
     run = resumed.run
-    assert (run.project, run.display_name, run.run_group, [*run.tags]) == ("digits", "digits-1", "sweep", ["a", "b"])
-    assert {"name": "digits", "optimizer.lr": 0.1, "scheduler": "none"}.items() <= resumed.config.items()
+    assert (run.project, run.display_name, run.run_group, [*run.tags]) == (
+        "digits",
+        "digits-1",
+        "sweep",
+        ["a", "b"],
+    )
+    assert {
+        "name": "digits",
+        "optimizer.lr": 0.1,
+        "scheduler": "none",
+    }.items() <= resumed.config.items()
     assert resumed.axes["*"] == "step"
-    assert [*killed.curve("train/loss"), *resumed.curve("train/loss")] == [(1, 2.0), (2, 7.0), (2, 4.0)]
+    assert [*killed.curve("train/loss"), *resumed.curve("train/loss")] == [
+        (1, 2.0),
+        (2, 7.0),
+        (2, 4.0),
+    ]
     assert [row["iteration"] for row in killed.rows] == [2, 4]
     assert resumed.curve("train/phase_loss") == [(2, 4.4)]
     assert resumed.curve("val/accuracy") == [(2, 0.5)]

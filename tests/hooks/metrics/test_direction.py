@@ -2,7 +2,13 @@
 
 import pytest
 
-from hooks.metrics.direction import choose_main_metric, declared_modes, direction, directions, find_monitored_metrics
+from hooks.metrics.direction import (
+    choose_main_metric,
+    declared_modes,
+    direction,
+    directions,
+    find_monitored_metrics,
+)
 from hooks.metrics.names import list_known, nearest, phase_of
 
 MORE = """
@@ -21,14 +27,24 @@ val/inaccuracy val/score val/top1_error val/stopping val/lossless val/ rabbits_p
 @pytest.mark.parametrize(("metrics", "mode"), [(MORE, "max"), (LESS, "min"), (UNKNOWN, None)])
 def test_words_of_a_metric_decide_its_direction(metrics: str, mode: str | None) -> None:
     """MMEngine takes val/stop_error for a `top` accuracy."""
-    assert {metric: direction(metric) for metric in metrics.split()} == dict.fromkeys(metrics.split(), mode)
+    assert {metric: direction(metric) for metric in metrics.split()} == dict.fromkeys(
+        metrics.split(), mode
+    )
 
 
 def test_sweep_mode_precedes_checkpoint_mode_and_both_precede_names() -> None:
     checkpoint = {"best": ["val/accuracy", "val/score"], "mode": ["min", "max"]}
     early = {"type": "early_stopping", "monitor": "val/fit", "mode": "min"}
-    hooks = {"checkpoint": checkpoint, "ema": None, "patience": early, "console": True, "wandb": {"mode": "offline"}}
-    modes = declared_modes({"sweep": {"metric": ["val/accuracy", "val/cost"], "mode": ["max", "min"]}, "hooks": hooks})
+    hooks = {
+        "checkpoint": checkpoint,
+        "ema": None,
+        "patience": early,
+        "console": True,
+        "wandb": {"mode": "offline"},
+    }
+    modes = declared_modes(
+        {"sweep": {"metric": ["val/accuracy", "val/cost"], "mode": ["max", "min"]}, "hooks": hooks}
+    )
     assert modes == {"val/accuracy": "max", "val/cost": "min", "val/score": "max", "val/fit": "min"}
     assert direction("val/score", modes) == "max"
     assert direction("val/accuracy", declared_modes({"hooks": hooks})) == "min"
@@ -36,34 +52,55 @@ def test_sweep_mode_precedes_checkpoint_mode_and_both_precede_names() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"hooks": 3}, {"hooks": {"checkpoint": {"best": [1], "mode": {}}}}, {"sweep": {"metric": "a", "mode": [{}]}}],
+    [
+        {},
+        {"hooks": 3},
+        {"hooks": {"checkpoint": {"best": [1], "mode": {}}}},
+        {"sweep": {"metric": "a", "mode": [{}]}},
+    ],
 )
 def test_invalid_mode_is_ignored(config: dict[str, object]) -> None:
     assert declared_modes(config) == {}
 
 
 def test_speed_and_memory_are_no_main_metric() -> None:
-    reported = ["val/loss", "val/score", "val/samples_per_s", "val/iteration_s", "val/peak_rss_bytes"]
+    reported = [
+        "val/loss",
+        "val/score",
+        "val/samples_per_s",
+        "val/iteration_s",
+        "val/peak_rss_bytes",
+    ]
     assert choose_main_metric(reported, {}) == "val/loss"
 
 
 def test_one_mode_for_all_or_one_for_each() -> None:
     assert directions(["a", "b"], "min") == {"a": "min", "b": "min"}
-    assert directions(["a", "val/loss"], None, declared={"a": "max"}) == {"a": "max", "val/loss": "min"}
+    assert directions(["a", "val/loss"], None, declared={"a": "max"}) == {
+        "a": "max",
+        "val/loss": "min",
+    }
     with pytest.raises(ValueError, match="must be one mode, or one for each of"):
         directions(["a"], ["max", "min", "max"])
 
 
 def test_misspelled_metric_gets_a_suggestion_before_advice_on_its_mode() -> None:
-    with pytest.raises(ValueError, match=r"'val/acuracy' is better \(did you mean 'val/accuracy'\?\); set"):
+    with pytest.raises(
+        ValueError, match=r"'val/acuracy' is better \(did you mean 'val/accuracy'\?\); set"
+    ):
         directions(["val/acuracy"], None)
-    with pytest.raises(ValueError, match="cannot tell whether a higher or a lower 'val/score' is better"):
+    with pytest.raises(
+        ValueError, match="cannot tell whether a higher or a lower 'val/score' is better"
+    ):
         directions(["val/score"], None)
 
 
 def test_monitored_metrics_are_named_by_the_path_of_their_section() -> None:
     found = find_monitored_metrics(
-        {"hooks": {"slow": {"type": "checkpoint", "best": "val/f1"}}, "sweep": {"metric": "val/loss"}}
+        {
+            "hooks": {"slow": {"type": "checkpoint", "best": "val/f1"}},
+            "sweep": {"metric": "val/loss"},
+        }
     )
     assert [(monitored.path, monitored.metrics) for monitored in found] == [
         ("sweep", ["val/loss"]),
@@ -112,7 +149,9 @@ def test_known_names_are_listed_with_the_nearest() -> None:
 
 
 def test_a_phase_is_the_first_part_of_a_name() -> None:
-    assert [phase_of(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")] == [
+    assert [
+        phase_of(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")
+    ] == [
         "val",
         "train",
         "",

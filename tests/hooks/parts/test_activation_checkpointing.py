@@ -27,6 +27,8 @@ def test_retained_graph_recomputes_activations_in_each_backward_pass() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Linear(2, 1))
     keep_no_activations(model)
     loss = model(torch.randn(8, 2)).square().sum()
-    first, second = (torch.autograd.grad(loss, model[0].weight, retain_graph=True)[0] for _ in range(2))
+    first, second = (
+        torch.autograd.grad(loss, model[0].weight, retain_graph=True)[0] for _ in range(2)
+    )
     assert torch.equal(first, second)
     assert model[1].num_batches_tracked == 1

@@ -14,7 +14,8 @@ from tests.hooks.training.steps import batches, new_state, small_model, train
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_weights_are_averaged_in_fp32(dtype: torch.dtype) -> None:
-    """In bf16 a step of 0.001 towards 2 is lost to rounding; ClassyVision leaves such weights out altogether."""
+    """In bf16 a step of 0.001 towards 2 is lost to rounding; ClassyVision leaves such weights out
+    altogether."""
     module = nn.Linear(3, 2).to(dtype)
     state, hook = State(module=module, model=module, phase="train"), EMA(decay=0.999)
     nn.init.constant_(module.weight, 1.0)
@@ -24,9 +25,13 @@ def test_half_precision_weights_are_averaged_in_fp32(dtype: torch.dtype) -> None
         hook.on_update(state)
     expected = torch.tensor(2 - 0.999**700, dtype=torch.float64)
     record = checkpoint_of(hook, state)["ema"]
-    torch.testing.assert_close(record["exact"]["weight"].double(), expected.expand(2, 3), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        record["exact"]["weight"].double(), expected.expand(2, 3), rtol=1e-4, atol=0
+    )
     assert record["model"]["weight"].dtype == dtype
-    torch.testing.assert_close(record["model"]["weight"].double(), expected.expand(2, 3), rtol=4e-3, atol=0)
+    torch.testing.assert_close(
+        record["model"]["weight"].double(), expected.expand(2, 3), rtol=4e-3, atol=0
+    )
     with hook.applied(state):
         assert module(torch.ones(1, 3, dtype=dtype)).dtype == dtype
     assert torch.equal(module.weight, torch.full((2, 3), 2.0, dtype=dtype))
@@ -59,7 +64,10 @@ def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
 
 @pytest.mark.parametrize(
     ("change", "found"),
-    [(lambda model: model.pop("0.weight"), "is missing"), (lambda model: None, r"has shape \(6, 4\)")],
+    [
+        (lambda model: model.pop("0.weight"), "is missing"),
+        (lambda model: None, r"has shape \(6, 4\)"),
+    ],
 )
 def test_averages_of_another_shape_are_refused(change: Any, found: str) -> None:
     state, hook = new_state(small_model()), EMA()
@@ -69,5 +77,7 @@ def test_averages_of_another_shape_are_refused(change: Any, found: str) -> None:
     other = small_model() if "missing" in found else nn.Sequential(nn.Linear(5, 6))
     resumed = EMA()
     resumed.load_state_dict(checkpoint["hook"])
-    with pytest.raises(ValueError, match=f"the checkpoint's average of '0.weight' {found}; the model needs"):
+    with pytest.raises(
+        ValueError, match=f"the checkpoint's average of '0.weight' {found}; the model needs"
+    ):
         resumed.on_load(new_state(other), checkpoint)

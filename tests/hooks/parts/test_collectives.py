@@ -8,7 +8,10 @@ from tests.ranks import on_ranks
 
 def _all_three(rank: int, world_size: int) -> list[list[object]]:
     def tensors() -> list[torch.Tensor]:
-        return [torch.tensor([[1.0, 2.0]]) * (rank + 1), torch.tensor(4.0 + rank, dtype=torch.float64)]
+        return [
+            torch.tensor([[1.0, 2.0]]) * (rank + 1),
+            torch.tensor(4.0 + rank, dtype=torch.float64),
+        ]
 
     means, sums = tensors(), tensors()
     firsts = [torch.tensor(rank + 7), torch.tensor([rank == 0, rank == 1]), torch.tensor([])]
@@ -30,8 +33,12 @@ def test_cpu_tensors_go_through_the_gpu_with_nccl(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     on_gpu: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: on_gpu.append(tensor.clone()) or on_gpu[-1])
-    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(2) if tensor is on_gpu[-1] else None)
+    monkeypatch.setattr(
+        torch.Tensor, "cuda", lambda tensor: on_gpu.append(tensor.clone()) or on_gpu[-1]
+    )
+    monkeypatch.setattr(
+        dist, "all_reduce", lambda tensor: tensor.mul_(2) if tensor is on_gpu[-1] else None
+    )
     tensor = torch.ones(2)
     collectives.total([tensor])
     assert tensor.tolist() == [2.0, 2.0]

@@ -17,9 +17,13 @@ def test_parts_with_epoch_are_found_in_datasets_transforms_and_collators() -> No
         for name in ("concatenated", "other", "named", "transform", "collator")
     }
     rows: Any = SimpleNamespace(transform=SimpleNamespace(transforms=[str, parts["transform"]]))
-    stacked = StackDataset(whole=parts["named"], other=ConcatDataset([parts["concatenated"], parts["other"]]))
+    stacked = StackDataset(
+        whole=parts["named"], other=ConcatDataset([parts["concatenated"], parts["other"]])
+    )
     loader = DataLoader(Subset(stacked, [0]), collate_fn=parts["collator"])  # type: ignore[arg-type]
-    assert {id(part) for part in find_parts_with_epoch(loader, rows)} == {id(part) for part in parts.values()}
+    assert {id(part) for part in find_parts_with_epoch(loader, rows)} == {
+        id(part) for part in parts.values()
+    }
 
 
 def test_attributes_differ_once_one_of_a_part_is_replaced() -> None:

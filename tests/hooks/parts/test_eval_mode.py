@@ -14,7 +14,8 @@ from hooks.parts.eval_mode import borrowing, evaluating, first_batch
 
 
 class Careless(nn.Module):
-    """Draws numbers, counts its calls in place, and puts another tensor in a buffer's place, in whatever mode."""
+    """Draws numbers, counts its calls in place, and puts another tensor in a buffer's place, in
+    whatever mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,14 +34,24 @@ def test_modes_buffers_and_random_states_are_restored(fails: bool) -> None:
     module = Careless().train()
     module.norm.eval()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    modes, places = [part.training for part in module.modules()], [buffer.data_ptr() for buffer in module.buffers()]
-    drawn: list[Any] = [(random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())]
-    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), evaluating(State(module=module)):
+    modes, places = (
+        [part.training for part in module.modules()],
+        [buffer.data_ptr() for buffer in module.buffers()],
+    )
+    drawn: list[Any] = [
+        (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    ]
+    with (
+        pytest.raises(ZeroDivisionError) if fails else nullcontext(),
+        evaluating(State(module=module)),
+    ):
         assert not any(part.training for part in module.modules())
         assert not module(torch.ones(3, 2)).requires_grad
         if fails:
             raise ZeroDivisionError
-    drawn.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
+    drawn.append(
+        (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    )
     assert drawn[0] == drawn[1]
     assert [part.training for part in module.modules()] == modes
     assert [buffer.data_ptr() for buffer in module.buffers()] == places
@@ -56,7 +67,8 @@ def test_a_borrowed_model_keeps_its_modes() -> None:
 
 
 def test_a_compiled_model_calls_module_hooks() -> None:
-    """BatchNorm statistics, FLOPs and exports need them, and code that was compiled before does not know them."""
+    """BatchNorm statistics, FLOPs and exports need them, and code that was compiled before does not
+    know them."""
     module, calls = nn.Sequential(nn.Linear(2, 2)).eval(), list[Any]()
     compiled: Any = torch.compile(module, backend="eager")
     with torch.no_grad():

@@ -35,7 +35,11 @@ def test_pandas_reads_a_row_for_each_measurement_and_layer_of_all_ranks(tmp_path
     for rank in (0, 1):
         state = State(artifacts=tmp_path, rank=rank, epoch=2, iteration=6)
         table = started(state)
-        table.keep(state, ["a", "b"], {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])})
+        table.keep(
+            state,
+            ["a", "b"],
+            {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])},
+        )
         state.iteration = 7
         table.keep(state, ["b"], {"mean": torch.tensor([0.5])})
         table.close()
@@ -45,7 +49,9 @@ def test_pandas_reads_a_row_for_each_measurement_and_layer_of_all_ranks(tmp_path
         == [[2, 7, "a", 1.0], [2, 7, "b", 2.0], [2, 8, "b", 0.5]] * 2
     )
     assert table_of_all["rank"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert table_of_all["most"].tolist() == pytest.approx([3, 4, float("nan"), 3, 5, float("nan")], nan_ok=True)
+    assert table_of_all["most"].tolist() == pytest.approx(
+        [3, 4, float("nan"), 3, 5, float("nan")], nan_ok=True
+    )
 
 
 def test_rows_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
@@ -69,4 +75,8 @@ def test_rows_of_ranks_that_no_longer_exist_are_dropped(tmp_path: Path) -> None:
             table.keep(state, ["a"], {"mean": torch.ones(1)})
             table.close()
     started(State(artifacts=tmp_path, rank=0, world_size=2, iteration=3))
-    assert _read(tmp_path).groupby("rank", observed=True)["iteration"].max().to_dict() == {0: 3, 1: 4, 2: 3}
+    assert _read(tmp_path).groupby("rank", observed=True)["iteration"].max().to_dict() == {
+        0: 3,
+        1: 4,
+        2: 3,
+    }

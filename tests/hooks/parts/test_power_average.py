@@ -14,7 +14,9 @@ def test_exponent_of_a_std_is_that_of_the_paper() -> None:
         assert (g + 1) ** 0.5 * (g + 2) ** -1 * (g + 3) ** -0.5 == pytest.approx(std)
         x = (np.arange(100_000) + 0.5) / 100_000
         weights = x**g / (x**g).sum()
-        assert np.sqrt((weights * (x - (weights * x).sum()) ** 2).sum()) == pytest.approx(std, rel=1e-6)
+        assert np.sqrt((weights * (x - (weights * x).sum()) ** 2).sum()) == pytest.approx(
+            std, rel=1e-6
+        )
     assert exponent(LARGEST_STD) == pytest.approx(0, abs=0.03)
 
 
@@ -79,7 +81,11 @@ def test_snapshots_stay_evenly_spaced_in_runs_of_any_length() -> None:
     kept = run_loop(Snapshots(Interval(10, "steps"), 4), state, range(1, 401))
     assert kept[40] == ["10", "20", "30", "40"]
     assert kept[50] == kept[40]
-    assert kept[60] == ["20", "40", "60"]  # one too many: every second goes, and is not made any more
+    assert kept[60] == [
+        "20",
+        "40",
+        "60",
+    ]  # one too many: every second goes, and is not made any more
     assert kept[80] == ["20", "40", "60", "80"]
     assert kept[400] == ["80", "160", "240", "320"]
     assert max(map(len, kept.values())) == 4
@@ -87,7 +93,8 @@ def test_snapshots_stay_evenly_spaced_in_runs_of_any_length() -> None:
 
 @pytest.mark.parametrize("cut", [45, 60, 80])
 def test_resume_keeps_the_snapshots_of_an_uninterrupted_run(cut: int) -> None:
-    """From an earlier checkpoint: what came after it is given up, and what was too many before it, deleted or not."""
+    """From an earlier checkpoint: what came after it is given up, and what was too many before it,
+    deleted or not."""
     whole = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
     expected = run_loop(Snapshots(Interval(10, "steps"), 4), whole, range(1, 201))
     state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]

@@ -39,12 +39,15 @@ class CloudSet(Dataset[Any]):
 
 
 class Embedder(nn.Module):
-    """Unit-length embeddings (B, 5) of each view, and where there are prototypes their scores (B, 4)."""
+    """Unit-length embeddings (B, 5) of each view, and where there are prototypes their scores (B,
+    4)."""
 
     def __init__(self, prototypes: int, dropout: float, batch_norm: bool) -> None:
         super().__init__()
         norm: nn.Module = nn.BatchNorm1d(8) if batch_norm else nn.Identity()
-        self.trunk = nn.Sequential(nn.Linear(6, 8), norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 5))
+        self.trunk = nn.Sequential(
+            nn.Linear(6, 8), norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 5)
+        )
         if prototypes:
             self.prototypes = nn.Linear(5, prototypes, bias=False)
 
@@ -70,7 +73,9 @@ class Clouds(Task):
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         sizes = {"train": self.train, "val": self.val}
-        return {phase: CloudSet(size, seed) for seed, (phase, size) in enumerate(sizes.items()) if size}
+        return {
+            phase: CloudSet(size, seed) for seed, (phase, size) in enumerate(sizes.items()) if size
+        }
 
     def batch_size(self, batch: Any) -> int:
         return len(batch[1])
@@ -111,4 +116,8 @@ def train(
     if restore:
         loop.restore(restore)
     list(loop.run())
-    return Trained(loop, numbers(loop.state.module), [row["loss"] for row in rows.rows if row["phase"] == "train"])
+    return Trained(
+        loop,
+        numbers(loop.state.module),
+        [row["loss"] for row in rows.rows if row["phase"] == "train"],
+    )

@@ -25,7 +25,9 @@ def original(batches: list[Any], base: float, total: int) -> tuple[list[float], 
             z1, z2 = target.encoder(first), target.encoder(second)
 
         def regression_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return ((functional.normalize(x, dim=1) - functional.normalize(y, dim=1)) ** 2).sum(dim=1)
+            return ((functional.normalize(x, dim=1) - functional.normalize(y, dim=1)) ** 2).sum(
+                dim=1
+            )
 
         loss = (regression_loss(p1, z2) + regression_loss(p2, z1)).mean()
         optimizer.zero_grad()
@@ -33,7 +35,9 @@ def original(batches: list[Any], base: float, total: int) -> tuple[list[float], 
         optimizer.step()
         tau = 1 - (1 - base) * (math.cos(math.pi * step / total) + 1) / 2
         with torch.no_grad():
-            for xi, theta in zip(target.encoder.parameters(), online.encoder.parameters(), strict=True):
+            for xi, theta in zip(
+                target.encoder.parameters(), online.encoder.parameters(), strict=True
+            ):
                 xi.copy_(tau * xi + (1 - tau) * theta)
         losses.append(loss.item())
     return losses, target

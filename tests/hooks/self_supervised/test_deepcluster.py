@@ -83,7 +83,10 @@ class Seen(Hook):
 def test_the_memory_has_the_newest_embedding_of_every_sample() -> None:
     original, hook = Original(), DeepCluster(clusters=[4])
     seen = Seen(hook)
-    train(Clouds(prototypes=0, batch_norm=True, val=9), {"original": original, "deepcluster": hook, "seen": seen})
+    train(
+        Clouds(prototypes=0, batch_norm=True, val=9),
+        {"original": original, "deepcluster": hook, "seen": seen},
+    )
     assert len(seen.memory) == 3
     for mine, theirs in zip(seen.memory, original.at_epoch, strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -94,12 +97,17 @@ def test_each_head_has_the_clusters_of_its_view_and_each_sample_that_of_its_embe
     hook = DeepCluster(clusters=[3, 4, 5])
     seen = Seen(hook)
     train(CLOUDS, {"deepcluster": hook, "seen": seen})
-    for memory, centroids, assignments in zip(seen.memory, seen.centroids, seen.assignments, strict=True):
+    for memory, centroids, assignments in zip(
+        seen.memory, seen.centroids, seen.assignments, strict=True
+    ):
         assert [len(one) for one in centroids] == [3, 4, 5]
         for head, view in enumerate((0, 1, 0)):
-            # A fixed point of k-means: clustering again, from there, changes nothing but the last bits.
+            # A fixed point of k-means: clustering again, from there, changes nothing but the last
+            # bits.
             again, nearest = cluster(memory[view], centroids[head], 1)
-            torch.testing.assert_close((memory[view] @ centroids[head].t()).argmax(dim=1), assignments[head])
+            torch.testing.assert_close(
+                (memory[view] @ centroids[head].t()).argmax(dim=1), assignments[head]
+            )
             torch.testing.assert_close(again, centroids[head], rtol=1e-3, atol=1e-3)
             assert (nearest == assignments[head]).float().mean() > 0.9
     for iteration, (indices, found) in enumerate(seen.batches):
@@ -122,17 +130,24 @@ def test_validation_samples_are_assigned_to_the_nearest_centroid() -> None:
 
 
 def test_samples_missing_from_the_first_pass_join_when_they_are_seen() -> None:
-    """50 samples in batches of 8, drop_last: the last two are in no batch of the unshuffled pass."""
+    """50 samples in batches of 8, drop_last: the last two are in no batch of the unshuffled
+    pass."""
     hook = DeepCluster(clusters=[4])
     seen = Seen(hook)
-    train(Clouds(train=50, prototypes=0), {"deepcluster": hook, "seen": seen}, loader={"drop_last": True})
+    train(
+        Clouds(train=50, prototypes=0),
+        {"deepcluster": hook, "seen": seen},
+        loader={"drop_last": True},
+    )
     first = seen.assignments[0][0]
     assert (first == UNASSIGNED).nonzero().squeeze(1).tolist() == [48, 49]
     assert (seen.assignments[-1] != UNASSIGNED).all()
 
 
 def test_more_clusters_than_samples_are_refused() -> None:
-    with pytest.raises(HookError, match="clusters: 49 clusters are too many for the memory's 48 samples"):
+    with pytest.raises(
+        HookError, match="clusters: 49 clusters are too many for the memory's 48 samples"
+    ):
         train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4, 49])})
 
 
@@ -140,18 +155,26 @@ def test_more_clusters_than_samples_are_refused() -> None:
 
 
 def hooks(every: int = 5) -> dict[str, Hook]:
-    return {"deepcluster": DeepCluster(clusters=[4, 6]), "checkpoint": Checkpoint(every=steps(every), keep=None)}
+    return {
+        "deepcluster": DeepCluster(clusters=[4, 6]),
+        "checkpoint": Checkpoint(every=steps(every), keep=None),
+    }
 
 
 def state_of(hook: Hook) -> Any:
     whole = {**hook.state_dict(), **hook.rank_state_dict()}
     whole["centroids"] = [one.tolist() for one in whole["centroids"]]
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in whole.items()}
+    return {
+        name: value.tolist() if isinstance(value, Tensor) else value
+        for name, value in whole.items()
+    }
 
 
 def one_rank_of(rank: int, world_size: int, root: str, restore: str | None) -> Any:
     task = Clouds(train=47, prototypes=0)
-    trained = train(task, hooks(), root=Path(root), restore=restore, world=World(rank, world_size), batch_size=4)
+    trained = train(
+        task, hooks(), root=Path(root), restore=restore, world=World(rank, world_size), batch_size=4
+    )
     return trained.weights, state_of(trained.loop.plan.hooks["deepcluster"]), trained.losses
 
 
@@ -169,7 +192,9 @@ def test_two_ranks_resume_within_a_phase_with_their_shards(tmp_path: Path) -> No
 
 def test_memory_is_refilled_after_a_change_of_the_number_of_ranks(tmp_path: Path) -> None:
     one_rank_of(0, 1, str(tmp_path), None)
-    (weights, state, _), (others, other_state, _) = on_ranks(one_rank_of, 2, str(tmp_path), "step-00000010")
+    (weights, state, _), (others, other_state, _) = on_ranks(
+        one_rank_of, 2, str(tmp_path), "step-00000010"
+    )
     assert weights == others
     assert [len(state["remembered"]), len(other_state["remembered"])] == [24, 23]
     assert all(state["remembered"])
@@ -181,14 +206,22 @@ def test_memory_is_refilled_after_a_change_of_the_number_of_ranks(tmp_path: Path
 
 
 def directions(count: int, seed: int = 0, size: int = 4) -> Tensor:
-    return functional.normalize(torch.randn(count, size, generator=torch.Generator().manual_seed(seed)), dim=1)
+    return functional.normalize(
+        torch.randn(count, size, generator=torch.Generator().manual_seed(seed)), dim=1
+    )
 
 
 def lloyd(samples: Any, centroids: Any, iterations: int) -> tuple[Any, Any]:
     """Sample by sample in double precision; no cluster may be empty."""
     for _ in range(iterations):
-        nearest = [max(range(len(centroids)), key=lambda k: float(sample @ centroids[k])) for sample in samples]
-        sums = [sum(s for s, place in zip(samples, nearest, strict=True) if place == k) for k in range(len(centroids))]
+        nearest = [
+            max(range(len(centroids)), key=lambda k: float(sample @ centroids[k]))
+            for sample in samples
+        ]
+        sums = [
+            sum(s for s, place in zip(samples, nearest, strict=True) if place == k)
+            for k in range(len(centroids))
+        ]
         centroids = np.stack([total / np.linalg.norm(total) for total in sums])
     return centroids, [int((centroids @ sample).argmax()) for sample in samples]
 
@@ -223,8 +256,11 @@ def of_a_share(rank: int, world_size: int, sizes: list[int], identical: bool) ->
     return centroids.tolist(), nearest.tolist()
 
 
-SHARES = [(sizes, identical) for sizes in ([37, 23], [57, 3], [60, 0]) for identical in (False, True)]
-"""Samples of each rank, and whether all centroids are the same at first, so that five clusters are empty."""
+SHARES = [
+    (sizes, identical) for sizes in ([37, 23], [57, 3], [60, 0]) for identical in (False, True)
+]
+"""Samples of each rank, and whether all centroids are the same at first, so that five clusters are
+empty."""
 
 
 def clusters_of_shares(rank: int, world_size: int) -> Any:
@@ -236,5 +272,7 @@ def test_ranks_with_uneven_shares_find_the_clusters_of_one_rank() -> None:
         (centroids, nearest), (others, other_nearest) = first, second
         whole, places = of_a_share(0, 1, [60], identical)
         assert centroids == others
-        torch.testing.assert_close(torch.tensor(centroids), torch.tensor(whole), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(centroids), torch.tensor(whole), rtol=1e-4, atol=1e-5
+        )
         assert nearest + other_nearest == places

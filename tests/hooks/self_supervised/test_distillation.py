@@ -20,7 +20,9 @@ BIG = f"{__name__}:big_teacher"
 
 def big_teacher() -> nn.Module:
     torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(5, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 3))
+    return nn.Sequential(
+        nn.Linear(5, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 3)
+    )
 
 
 def no_teacher() -> int:
@@ -52,7 +54,13 @@ class Seen(Hook):
 
 def test_teacher_runs_in_eval_mode_and_never_changes() -> None:
     hook, seen, reference = Distillation(teacher=BIG), Seen(), big_teacher().eval()
-    list(Loop(Distilled(dropout=0.4, batch_norm=True), experiment(), {"distillation": hook, "seen": seen}).run())
+    list(
+        Loop(
+            Distilled(dropout=0.4, batch_norm=True),
+            experiment(),
+            {"distillation": hook, "seen": seen},
+        ).run()
+    )
     for inputs, outputs in zip(seen.inputs, seen.outputs, strict=True):
         torch.testing.assert_close(outputs, reference(inputs))
         assert not outputs.requires_grad
@@ -69,7 +77,9 @@ def started(module: nn.Module, **fields: Any) -> State:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_weights_of_a_file_are_loaded_into_a_copy_of_the_model(tmp_path: Path, nested: bool) -> None:
+def test_weights_of_a_file_are_loaded_into_a_copy_of_the_model(
+    tmp_path: Path, nested: bool
+) -> None:
     trained, module = nn.Linear(5, 3), nn.Linear(5, 3)
     weights = trained.state_dict()
     torch.save({"model": weights, "updates": 3} if nested else weights, tmp_path / "teacher.pt")
@@ -92,6 +102,7 @@ def test_invalid_teacher_error_names_the_field(tmp_path: Path) -> None:
             Distillation(teacher=path)
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "teacher.pt")
     with pytest.raises(
-        HookError, match=r"checkpoint: the weights in '.*' do not fit the teacher: (?s:.*)size mismatch"
+        HookError,
+        match=r"checkpoint: the weights in '.*' do not fit the teacher: (?s:.*)size mismatch",
     ):
         started(nn.Linear(5, 3), checkpoint=str(tmp_path / "teacher.pt"))

@@ -24,7 +24,8 @@ SCHEDULES: dict[str, Any] = {
 
 
 class Encoder(nn.Module):
-    """Maps patches (B, N, 5), some of them masked, to outputs of the whole (B, 3) and of each patch (B, N, 4)."""
+    """Maps patches (B, N, 5), some of them masked, to outputs of the whole (B, 3) and of each patch
+    (B, N, 4)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,10 @@ class Network(nn.Module):
         self.encoder = Encoder()
 
     def forward(self, views: list[Tensor], masks: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [self.encoder(view, masks[place] if place < 2 else None) for place, view in enumerate(views)]
+        return [
+            self.encoder(view, masks[place] if place < 2 else None)
+            for place, view in enumerate(views)
+        ]
 
 
 def network() -> Network:
@@ -56,17 +60,27 @@ def network() -> Network:
 
 
 def batches(count: int, size: int = 8) -> list[Batch]:
-    """Two global views of seven patches and a local one of three; about every third patch of the former is hidden."""
+    """Two global views of seven patches and a local one of three; about every third patch of the
+    former is hidden."""
     generator = torch.Generator().manual_seed(3)
     made = []
     for _ in range(count):
         views = [torch.randn(size, patches, 5, generator=generator) for patches in (7, 7, 3)]
-        made.append((views, torch.arange(size), [torch.rand(size, 7, generator=generator) < 0.3 for _ in range(2)]))
+        made.append(
+            (
+                views,
+                torch.arange(size),
+                [torch.rand(size, 7, generator=generator) < 0.3 for _ in range(2)],
+            )
+        )
     return made
 
 
-def original(data: list[Batch], student: Network, teacher: Network) -> tuple[list[float], Tensor, Tensor]:
-    """The losses and the centers of iBOT as its authors publish it (main_ibot.py), in one process."""
+def original(
+    data: list[Batch], student: Network, teacher: Network
+) -> tuple[list[float], Tensor, Tensor]:
+    """The losses and the centers of iBOT as its authors publish it (main_ibot.py), in one
+    process."""
     center, center2 = torch.zeros(1, 3), torch.zeros(1, 1, 4)
     temps, temps2 = np.linspace(0.04, 0.1, 3), np.linspace(0.05, 0.2, 3)
     iters = np.arange(EPOCHS * LENGTH)
@@ -76,23 +90,40 @@ def original(data: list[Batch], student: Network, teacher: Network) -> tuple[lis
     for it, (views, _, masks) in enumerate(data):
         with torch.no_grad():
             found = [teacher.encoder(view) for view in views[:2]]
-        teacher_cls, teacher_patch = torch.cat([cls for cls, _ in found]), torch.cat([patch for _, patch in found])
+        teacher_cls, teacher_patch = (
+            torch.cat([cls for cls, _ in found]),
+            torch.cat([patch for _, patch in found]),
+        )
         student_cls, student_patch = zip(*student(views, masks), strict=True)
-        teacher_cls_c = functional.softmax((teacher_cls - center) / temps[it // LENGTH], dim=-1).chunk(2)
-        teacher_patch_c = functional.softmax((teacher_patch - center2) / temps2[it // LENGTH], dim=-1).chunk(2)
-        total_loss1, n_loss_terms1, total_loss2, n_loss_terms2 = torch.zeros(()), 0, torch.zeros(()), 0
+        teacher_cls_c = functional.softmax(
+            (teacher_cls - center) / temps[it // LENGTH], dim=-1
+        ).chunk(2)
+        teacher_patch_c = functional.softmax(
+            (teacher_patch - center2) / temps2[it // LENGTH], dim=-1
+        ).chunk(2)
+        total_loss1, n_loss_terms1, total_loss2, n_loss_terms2 = (
+            torch.zeros(()),
+            0,
+            torch.zeros(()),
+            0,
+        )
         for q in range(2):
             for v in range(3):
                 if v == q:
                     loss2 = torch.sum(
-                        -teacher_patch_c[q] * functional.log_softmax(student_patch[v] / 0.1, dim=-1), dim=-1
+                        -teacher_patch_c[q]
+                        * functional.log_softmax(student_patch[v] / 0.1, dim=-1),
+                        dim=-1,
                     )
                     mask = masks[v].float()
                     loss2 = torch.sum(loss2 * mask, dim=-1) / mask.sum(dim=-1).clamp(min=1.0)
                     total_loss2 = total_loss2 + loss2.mean()
                     n_loss_terms2 += 1
                 else:
-                    loss1 = torch.sum(-teacher_cls_c[q] * functional.log_softmax(student_cls[v] / 0.1, dim=-1), dim=-1)
+                    loss1 = torch.sum(
+                        -teacher_cls_c[q] * functional.log_softmax(student_cls[v] / 0.1, dim=-1),
+                        dim=-1,
+                    )
                     total_loss1 = total_loss1 + loss1.mean()
                     n_loss_terms1 += 1
         loss = total_loss1 / n_loss_terms1 + total_loss2 / n_loss_terms2
@@ -104,7 +135,9 @@ def original(data: list[Batch], student: Network, teacher: Network) -> tuple[lis
         optimizer.step()
         m = float(momentum_schedule[it])
         with torch.no_grad():
-            for param_q, param_k in zip(student.encoder.parameters(), teacher.encoder.parameters(), strict=True):
+            for param_q, param_k in zip(
+                student.encoder.parameters(), teacher.encoder.parameters(), strict=True
+            ):
                 param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)
         losses.append(loss.item())
     return losses, center, center2[0]
@@ -121,13 +154,21 @@ def test_losses_centers_and_teacher_are_those_of_the_original() -> None:
     torch.testing.assert_close(found["patch_center"], patch_center)
     for name, value in teacher.encoder.state_dict().items():
         torch.testing.assert_close(found["teacher"][name], value, msg=name)
-    assert [row["teacher_temperature"] for row in mine.rows] == pytest.approx([0.04, 0.04, 0.07, 0.07, 0.1, 0.1])
-    assert [row["teacher_patch_temperature"] for row in mine.rows[::2]] == pytest.approx([0.05, 0.125, 0.2])
+    assert [row["teacher_temperature"] for row in mine.rows] == pytest.approx(
+        [0.04, 0.04, 0.07, 0.07, 0.1, 0.1]
+    )
+    assert [row["teacher_patch_temperature"] for row in mine.rows[::2]] == pytest.approx(
+        [0.05, 0.125, 0.2]
+    )
 
 
-@pytest.mark.parametrize("output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3])
+@pytest.mark.parametrize(
+    "output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3]
+)
 def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
     mine = Miniature(IBOT(), "ibot", network=network)
     mine.state.batch, mine.state.output = batches(1)[0], output
-    with pytest.raises(HookError, match=f"must return a pair .* for each of 3 views, got {len(output)}"):
+    with pytest.raises(
+        HookError, match=f"must return a pair .* for each of 3 views, got {len(output)}"
+    ):
         mine.plan.fire("on_forward", mine.state)

@@ -11,7 +11,8 @@ from tests.ranks import on_ranks
 
 
 class Original:
-    """MoCo as its authors publish it (moco/builder.py), in one process: the update comes before each forward pass."""
+    """MoCo as its authors publish it (moco/builder.py), in one process: the update comes before
+    each forward pass."""
 
     def __init__(self, momentum: float, length: int) -> None:
         torch.manual_seed(0)
@@ -29,8 +30,12 @@ class Original:
         for (first, second), _ in batches:
             q = functional.normalize(self.query([first])[0], dim=1)
             with torch.no_grad():
-                for param_q, param_k in zip(self.query.parameters(), self.key.parameters(), strict=True):
-                    param_k.data = param_k.data * self.momentum + param_q.data * (1.0 - self.momentum)
+                for param_q, param_k in zip(
+                    self.query.parameters(), self.key.parameters(), strict=True
+                ):
+                    param_k.data = param_k.data * self.momentum + param_q.data * (
+                        1.0 - self.momentum
+                    )
                 k = functional.normalize(self.key.encoder(second), dim=1)
             l_pos = torch.einsum("nc,nc->n", [q, k]).unsqueeze(-1)
             l_neg = torch.einsum("nc,ck->nk", [q, self.queue.clone().detach()])
@@ -47,7 +52,10 @@ class Original:
 
 def test_keys_queue_and_losses_are_those_of_the_original() -> None:
     batches = pairs(5)
-    original, mine = Original(momentum=0.9, length=16), Miniature(MoCo(momentum=0.9, queue_length=16), "moco")
+    original, mine = (
+        Original(momentum=0.9, length=16),
+        Miniature(MoCo(momentum=0.9, queue_length=16), "moco"),
+    )
     original.train(batches)
     mine.train(batches)
     assert mine.losses == pytest.approx(original.losses, abs=1e-6)
@@ -68,7 +76,9 @@ def test_a_queue_that_is_no_multiple_of_the_batch_keeps_the_newest_keys() -> Non
 
 
 def shuffled(rank: int, world_size: int) -> list[Any]:
-    mine = Miniature(MoCo(queue_length=16), "moco", batch_norm=True, rank=rank, world_size=world_size)
+    mine = Miniature(
+        MoCo(queue_length=16), "moco", batch_norm=True, rank=rank, world_size=world_size
+    )
     mine.state.iteration = 7
     mine.train([share(pairs(1)[0], [4, 4], rank)])
     queue = plain(mine.hook.state_dict()["queue"][:8])
@@ -89,7 +99,9 @@ def test_batch_norm_sees_shuffled_images_and_keys_come_back_in_order() -> None:
     with torch.no_grad():
         for group in order.split(4):
             expected[group] = functional.normalize(encoder(view[group]), dim=1)
-        unshuffled = torch.cat([functional.normalize(encoder(part), dim=1) for part in view.split(4)])
+        unshuffled = torch.cat(
+            [functional.normalize(encoder(part), dim=1) for part in view.split(4)]
+        )
     torch.testing.assert_close(torch.tensor(first + second), expected)
     torch.testing.assert_close(torch.tensor(queue), expected)
     assert not torch.allclose(expected, unshuffled)
@@ -98,5 +110,7 @@ def test_batch_norm_sees_shuffled_images_and_keys_come_back_in_order() -> None:
 def test_a_queue_of_another_length_is_refused() -> None:
     mine = Miniature(MoCo(queue_length=20), "moco")
     mine.train(pairs(1))
-    with pytest.raises(ValueError, match="queue_length: the checkpoint's queue has 20 keys, not 30"):
+    with pytest.raises(
+        ValueError, match="queue_length: the checkpoint's queue has 20 keys, not 30"
+    ):
         MoCo(queue_length=30).load_state_dict(mine.hook.state_dict())

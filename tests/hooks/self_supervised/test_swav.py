@@ -27,7 +27,8 @@ def freeze_until(until: Interval) -> FreezeParameters:
 
 
 class Original(Hook):
-    """Looks at each training batch and keeps what SwAV's training script would do with it; comes before the hook."""
+    """Looks at each training batch and keeps what SwAV's training script would do with it; comes
+    before the hook."""
 
     priority = 0
 
@@ -46,7 +47,11 @@ class Original(Hook):
         for view in (0, 1):
             samples = embeddings[view]
             if self.queue.shape[1] >= self.length:
-                samples = torch.cat([samples, self.queue[view, -self.length :]]) if self.length else samples
+                samples = (
+                    torch.cat([samples, self.queue[view, -self.length :]])
+                    if self.length
+                    else samples
+                )
             codes = assign_codes(samples @ weight.t(), 0.05, 3, across_ranks=False)[:8]
             if state.step < self.hard_until:  # VISSL's temp_hard_assignment_iters
                 largest = torch.max(codes, dim=1)[1]
@@ -108,14 +113,17 @@ class Inputs(Hook):
 
 
 def test_prototypes_may_stay_as_the_optimizer_leaves_them() -> None:
-    """VISSL's normalize_last_layer: False. The reference is a plain loop over the same codes, without a hook."""
+    """VISSL's normalize_last_layer: False. The reference is a plain loop over the same codes,
+    without a hook."""
     inputs = Inputs()
     hooks = {"swav": SwAV(normalize_prototypes=False), "inputs": inputs}
     trained = train(Clouds(), hooks, optimizer=DECAYED)
     model = Clouds().model()
     model.load_state_dict(inputs.weights)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-    assert not torch.allclose(inputs.weights["prototypes.weight"].norm(dim=1), torch.ones(4), atol=0.01)
+    assert not torch.allclose(
+        inputs.weights["prototypes.weight"].norm(dim=1), torch.ones(4), atol=0.01
+    )
     for views, codes in inputs.batches:
         _, scores = model(views)
         loss = SwAVLoss()(SwappedViews(scores, codes))
@@ -141,7 +149,11 @@ class Weights(Hook):
 @pytest.mark.parametrize(("freeze", "frozen"), [(steps(4), 4), (Interval(1), STEPS), (steps(0), 0)])
 def test_prototypes_are_unit_vectors_and_frozen_at_first(freeze: Interval, frozen: int) -> None:
     weights = Weights()
-    train(Clouds(), {"freeze": freeze_until(freeze), "swav": SwAV(), "weights": weights}, optimizer=DECAYED)
+    train(
+        Clouds(),
+        {"freeze": freeze_until(freeze), "swav": SwAV(), "weights": weights},
+        optimizer=DECAYED,
+    )
     for value in weights.values:
         torch.testing.assert_close(value.norm(dim=1), torch.ones(4))
     for step, (before, after) in enumerate(zip(weights.values, weights.values[1:], strict=False)):

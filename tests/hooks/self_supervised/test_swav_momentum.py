@@ -17,8 +17,8 @@ def steps(count: int) -> Interval:
 
 
 class Original(Hook):
-    """What VISSL does: at each forward pass but the first the copy moves, then gives codes; both nets are normalized
-    after a step. It keeps what the codes and the copy must be."""
+    """What VISSL does: at each forward pass but the first the copy moves, then gives codes; both
+    nets are normalized after a step. It keeps what the codes and the copy must be."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -53,7 +53,9 @@ class Original(Hook):
             weight = self.copy.prototypes.weight
             joined = torch.cat([joined, self.queue[:, -self.length :] @ weight.t()], dim=1)
         self.queue = torch.cat([self.queue, torch.stack(embeddings)], dim=1)
-        return torch.stack([assign_codes(table, 0.05, 3, across_ranks=False)[:8] for table in joined])
+        return torch.stack(
+            [assign_codes(table, 0.05, 3, across_ranks=False)[:8] for table in joined]
+        )
 
     def _normalize(self, module: Any) -> None:
         module.prototypes.weight.copy_(functional.normalize(module.prototypes.weight, dim=1))
@@ -63,7 +65,9 @@ class Original(Hook):
 def test_codes_are_those_of_the_momentum_encoder(length: int) -> None:
     original = Original(length)
     hook = (
-        SwAVMomentum(momentum=0.8, queue_length=length, queue_begin=steps(0)) if length else SwAVMomentum(momentum=0.8)
+        SwAVMomentum(momentum=0.8, queue_length=length, queue_begin=steps(0))
+        if length
+        else SwAVMomentum(momentum=0.8)
     )
     train(Clouds(batch_norm=True), {"swav": hook, "original": original})
     assert len(original.found) == 18

@@ -40,12 +40,16 @@ CLOUDS: dict[str, tuple[Clouds, Callable[[], dict[str, Any]]]] = {
     ),
     "swav with a queue": (Clouds(), lambda: {"swav": SwAV(queue_length=16)}),
     "swav_momentum": (Clouds(), lambda: {"swav": SwAVMomentum(momentum=0.8, queue_length=16)}),
-    "deepcluster": (Clouds(val=9, prototypes=0), lambda: {"deepcluster": DeepCluster(clusters=[4, 6], iterations=5)}),
+    "deepcluster": (
+        Clouds(val=9, prototypes=0),
+        lambda: {"deepcluster": DeepCluster(clusters=[4, 6], iterations=5)},
+    ),
 }
 
 
 def train_on_views(method: str, rank: int, world_size: int) -> dict[str, Any]:
-    """Train on three batches. Gradients are means over ranks, so weights are compared before the uneven last batch."""
+    """Train on three batches. Gradients are means over ranks, so weights are compared before the
+    uneven last batch."""
     is_masked = method == "ibot"
     mine = Miniature(
         VIEWS[method](),
@@ -61,7 +65,9 @@ def train_on_views(method: str, rank: int, world_size: int) -> dict[str, Any]:
     mine.train(batches[:-1])
     weights = {**numbers(mine.state.module), **plain(mine.hook.state_dict()["teacher"])}
     mine.train(batches[-1:])
-    gathered = {name: value for name, value in plain(mine.hook.state_dict()).items() if name != "teacher"}
+    gathered = {
+        name: value for name, value in plain(mine.hook.state_dict()).items() if name != "teacher"
+    }
     return {"losses": mine.losses, "sizes": SIZES, "equal": {**weights, **gathered}}
 
 
@@ -70,9 +76,15 @@ def train_on_clouds(method: str, rank: int, world_size: int) -> dict[str, Any]:
     task, make_hooks = CLOUDS[method]
     hooks = make_hooks()
     trained = train(task, hooks, world=World(rank, world_size), batch_size=8 // world_size)
-    assignments = plain(hooks["deepcluster"].state_dict()["assignments"]) if "deepcluster" in hooks else []
+    assignments = (
+        plain(hooks["deepcluster"].state_dict()["assignments"]) if "deepcluster" in hooks else []
+    )
     sizes = [[4, 4]] * len(trained.losses)
-    return {"losses": trained.losses, "sizes": sizes, "equal": {**trained.weights, "assignments": assignments}}
+    return {
+        "losses": trained.losses,
+        "sizes": sizes,
+        "equal": {**trained.weights, "assignments": assignments},
+    }
 
 
 def cluster_odd_shards(rank: int, world_size: int) -> dict[str, Any]:
@@ -98,7 +110,9 @@ def outcomes() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", [*VIEWS, *CLOUDS])
-def test_two_ranks_train_as_one_with_the_joined_batch(method: str, outcomes: list[dict[str, Any]]) -> None:
+def test_two_ranks_train_as_one_with_the_joined_batch(
+    method: str, outcomes: list[dict[str, Any]]
+) -> None:
     alone, first, second = (outcome[method] for outcome in outcomes)
     assert first["equal"] == second["equal"]
     assert first["equal"].keys() == alone["equal"].keys()
@@ -113,7 +127,9 @@ def test_two_ranks_train_as_one_with_the_joined_batch(method: str, outcomes: lis
     assert joined == pytest.approx(alone["losses"], rel=1e-4)
 
 
-def test_deepcluster_assigns_the_samples_of_shards_of_unequal_length(outcomes: list[dict[str, Any]]) -> None:
+def test_deepcluster_assigns_the_samples_of_shards_of_unequal_length(
+    outcomes: list[dict[str, Any]],
+) -> None:
     alone, first, second = (outcome["odd shards"] for outcome in outcomes)
     assert first == second
     assert first["assignments"] == alone["assignments"]

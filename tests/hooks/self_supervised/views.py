@@ -1,4 +1,5 @@
-"""Views in miniature: a task of two views for each method, and training by hand on given batches."""
+"""Views in miniature: a task of two views for each method, and training by hand on given
+batches."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,12 @@ from experiments.losses.moco import MoCoLoss
 from hooks import Hook, Plan, State
 from orchestrator import Task
 
-LOSSES: dict[str, Any] = {"moco": MoCoLoss(0.2), "byol": BYOLLoss(), "dino": DINOLoss(0.1), "ibot": IBOTLoss()}
+LOSSES: dict[str, Any] = {
+    "moco": MoCoLoss(0.2),
+    "byol": BYOLLoss(),
+    "dino": DINOLoss(0.1),
+    "ibot": IBOTLoss(),
+}
 Batch = tuple[Any, ...]
 """Views and indices; for iBOT also the masks of the first two views."""
 
@@ -29,7 +35,9 @@ class Network(nn.Module):
         super().__init__()
         norm = nn.BatchNorm1d(6) if batch_norm else nn.Identity()
         self.encoder = nn.Sequential(
-            OrderedDict(backbone=nn.Linear(5, 6), norm=norm, head=nn.Sequential(nn.Tanh(), nn.Linear(6, 3)))
+            OrderedDict(
+                backbone=nn.Linear(5, 6), norm=norm, head=nn.Sequential(nn.Tanh(), nn.Linear(6, 3))
+            )
         )
         self.predictor = nn.Linear(3, 3)
 
@@ -76,19 +84,25 @@ class TwoViews(Task):
 def pairs(count: int, size: int = 8, seed: int = 1) -> list[Batch]:
     """Batches of two views each."""
     generator = torch.Generator().manual_seed(seed)
-    return [([torch.randn(size, 5, generator=generator) for _ in range(2)], torch.arange(size)) for _ in range(count)]
+    return [
+        ([torch.randn(size, 5, generator=generator) for _ in range(2)], torch.arange(size))
+        for _ in range(count)
+    ]
 
 
 def share(batch: Batch, sizes: list[int], rank: int) -> Batch:
     """A rank's part of a batch that all ranks have together."""
     return tuple(
-        [tensor.split(sizes)[rank] for tensor in part] if isinstance(part, list) else part.split(sizes)[rank]
+        [tensor.split(sizes)[rank] for tensor in part]
+        if isinstance(part, list)
+        else part.split(sizes)[rank]
         for part in batch
     )
 
 
 class Miniature:
-    """A model that is trained on given batches with one method's hook, the events fired as the loop does."""
+    """A model that is trained on given batches with one method's hook, the events fired as the loop
+    does."""
 
     def __init__(
         self,
@@ -110,7 +124,12 @@ class Miniature:
         self.hook, self.loss = hook, LOSSES[method]
         self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         self.state = State(
-            model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train"
+            model=model,
+            module=module,
+            optimizer=self.optimizer,
+            rank=rank,
+            world_size=world_size,
+            phase="train",
         )
         self.state.max_epochs, self.state.phase_length = epochs, length
         self.plan = Plan({method: hook})
@@ -122,7 +141,9 @@ class Miniature:
 
     def train(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            self.state.epoch, self.state.phase_iteration = divmod(self.state.iteration, self.state.phase_length)
+            self.state.epoch, self.state.phase_iteration = divmod(
+                self.state.iteration, self.state.phase_length
+            )
             self.forward(batch).backward()
             self.plan.fire("on_backward", self.state)
             self.optimizer.step()

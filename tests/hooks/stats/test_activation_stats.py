@@ -19,7 +19,9 @@ from tests.tasks import Points, experiment
 EVERY_STEP = Interval(1, "steps")
 
 
-def _pass(hook: ActivationStats, model: nn.Module, batch: Any, folder: Path, called: Any = None) -> dict[str, Any]:
+def _pass(
+    hook: ActivationStats, model: nn.Module, batch: Any, folder: Path, called: Any = None
+) -> dict[str, Any]:
     """One training iteration's forward pass; returns what the hook says of it."""
     state = State(module=model, model=called or model, artifacts=folder, phase="train")
     plan = Plan({"activations": hook})
@@ -28,7 +30,9 @@ def _pass(hook: ActivationStats, model: nn.Module, batch: Any, folder: Path, cal
     state.model(batch)
     plan.fire("on_forward", state)
     plan.fire("on_phase_end", state)
-    return {name: value.item() for name, value in state.info.get("activations", {}).items()} | {"row": state.row}
+    return {name: value.item() for name, value in state.info.get("activations", {}).items()} | {
+        "row": state.row
+    }
 
 
 def _expected(name: str, values: Tensor) -> dict[str, float]:
@@ -55,9 +59,13 @@ def test_mean_and_spread_of_each_leaf(tmp_path: Path) -> None:
     assert _without_row(said) == expected
     table = pd.read_parquet(tmp_path / "activations").set_index("layer")
     assert {
-        f"{layer}/{name}": table.loc[layer, name] for layer in table.index for name in ("mean", "spread")
+        f"{layer}/{name}": table.loc[layer, name]
+        for layer in table.index
+        for name in ("mean", "spread")
     } == expected
-    spreads = [(values - values.mean()).abs().max().item() for values in (first, second, second.tanh())]
+    spreads = [
+        (values - values.mean()).abs().max().item() for values in (first, second, second.tanh())
+    ]
     means = [abs(values.mean().item()) for values in (first, second, second.tanh())]
     assert said["row"]["activation_spread_max"].item() == pytest.approx(max(spreads), abs=1e-6)
     assert said["row"]["activation_spread_min"].item() == pytest.approx(min(spreads), abs=1e-6)
@@ -69,14 +77,20 @@ Named = namedtuple("Named", "first rest")
 
 class _Nested(nn.Module):
     def forward(self, batch: Tensor) -> Any:
-        return {"a": (batch, (batch + 1, [batch * 2, None, "text"])), "b": Named(batch.long(), batch[:0])}
+        return {
+            "a": (batch, (batch + 1, [batch * 2, None, "text"])),
+            "b": Named(batch.long(), batch[:0]),
+        }
 
 
 def test_nested_outputs_are_taken_apart(tmp_path: Path) -> None:
-    """VISSL's hook walks round and round in a tuple within a tuple. Integers and empty tensors have no spread."""
+    """VISSL's hook walks round and round in a tuple within a tuple. Integers and empty tensors have
+    no spread."""
     batch = torch.randn(6, 3)
     said = _pass(ActivationStats(every=EVERY_STEP), nn.Sequential(_Nested()), batch, tmp_path)
-    assert _without_row(said) == _expected("0", batch) | _expected("0#1", batch + 1) | _expected("0#2", batch * 2)
+    assert _without_row(said) == _expected("0", batch) | _expected("0#1", batch + 1) | _expected(
+        "0#2", batch * 2
+    )
 
 
 @pytest.mark.parametrize("ignored", ["Tanh", "torch.nn.modules.activation.Tanh"])
@@ -87,12 +101,15 @@ def test_ignored_types_are_left_out(tmp_path: Path, ignored: str) -> None:
 
 
 def test_feature_maps_can_be_sampled_at_their_center(tmp_path: Path) -> None:
-    model, batch = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(75, 2)), torch.randn(4, 2, 5, 5)
+    model, batch = (
+        nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(75, 2)),
+        torch.randn(4, 2, 5, 5),
+    )
     said = _pass(ActivationStats(every=EVERY_STEP, sample_feature_map=True), model, batch, tmp_path)
     maps = model[0](batch)
-    assert _without_row(said) == _expected("0", maps[:, :, 2, 2]) | _expected("1", maps.flatten(1)) | _expected(
-        "2", model(batch)
-    )
+    assert _without_row(said) == _expected("0", maps[:, :, 2, 2]) | _expected(
+        "1", maps.flatten(1)
+    ) | _expected("2", model(batch))
 
 
 def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) -> None:
@@ -117,7 +134,9 @@ def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) 
     assert called == [0, 0, 2, 0, 0, 2]
 
 
-def test_measurements_of_a_phase_are_read_in_one_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_of_a_phase_are_read_in_one_transfer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """VISSL reads once for each module."""
     read: list[str] = []
     for name in ("cpu", "item", "tolist", "__float__"):
@@ -148,7 +167,10 @@ def _noting(name: str, read: list[str]) -> Any:
 def test_module_hooks_are_removed_at_the_end(tmp_path: Path, finish: str) -> None:
     """A forward pass that fails never comes to on_forward."""
     model = nn.Sequential(nn.Linear(2, 2))
-    state, hook = State(module=model, artifacts=tmp_path, phase="train"), ActivationStats(every=EVERY_STEP)
+    state, hook = (
+        State(module=model, artifacts=tmp_path, phase="train"),
+        ActivationStats(every=EVERY_STEP),
+    )
     hook.on_start(state)
     hook.on_batch(state)
     assert model[0]._forward_hooks
@@ -173,5 +195,12 @@ def test_a_compiled_model_is_measured(tmp_path: Path) -> None:
 def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:
     """Six iterations an epoch, four to a step: steps 2 and 4 are what is left of each epoch."""
     hooks = {"activations": ActivationStats(every=Interval(2, "steps"))}
-    list(Loop(Points(train=44, val=11), experiment(accumulate=4), hooks, RunContext(artifacts=tmp_path)).run())
+    list(
+        Loop(
+            Points(train=44, val=11),
+            experiment(accumulate=4),
+            hooks,
+            RunContext(artifacts=tmp_path),
+        ).run()
+    )
     assert sorted(set(pd.read_parquet(tmp_path / "activations")["iteration"])) == [5, 6, 11, 12]

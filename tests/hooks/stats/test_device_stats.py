@@ -10,7 +10,13 @@ import torch
 from hooks import State
 from hooks.stats.device_stats import DeviceStats
 
-GPU = {"utilization": 87, "memory_usage": 31, "power_draw": 251_500, "temperature": 64, "clock_rate": 1410}
+GPU = {
+    "utilization": 87,
+    "memory_usage": 31,
+    "power_draw": 251_500,
+    "temperature": 64,
+    "clock_rate": 1410,
+}
 """What torch says of the GPU, in its units."""
 COLUMNS = {
     "gpu_utilization_percent": 87,
@@ -58,9 +64,18 @@ def test_machine_readings_are_those_of_psutil() -> None:
     hook, state = DeviceStats(), State()
     hook.on_start(state)
     hook.on_step(state)
-    assert set(state.row) == {"cpu_percent", "rss_bytes", "system_cpu_percent", "system_memory_percent"}
-    assert state.row["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, abs=16 * 2**20)
-    assert state.row["system_memory_percent"] == pytest.approx(psutil.virtual_memory().percent, abs=10)
+    assert set(state.row) == {
+        "cpu_percent",
+        "rss_bytes",
+        "system_cpu_percent",
+        "system_memory_percent",
+    }
+    assert state.row["rss_bytes"] == pytest.approx(
+        psutil.Process().memory_info().rss, abs=16 * 2**20
+    )
+    assert state.row["system_memory_percent"] == pytest.approx(
+        psutil.virtual_memory().percent, abs=10
+    )
 
 
 def test_gpu_readings_are_those_of_torch_in_the_named_units(gpu: dict[str, Any]) -> None:
@@ -70,7 +85,11 @@ def test_gpu_readings_are_those_of_torch_in_the_named_units(gpu: dict[str, Any])
 @pytest.mark.parametrize(
     ("error", "missing", "said"),
     [
-        (RuntimeError("power: Not Supported"), {"gpu_power_w"}, "leaves out gpu_power_w: power: Not Supported"),
+        (
+            RuntimeError("power: Not Supported"),
+            {"gpu_power_w"},
+            "leaves out gpu_power_w: power: Not Supported",
+        ),
         (ModuleNotFoundError("pynvml"), COLUMNS.keys(), "pip install 'hookyard[gpu]'"),
     ],
 )
@@ -82,6 +101,8 @@ def test_run_continues_without_readings_that_a_gpu_lacks(
     hook, state = started()
     with caplog.at_level(logging.WARNING, logger="hookyard"):
         for _ in range(3):
-            assert gpu_columns(hook, state) == {name: value for name, value in COLUMNS.items() if name not in missing}
+            assert gpu_columns(hook, state) == {
+                name: value for name, value in COLUMNS.items() if name not in missing
+            }
     assert [said in record.getMessage() for record in caplog.records] == [True]
     assert state.row["rss_bytes"] > 0

@@ -1,4 +1,5 @@
-"""What is in memory, against tensors and allocations of known size; CUDA's snapshots against a stand-in for torch's."""
+"""What is in memory, against tensors and allocations of known size; CUDA's snapshots against a
+stand-in for torch's."""
 
 import re
 from pathlib import Path
@@ -19,7 +20,11 @@ def _text(folder: Path, name: str = "rank=0-step=0") -> str:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(file.name for file in (folder / "memory").iterdir()) if (folder / "memory").exists() else []
+    return (
+        sorted(file.name for file in (folder / "memory").iterdir())
+        if (folder / "memory").exists()
+        else []
+    )
 
 
 def _fail(folder: Path, error: BaseException, hook: MemorySnapshot | None = None) -> None:
@@ -55,13 +60,19 @@ class _Cuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recorded: list[dict[str, Any]] = []
         monkeypatch.setattr(
-            torch.cuda.memory, "_record_memory_history", lambda **options: self.recorded.append(options)
+            torch.cuda.memory,
+            "_record_memory_history",
+            lambda **options: self.recorded.append(options),
         )
-        monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("a snapshot"))
+        monkeypatch.setattr(
+            torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("a snapshot")
+        )
         monkeypatch.setattr(torch.cuda, "memory_summary", lambda device: "the summary")
 
 
-def test_on_cuda_history_is_recorded_while_the_run_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_history_is_recorded_while_the_run_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"), rank=3)
     plan = Plan({"memory": MemorySnapshot(steps=(7,), max_entries=500)}, rank=3)
     plan.fire("on_start", state)

@@ -13,7 +13,8 @@ from tests.hooks.phases import run_phase
 
 
 class _Allocator:
-    """CUDA's counters in miniature: what is held now, and the most that was held since the last reset."""
+    """CUDA's counters in miniature: what is held now, and the most that was held since the last
+    reset."""
 
     def __init__(self) -> None:
         self.held = self.peak = self.retries = 0
@@ -78,7 +79,9 @@ def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator)
     assert metrics["memory/cuda_peak_reserved_bytes"] == 1400
 
 
-def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     readings = iter([950, 900, 600, 500, 400])
     monkeypatch.setattr(memory_stats, "resident_bytes", lambda: next(readings))
     hook, state, metrics = MemoryStats(every=Interval(2, "iterations")), State(), dict[str, Any]()

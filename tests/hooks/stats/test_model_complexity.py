@@ -16,7 +16,11 @@ from tests.hooks.phases import Screen
 
 def count(module: nn.Module, batch: Any, folder: Path, **fields: Any) -> State:
     state = State(
-        module=module, model=module, artifacts=folder, display=Screen(), fresh_batches=lambda phase: iter([batch])
+        module=module,
+        model=module,
+        artifacts=folder,
+        display=Screen(),
+        fresh_batches=lambda phase: iter([batch]),
     )
     ModelComplexity(**fields).on_start(state)
     return state
@@ -33,7 +37,8 @@ def shown(state: State) -> list[str]:
 
 
 def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
-    """3x8x8 images: a 3x3 convolution to 4 channels without padding gives 4x6x6, then 10 classes."""
+    """3x8x8 images: a 3x3 convolution to 4 channels without padding gives 4x6x6, then 10
+    classes."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
     module[0].requires_grad_(False)
     state = count(module, (torch.randn(5, 3, 8, 8),), tmp_path)
@@ -47,7 +52,13 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     }
     rows = table(tmp_path)
     assert list(rows) == ["", "0", "1", "2", "3"]
-    assert [int(row["flops_per_sample"]) for row in rows.values()] == [convolution + linear, convolution, 0, 0, linear]
+    assert [int(row["flops_per_sample"]) for row in rows.values()] == [
+        convolution + linear,
+        convolution,
+        0,
+        0,
+        linear,
+    ]
     assert [int(row["macs_per_sample"]) for row in rows.values()] == [5328, 3888, 0, 0, 1440]
     assert [int(row["activations_per_sample"]) for row in rows.values()] == [154, 144, 0, 0, 10]
     assert [int(row["parameters"]) for row in rows.values()] == [1562, 112, 0, 0, 1450]
@@ -120,21 +131,36 @@ class Block(nn.Module):
         )
         self.shortcut = nn.Sequential()
         if stride > 1:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.layers(x) + self.shortcut(x))
 
 
 def test_resnet_18_has_the_published_flops_and_activations(tmp_path: Path) -> None:
-    """ClassyVision and VISSL at 224x224: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations."""
+    """ClassyVision and VISSL at 224x224: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M
+    activations."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    stem = (
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    )
     blocks = [Block(before, width) for before, width in pairwise(widths)]
-    resnet = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+    resnet = nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)
+    )
     state = count(resnet, (torch.randn(1, 3, 224, 224),), tmp_path)
     # the stem, then for each width its convolutions of 3x3 and the one of 1x1, and the classes
-    macs = 147 * 64 * 112**2 + 4 * 9 * 64**2 * 56**2 + 3 * (3 * 9 + 4.5 + 0.5) * 128**2 * 28**2 + 512 * 1000
+    macs = (
+        147 * 64 * 112**2
+        + 4 * 9 * 64**2 * 56**2
+        + 3 * (3 * 9 + 4.5 + 0.5) * 128**2 * 28**2
+        + 512 * 1000
+    )
     assert state.info["parameters"] == 11_689_512
     assert state.info["macs_per_sample"] == macs == 1_814_073_344
     assert state.info["flops_per_sample"] == 2 * macs
@@ -156,31 +182,41 @@ LAYERS = {
     "activation function": (nn.ReLU(), (8,), 0),
     "perceptron": (nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,), 74),
 }
-"""Layers, a sample's shape, and the activations that ClassyVision 0.7 counts: outputs of linear and conv layers."""
+"""Layers, a sample's shape, and the activations that ClassyVision 0.7 counts: outputs of linear and
+conv layers."""
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_activations_count_the_layers_that_classyvision_counts(layer: str, tmp_path: Path) -> None:
     module, shape, activations = LAYERS[layer]
-    assert count(module, (torch.randn(3, *shape),), tmp_path).info["activations_per_sample"] == activations
+    assert (
+        count(module, (torch.randn(3, *shape),), tmp_path).info["activations_per_sample"]
+        == activations
+    )
 
 
 @pytest.mark.parametrize("kind", ["attention", "lstm"])
 def test_fused_layers_are_counted(kind: str, tmp_path: Path) -> None:
-    """In eval mode torch runs a transformer layer, or an LSTM, as one call, of which the counter knows nothing. With
-    width d, f in the feed-forward part and s positions: 8sd^2 for the projections, 4s^2d for the attention, 4sdf behind
-    it; in an LSTM four gates of d + f inputs and f outputs."""
+    """In eval mode torch runs a transformer layer, or an LSTM, as one call, of which the counter
+    knows nothing. With width d, f in the feed-forward part and s positions: 8sd^2 for the
+    projections, 4s^2d for the attention, 4sdf behind it; in an LSTM four gates of d + f inputs and
+    f outputs."""
     d, f, s = 8, 16, 6
     is_lstm = kind == "lstm"
     module: nn.Module = (
-        nn.LSTM(d, f, batch_first=True) if is_lstm else nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
+        nn.LSTM(d, f, batch_first=True)
+        if is_lstm
+        else nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
     )
     libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn)
     before = torch.backends.mha.get_fastpath_enabled(), [library.enabled for library in libraries]
     state = count(module, (torch.randn(3, s, d),), tmp_path)
     attention = 8 * s * d * d + 4 * s * s * d + 4 * s * d * f
     assert state.info["flops_per_sample"] == (2 * s * 4 * f * (d + f) if is_lstm else attention)
-    assert (torch.backends.mha.get_fastpath_enabled(), [library.enabled for library in libraries]) == before
+    assert (
+        torch.backends.mha.get_fastpath_enabled(),
+        [library.enabled for library in libraries],
+    ) == before
 
 
 def test_depth_limits_the_rows_and_containers_sum_up(tmp_path: Path) -> None:
@@ -188,7 +224,11 @@ def test_depth_limits_the_rows_and_containers_sum_up(tmp_path: Path) -> None:
     count(nn.Sequential(inner, nn.Linear(2, 1)), (torch.randn(2, 4),), tmp_path, max_depth=1)
     rows = table(tmp_path)
     assert list(rows) == ["", "0", "1"]
-    assert [int(row["flops_per_sample"]) for row in rows.values()] == [2 * (16 + 8 + 2), 2 * (16 + 8), 4]
+    assert [int(row["flops_per_sample"]) for row in rows.values()] == [
+        2 * (16 + 8 + 2),
+        2 * (16 + 8),
+        4,
+    ]
 
 
 def test_shared_weights_count_once_and_each_use_costs(tmp_path: Path) -> None:

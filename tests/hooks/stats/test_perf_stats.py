@@ -25,13 +25,17 @@ def _passes(ticks: Ticks, seconds: float) -> Any:
 
 
 def test_report_covers_the_samples_and_time_since_the_last_report(ticks: Ticks) -> None:
-    """Four micro-batches, two steps, a short last batch: 7 + 7 + 7 + 3 samples in 4 x 0.5 s; the task's value stays."""
+    """Four micro-batches, two steps, a short last batch: 7 + 7 + 7 + 3 samples in 4 x 0.5 s; the
+    task's value stays."""
     hook, state = PerfStats(), State(accumulate=2)
     first, second, third = dict[str, Any](), {"train/samples_per_s": 7.0}, dict[str, Any]()
     run_phase(hook, state, "train", [{}] * 4, batch_sizes=[7, 7, 7, 3], work=_passes(ticks, 0.5))
     hook.on_report(state, first)
     assert state.step == 2
-    assert first == {"train/samples_per_s": pytest.approx(24 / 2.0), "train/iteration_s": pytest.approx(0.5)}
+    assert first == {
+        "train/samples_per_s": pytest.approx(24 / 2.0),
+        "train/iteration_s": pytest.approx(0.5),
+    }
     run_phase(hook, state, "train", [{}], batch_sizes=[6], work=_passes(ticks, 2))
     hook.on_report(state, second)
     assert second == {"train/samples_per_s": 7.0, "train/iteration_s": pytest.approx(2.0)}
@@ -40,8 +44,11 @@ def test_report_covers_the_samples_and_time_since_the_last_report(ticks: Ticks) 
 
 
 @pytest.mark.parametrize("length", [999, 1000, 1001, 2000, 2345])
-def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(ticks: Ticks, length: int) -> None:
-    """Batches of 1, 2 and 3 samples in turn, after a training phase whose rows are recent, too; the last is uneven."""
+def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(
+    ticks: Ticks, length: int
+) -> None:
+    """Batches of 1, 2 and 3 samples in turn, after a training phase whose rows are recent, too; the
+    last is uneven."""
     hook, state, metrics = PerfStats(), State(), {}
     run_phase(hook, state, "train", [{}] * 5, batch_sizes=[1000] * 5, work=_passes(ticks, 1))
     sizes = [1 + index % 3 for index in range(length - 1)] + [7]

@@ -1,4 +1,5 @@
-"""Traces read back: which iterations are in them, and that the profiler ends once, whatever happens."""
+"""Traces read back: which iterations are in them, and that the profiler ends once, whatever
+happens."""
 
 import gzip
 import json
@@ -34,7 +35,11 @@ def stops(monkeypatch: pytest.MonkeyPatch) -> list[profile]:
 
 
 def _train(
-    folder: Path, hook: Profiler, world: World | None = None, hooks: dict[str, Hook] | None = None, **fields: Any
+    folder: Path,
+    hook: Profiler,
+    world: World | None = None,
+    hooks: dict[str, Hook] | None = None,
+    **fields: Any,
 ) -> Loop:
     loop = Loop(
         POINTS,
@@ -47,19 +52,30 @@ def _train(
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(file.name for file in (folder / "traces").iterdir()) if (folder / "traces").exists() else []
+    return (
+        sorted(file.name for file in (folder / "traces").iterdir())
+        if (folder / "traces").exists()
+        else []
+    )
 
 
 def _counts(path: Path, *names: str) -> list[int]:
     """How many events of each name a trace has."""
     with gzip.open(path) as file:
-        events = [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
+        events = [
+            event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"
+        ]
     return [events.count(name) for name in names]
 
 
-def test_trace_has_the_iterations_of_its_window_and_their_spans(tmp_path: Path, stops: list[profile]) -> None:
+def test_trace_has_the_iterations_of_its_window_and_their_spans(
+    tmp_path: Path, stops: list[profile]
+) -> None:
     _train(tmp_path, Profiler(skip_first=1, wait=1, warmup=1, active=3))
-    assert _names(tmp_path) == ["rank=0-step=6-iteration=6.pt.trace.json.gz", "rank=0-step=6-iteration=6.txt"]
+    assert _names(tmp_path) == [
+        "rank=0-step=6-iteration=6.pt.trace.json.gz",
+        "rank=0-step=6-iteration=6.txt",
+    ]
     trace = tmp_path / "traces" / "rank=0-step=6-iteration=6.pt.trace.json.gz"
     assert _counts(trace, "data", "forward", "loss", "backward", "optimizer") == [3] * 5
     assert _counts(trace, "aten::addmm") == [2 * 3]  # two linear layers
@@ -68,7 +84,8 @@ def test_trace_has_the_iterations_of_its_window_and_their_spans(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("iteration", "window"), [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (14, 15)), (15, (17, 20)), (20, None)]
+    ("iteration", "window"),
+    [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (14, 15)), (15, (17, 20)), (20, None)],
 )
 def test_resumed_run_continues_the_schedule(
     iteration: int, window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
@@ -79,8 +96,13 @@ def test_resumed_run_continues_the_schedule(
         State(phase="train", iteration=iteration),
     )
     windows: list[tuple[str, int]] = []
-    calls = {name: lambda name=name: windows.append((name, state.iteration)) for name in ("start", "stop")}
-    monkeypatch.setattr(profiler, "profile", lambda **options: SimpleNamespace(step=lambda: None, **calls))
+    calls = {
+        name: lambda name=name: windows.append((name, state.iteration))
+        for name in ("start", "stop")
+    }
+    monkeypatch.setattr(
+        profiler, "profile", lambda **options: SimpleNamespace(step=lambda: None, **calls)
+    )
     hook.on_start(state)
     for done in range(iteration, 25):
         state.iteration = done
@@ -103,8 +125,15 @@ def test_failure_within_a_window_keeps_its_trace_and_stops_the_profiler_once(
 ) -> None:
     """VISSL's hook ends its profiler twice."""
     with pytest.raises(Exception, match="broken on purpose"):
-        _train(tmp_path, Profiler(skip_first=0, warmup=1, active=10), hooks={"breaks": Breaks(iteration=3)})
-    assert _names(tmp_path) == ["rank=0-step=2-iteration=2.pt.trace.json.gz", "rank=0-step=2-iteration=2.txt"]
+        _train(
+            tmp_path,
+            Profiler(skip_first=0, warmup=1, active=10),
+            hooks={"breaks": Breaks(iteration=3)},
+        )
+    assert _names(tmp_path) == [
+        "rank=0-step=2-iteration=2.pt.trace.json.gz",
+        "rank=0-step=2-iteration=2.txt",
+    ]
     assert _counts(tmp_path / "traces" / _names(tmp_path)[0], "forward", "optimizer") == [2, 2]
     assert len(stops) == 1
     assert not torch.autograd._profiler_enabled()
@@ -126,7 +155,15 @@ def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
 
 def test_shapes_and_memory_are_recorded_if_configured(tmp_path: Path) -> None:
     _train(
-        tmp_path, Profiler(skip_first=0, warmup=0, active=1, record_shapes=True, profile_memory=True, with_flops=True)
+        tmp_path,
+        Profiler(
+            skip_first=0,
+            warmup=0,
+            active=1,
+            record_shapes=True,
+            profile_memory=True,
+            with_flops=True,
+        ),
     )
     with gzip.open(tmp_path / "traces" / _names(tmp_path)[0]) as file:
         events = json.load(file)["traceEvents"]
@@ -148,7 +185,9 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> None:
 def test_each_rank_that_is_traced_has_files_of_its_own(tmp_path: Path) -> None:
     """MMEngine's and iMIX's ranks write into one file."""
     on_ranks(_on_a_rank, 2, str(tmp_path))
-    assert [name.split(".")[0] for name in _names(tmp_path / "one")] == ["rank=0-step=2-iteration=2"] * 2
+    assert [name.split(".")[0] for name in _names(tmp_path / "one")] == [
+        "rank=0-step=2-iteration=2"
+    ] * 2
     assert [name.split(".")[0] for name in _names(tmp_path / "all")] == [
         f"rank={r}-step=2-iteration=2" for r in (0, 0, 1, 1)
     ]

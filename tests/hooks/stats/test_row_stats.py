@@ -29,7 +29,9 @@ class Sparse(Hook):
 
     def on_step(self, state: State) -> None:
         if state.phase == "train" and state.iteration % 4 == 0:
-            state.record(sparse=torch.tensor(float(state.iteration)) if state.iteration != 8 else math.nan)
+            state.record(
+                sparse=torch.tensor(float(state.iteration)) if state.iteration != 8 else math.nan
+            )
 
 
 def trained(report: list[str]) -> tuple[list[dict[str, Any]], Rows]:
@@ -47,7 +49,9 @@ def test_each_report_has_the_statistics_of_its_own_training_iterations(
     reports, rows = trained([*ALL, "sparse/sum"])
     assert [metrics["stats/sparse/sum"] for metrics in reports] == [4 + 12, 16 + 20 + 24]
     for epoch, metrics in enumerate(reports):
-        losses = [loss for loss, own in rows.columns("loss", "epoch", phase="train") if own == epoch]
+        losses = [
+            loss for loss, own in rows.columns("loss", "epoch", phase="train") if own == epoch
+        ]
         assert len(losses) == 13
         for name, reference in REFERENCE.items():
             assert metrics[f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
@@ -60,7 +64,8 @@ def test_column_that_no_row_has_is_warned_of_at_the_end(caplog: pytest.LogCaptur
 
 
 def test_iterations_beyond_the_recent_rows_count() -> None:
-    """Each iteration's row has its number; 1,300 rows are in one phase, and State keeps the last 1,000."""
+    """Each iteration's row has its number; 1,300 rows are in one phase, and State keeps the last
+    1,000."""
     hook, state, metrics = RowStats(["iteration/sum"]), State(phase="train"), {}
     plan = Plan({"row_stats": hook})
     recent = state.recent

@@ -34,14 +34,18 @@ class Watcher(Hook):
         self._look(state)
 
     def _look(self, state: State) -> None:
-        self.seen.append(tuple(state.info[name] for name in ("phase", "epoch", "iteration", "step", "samples")))
+        self.seen.append(
+            tuple(state.info[name] for name in ("phase", "epoch", "iteration", "step", "samples"))
+        )
 
 
 def test_other_hooks_can_read_the_position_of_the_run() -> None:
     """52 samples are 7 iterations and, two to a step, 4 steps an epoch."""
     watcher = Watcher()
     loop = Loop(
-        Points(train=52, val=23), experiment(epochs=2, accumulate=2), {"watcher": watcher, "info": RuntimeInfo()}
+        Points(train=52, val=23),
+        experiment(epochs=2, accumulate=2),
+        {"watcher": watcher, "info": RuntimeInfo()},
     )
     metrics = [report.metrics for report in loop.run()][-1]
     assert watcher.seen == [
@@ -66,17 +70,28 @@ def test_facts_of_the_run() -> None:
     loop = Loop(task, given, {"info": RuntimeInfo()}, RunContext(config=config))
     next(loop.run())
     info = loop.state.info
-    assert (info["experiment"], info["seed"], info["max_epochs"], info["max_steps"]) == ("points", 7, 3, None)
+    assert (info["experiment"], info["seed"], info["max_epochs"], info["max_steps"]) == (
+        "points",
+        7,
+        3,
+        None,
+    )
     assert info["versions"]["torch"] == torch.__version__
     assert info["versions"]["python"] == platform.python_version()
-    assert info["data"] == {"train": {"samples": 52, "batches": 7}, "val": {"samples": 23, "batches": 3}}
+    assert info["data"] == {
+        "train": {"samples": 52, "batches": 7},
+        "val": {"samples": 23, "batches": 3},
+    }
     assert isinstance(resolve(given.source).hooks["runtime_info"], RuntimeInfo)
 
 
 def test_the_learning_rate_of_every_group_is_there() -> None:
     """MMEngine's has the first group alone."""
     parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    groups = [{"params": [parameters[0]], "lr": 0.1}, {"params": [parameters[1]], "lr": torch.tensor(0.25)}]
+    groups = [
+        {"params": [parameters[0]], "lr": 0.1},
+        {"params": [parameters[1]], "lr": torch.tensor(0.25)},
+    ]
     optimizer, hook = torch.optim.Adam(groups), RuntimeInfo()
     state = State(optimizer=optimizer)
     hook.on_start(state)
@@ -86,7 +101,9 @@ def test_the_learning_rate_of_every_group_is_there() -> None:
     assert state.info["learning_rates"] == [0.01, 0.25]
 
 
-@pytest.mark.parametrize("said", [{"classes": ["cat", "dog"]}, {"metainfo": {"classes": ("cat", "dog")}}])
+@pytest.mark.parametrize(
+    "said", [{"classes": ["cat", "dog"]}, {"metainfo": {"classes": ("cat", "dog")}}]
+)
 def test_classes_are_those_of_the_dataset_or_its_subset(said: dict[str, Any]) -> None:
     dataset = TensorDataset(torch.zeros(10, 1))
     for name, value in said.items():

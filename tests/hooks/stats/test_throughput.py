@@ -41,7 +41,12 @@ def test_throughput_of_a_run_is_computed_from_its_rows(accumulate: int) -> None:
     """With accumulation a row is a micro-batch, and an epoch ends in a short one."""
     hooks: dict[str, Hook] = {"throughput": Throughput(every=Interval(4, "iterations"), window=3)}
     rows = Rows()
-    loop = Loop(Points(train=52), experiment(epochs=2, accumulate=accumulate), hooks, RunContext(recorder=rows))
+    loop = Loop(
+        Points(train=52),
+        experiment(epochs=2, accumulate=accumulate),
+        hooks,
+        RunContext(recorder=rows),
+    )
     reports = [report.metrics for report in loop.run()]
     train = [one for one in rows.rows if one["phase"] == "train"]
     assert len(train) == 14
@@ -50,7 +55,9 @@ def test_throughput_of_a_run_is_computed_from_its_rows(accumulate: int) -> None:
             assert "samples_per_s" not in one
             continue
         before = train[max(0, index - 3) : index]
-        expected = sum(other["batch_size"] for other in before) / sum(other["step_s"] for other in before)
+        expected = sum(other["batch_size"] for other in before) / sum(
+            other["step_s"] for other in before
+        )
         assert one["samples_per_s"] == pytest.approx(expected)
     assert {other["batch_size"] for other in train} == {8, 4}
     last = train[-3:]
@@ -70,12 +77,15 @@ NVIDIA GB10: bf16 -
 
 
 @pytest.mark.parametrize(
-    "case", [case.strip() for line in PEAKS_BY_NAME.strip().splitlines() for case in line.split(";")]
+    "case",
+    [case.strip() for line in PEAKS_BY_NAME.strip().splitlines() for case in line.split(";")],
 )
 def test_gpu_peaks_are_found_by_whole_words(case: str) -> None:
     name, _, value = case.partition(": ")
     precision, tera = value.split()
-    assert peak_flops(name, precision) == (None if tera == "-" else pytest.approx(float(tera) * 1e12))
+    assert peak_flops(name, precision) == (
+        None if tera == "-" else pytest.approx(float(tera) * 1e12)
+    )
 
 
 @pytest.fixture
@@ -106,7 +116,10 @@ def test_peak_is_that_of_the_precision_in_use(
     matmul_precision(matmul)
     hook = Throughput()
     state = State(
-        module=module, device=torch.device("cuda"), config={"precision": precision}, info={"flops_per_sample": 1e12}
+        module=module,
+        device=torch.device("cuda"),
+        config={"precision": precision},
+        info={"flops_per_sample": 1e12},
     )
     hook.on_start(state)
     state.recent.append(row(10, 1.0))

@@ -22,7 +22,9 @@ def batches(count: int, size: int = 8, seed: int = 1) -> list[tuple[Tensor]]:
 
 def new_state(module: nn.Module, **fields: Any) -> State:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    return State(**{"model": module, "module": module, "optimizer": optimizer, "phase": "train", **fields})
+    return State(
+        **{"model": module, "module": module, "optimizer": optimizer, "phase": "train", **fields}
+    )
 
 
 def train(state: State, hooks: Mapping[str, Hook], data: Sequence[Any]) -> list[dict[str, Any]]:

@@ -50,17 +50,29 @@ class RootOfNothing(Points):
 
 
 @pytest.mark.parametrize("check_nan", [True, False])
-def test_anomaly_detection_is_on_during_the_run_and_restored_after_it(found: Setting, check_nan: bool) -> None:
+def test_anomaly_detection_is_on_during_the_run_and_restored_after_it(
+    found: Setting, check_nan: bool
+) -> None:
     """iMIX's hook leaves its mode behind, for whatever the process does next."""
     settings = Settings()
-    list(Loop(Points(), experiment(epochs=1), {"anomalies": AnomalyDetection(check_nan), "settings": settings}).run())
+    list(
+        Loop(
+            Points(),
+            experiment(epochs=1),
+            {"anomalies": AnomalyDetection(check_nan), "settings": settings},
+        ).run()
+    )
     assert settings.seen == {(True, check_nan)}
     assert setting() == found
 
 
 def test_setting_is_restored_after_a_failure_or_an_abandoned_run(found: Setting) -> None:
     with pytest.raises(HookError, match="broken on purpose"):
-        list(Loop(Points(), experiment(), {"anomalies": AnomalyDetection(), "breaks": Breaks()}).run())
+        list(
+            Loop(
+                Points(), experiment(), {"anomalies": AnomalyDetection(), "breaks": Breaks()}
+            ).run()
+        )
     assert setting() == found
     reports = Loop(Points(), experiment(), {"anomalies": AnomalyDetection()}).run()
     next(reports)
@@ -72,9 +84,12 @@ def test_setting_is_restored_after_a_failure_or_an_abandoned_run(found: Setting)
 def test_names_the_operation_and_where_it_was_called() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"):
+        with pytest.raises(
+            RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"
+        ):
             list(Loop(RootOfNothing(), experiment(), {"anomalies": AnomalyDetection()}).run())
     assert any(
-        "Error detected in SqrtBackward0" in str(one.message) and "a_place_to_find" in str(one.message)
+        "Error detected in SqrtBackward0" in str(one.message)
+        and "a_place_to_find" in str(one.message)
         for one in caught
     )

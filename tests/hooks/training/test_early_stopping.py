@@ -30,11 +30,17 @@ def a_hook(**fields: Any) -> EarlyStopping:
         ("min", [3, 2, 1, 2, 2, 0.5, 3, 3, 3, 0], 8),
         ("max", [3, 2, 1, 0], 3),
         ("max", [0.5] * 10, 3),  # MMEngine with min_delta 0 never stops here
-        ("max", [0.8, 0.85, 0.9, 0.95, 0.97, 0.99, 0.991, 0.992], None),  # MMEngine's default min_delta of 0.1 does
+        (
+            "max",
+            [0.8, 0.85, 0.9, 0.95, 0.97, 0.99, 0.991, 0.992],
+            None,
+        ),  # MMEngine's default min_delta of 0.1 does
         ("min", [0, 1, 2, 3], 3),
     ],
 )
-def test_patience_counts_values_in_a_row(mode: str, values: list[float], expected: int | None) -> None:
+def test_patience_counts_values_in_a_row(
+    mode: str, values: list[float], expected: int | None
+) -> None:
     assert stops_at(a_hook(mode=mode), values) == expected
 
 
@@ -68,7 +74,10 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
     hook = a_hook(monitor="val/top1")
     hook.on_phase_end(state)
     state.phase, state.metrics = "val", {"train/loss": 1.0, "val/accuracy": 0.5}
-    with pytest.raises(ValueError, match="monitor: there is no metric 'val/top1'; available: train/loss, val/accuracy"):
+    with pytest.raises(
+        ValueError,
+        match="monitor: there is no metric 'val/top1'; available: train/loss, val/accuracy",
+    ):
         hook.on_phase_end(state)
 
 
@@ -77,6 +86,7 @@ def test_direction_follows_from_mode_or_name() -> None:
     assert stops_at(EarlyStopping("val/score", mode="min", patience=1), [3, 2, 1, 2]) == 3
     assert stops_at(EarlyStopping("val/ppl", mode="max", patience=1), [1, 2, 3, 2]) == 3
     with pytest.raises(
-        ValueError, match="whether a higher or a lower 'val/score' is better; set `mode: max` or `mode: min`"
+        ValueError,
+        match="whether a higher or a lower 'val/score' is better; set `mode: max` or `mode: min`",
     ):
         EarlyStopping("val/score")

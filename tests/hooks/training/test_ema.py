@@ -1,4 +1,5 @@
-"""The moving average of the weights, against torch and against the formulas it comes from, and validation with it."""
+"""The moving average of the weights, against torch and against the formulas it comes from, and
+validation with it."""
 
 from collections import Counter
 from copy import deepcopy
@@ -41,14 +42,22 @@ from tests.tasks import Points, experiment
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.9999])
 def test_exponential_average_equals_that_of_torch(decay: float) -> None:
     module = small_model()
-    state, hook, reference = new_state(module), EMA(decay=decay), Reference(module, get_ema_multi_avg_fn(decay))
+    state, hook, reference = (
+        new_state(module),
+        EMA(decay=decay),
+        Reference(module, get_ema_multi_avg_fn(decay)),
+    )
     train(state, {"ema": hook, "reference": reference}, batches(12))
     assert same(averages(hook, state), weights(reference.averaged.module))
 
 
 def test_stochastic_average_equals_swa_of_torch() -> None:
     module = small_model()
-    state, hook, reference = new_state(module), EMA(average="stochastic"), Reference(module, get_swa_multi_avg_fn())
+    state, hook, reference = (
+        new_state(module),
+        EMA(average="stochastic"),
+        Reference(module, get_swa_multi_avg_fn()),
+    )
     train(state, {"ema": hook, "reference": reference}, batches(12))
     for ours, theirs in zip(averages(hook, state), weights(reference.averaged.module), strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -56,7 +65,8 @@ def test_stochastic_average_equals_swa_of_torch() -> None:
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_annealing_follows_the_formula_of_mmengine(interval: int) -> None:
-    """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy; every `interval`-th updates."""
+    """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy; every
+    `interval`-th updates."""
     state, hook, trail = (
         new_state(small_model()),
         EMA(decay=0.7, average="annealing", gamma=2, every=Interval(interval, "steps")),
@@ -112,17 +122,23 @@ def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
     state, hook, trail = new_state(module, accumulate=3), EMA(decay=0.5), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(9))
     assert len(trail.values) == 3
-    for ours, (first, second, third) in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
+    for ours, (first, second, third) in zip(
+        averages(hook, state), zip(*trail.values, strict=True), strict=True
+    ):
         torch.testing.assert_close(ours.double(), 0.25 * first + 0.25 * second + 0.5 * third)
 
 
-@pytest.mark.parametrize(("begin", "first"), [(Interval(0), 0), (Interval(1, "steps"), 0), (Interval(4, "steps"), 3)])
+@pytest.mark.parametrize(
+    ("begin", "first"), [(Interval(0), 0), (Interval(1, "steps"), 0), (Interval(4, "steps"), 3)]
+)
 def test_average_begins_with_a_copy_at_the_begin_step(begin: Interval, first: int) -> None:
     state, hook, trail = new_state(small_model()), EMA(decay=0.5, begin=begin), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(6))
     expected = trail.values[first]
     for values in trail.values[first + 1 :]:
-        expected = [0.5 * average + 0.5 * value for average, value in zip(expected, values, strict=True)]
+        expected = [
+            0.5 * average + 0.5 * value for average, value in zip(expected, values, strict=True)
+        ]
     for ours, value in zip(averages(hook, state), expected, strict=True):
         torch.testing.assert_close(ours.double(), value, rtol=1e-5, atol=1e-6)
 
@@ -158,13 +174,22 @@ def test_average_from_step_0_starts_from_the_initial_weights(turns: tuple[str, .
 
 @pytest.mark.parametrize(
     ("fields", "average"),
-    [({"decay": 0.9}, get_ema_multi_avg_fn(0.9)), ({"average": "stochastic"}, get_swa_multi_avg_fn())],
+    [
+        ({"decay": 0.9}, get_ema_multi_avg_fn(0.9)),
+        ({"average": "stochastic"}, get_swa_multi_avg_fn()),
+    ],
     ids=["exponential", "stochastic"],
 )
-def test_each_optimizer_has_its_own_updates_if_they_take_turns(fields: dict[str, Any], average: Any) -> None:
-    """One trains in every step, the other in every third, as in a GAN with several steps of the discriminator."""
+def test_each_optimizer_has_its_own_updates_if_they_take_turns(
+    fields: dict[str, Any], average: Any
+) -> None:
+    """One trains in every step, the other in every third, as in a GAN with several steps of the
+    discriminator."""
     module = nn.ModuleDict({"often": nn.Linear(2, 2), "rarely": nn.Linear(2, 2)})
-    hook, references = EMA(**fields), {name: Reference(part, average) for name, part in module.items()}
+    hook, references = (
+        EMA(**fields),
+        {name: Reference(part, average) for name, part in module.items()},
+    )
     state = State(module=module, model=module, phase="train")
     for step in range(7):
         for turn in ("often", "rarely") if step % 3 == 2 else ("often",):
@@ -189,7 +214,9 @@ def test_applied_exchanges_tensors_and_keeps_parameters() -> None:
     with hook.applied(state):
         first = [parameter.data_ptr() for parameter in parameters]
     with hook.applied(state):
-        assert [parameter.data_ptr() for parameter in parameters] == first  # no copy is made for each use
+        assert [
+            parameter.data_ptr() for parameter in parameters
+        ] == first  # no copy is made for each use
         assert set(first).isdisjoint(places)
         assert all(a is b for a, b in zip(state.module.parameters(), parameters, strict=True))
     assert [parameter.data_ptr() for parameter in parameters] == places
@@ -207,7 +234,8 @@ def test_raw_weights_are_restored_after_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("evaluate", "labels"), [("ema", {"": True}), ("raw", {"": False}), ("both", {"": False, "ema": True})]
+    ("evaluate", "labels"),
+    [("ema", {"": True}), ("raw", {"": False}), ("both", {"": False, "ema": True})],
 )
 def test_registers_its_weights_for_validation(evaluate: Any, labels: dict[str, bool]) -> None:
     state, hook = new_state(small_model()), EMA(decay=0.9, evaluate=evaluate)
@@ -229,7 +257,9 @@ def test_two_averages_validate_under_different_names() -> None:
     assert list(state.evaluations) == ["", "ema", "slow_ema"]
     assert state.evaluations[""] == Weights()
     EMA().on_start(state)
-    with pytest.raises(ValueError, match="already sets the weights for validation; set both or raw"):
+    with pytest.raises(
+        ValueError, match="already sets the weights for validation; set both or raw"
+    ):
         EMA().on_start(state)
 
 
@@ -248,7 +278,8 @@ class Counted(Points):
 
 
 def test_evaluate_both_validates_twice_and_leaves_training_unchanged() -> None:
-    """VISSL runs the averaged model on every batch, those of training too. 52 and 23 samples are 7 and 3 batches."""
+    """VISSL runs the averaged model on every batch, those of training too. 52 and 23 samples are 7
+    and 3 batches."""
     task, hook = Counted(), EMA(decay=0.9, evaluate="both")
     loop = Loop(task, experiment(epochs=1), {"ema": hook})
     metrics = next(loop.run()).metrics
@@ -257,7 +288,9 @@ def test_evaluate_both_validates_twice_and_leaves_training_unchanged() -> None:
 
     def loss() -> float:
         with torch.no_grad():
-            return float(functional.cross_entropy(loop.state.module(dataset.points), dataset.labels))
+            return float(
+                functional.cross_entropy(loop.state.module(dataset.points), dataset.labels)
+            )
 
     assert metrics["val/loss"] == pytest.approx(loss(), rel=1e-6)
     with hook.applied(loop.state):
@@ -294,7 +327,9 @@ def _on_a_rank(rank: int, world_size: int) -> dict[str, Any]:
     state.model = DistributedDataParallel(module, broadcast_buffers=False)
     data = batches(4, seed=1 + rank)
     train(state, {"ema": hook}, data)
-    drifting = {name: average.tolist() for name, average in hook.rank_state_dict()["buffers"].items()}
+    drifting = {
+        name: average.tolist() for name, average in hook.rank_state_dict()["buffers"].items()
+    }
     hook.on_phase_end(state)
     with hook.applied(state):
         synced = {name: buffer.tolist() for name, buffer in module.named_buffers()}
@@ -319,7 +354,8 @@ def test_ranks_agree_on_weights_and_averaged_buffers() -> None:
 
 
 def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
-    """MMEngine writes the averages as state_dict and hides the raw weights, or the other way round."""
+    """MMEngine writes the averages as state_dict and hides the raw weights, or the other way
+    round."""
     state, hook = new_state(small_model()), EMA(decay=0.9)
     train(state, {"ema": hook}, batches(5))
     checkpoint = checkpoint_of(hook, state)
@@ -364,7 +400,9 @@ def test_resume_continues_bit_for_bit(cut: int, fields: dict[str, Any], dtype: t
     state.optimizer.load_state_dict(optimizer)
     train(state, {"ema": hook}, data[cut:])
     assert hook.state_dict() == straight.state_dict()
-    assert not find_difference(checkpoint_of(hook, state)["ema"], checkpoint_of(straight, whole)["ema"])
+    assert not find_difference(
+        checkpoint_of(hook, state)["ema"], checkpoint_of(straight, whole)["ema"]
+    )
 
 
 def test_average_added_at_a_resume_starts_from_the_restored_weights() -> None:
@@ -384,7 +422,8 @@ STDS = [0.05, 0.2]
 
 
 def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Tensor]:
-    """The sum of what the weights were after these steps by (i^(g+1) - (i-1)^(g+1)) / t^(g+1), in float64."""
+    """The sum of what the weights were after these steps by (i^(g+1) - (i-1)^(g+1)) / t^(g+1), in
+    float64."""
     edges = (torch.tensor([0, *steps], dtype=torch.float64) / steps[-1]) ** (exponent(std) + 1)
     return [
         torch.tensordot(edges.diff(), torch.stack([values[step - 1][place] for step in steps]), 1)
@@ -401,9 +440,15 @@ def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Ten
         ({"std": 0.1}, range(1, 15)),
     ],
 )
-def test_each_average_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], steps: list[int]) -> None:
+def test_each_average_is_the_sum_of_all_weights_by_its_profile(
+    fields: dict[str, Any], steps: list[int]
+) -> None:
     """Where averaging begins later, the first weights stand for those before."""
-    state, hook, trail = new_state(small_model()), EMA(**{"average": "power", "std": STDS, **fields}), Trail()
+    state, hook, trail = (
+        new_state(small_model()),
+        EMA(**{"average": "power", "std": STDS, **fields}),
+        Trail(),
+    )
     train(state, {"ema": hook, "trail": trail}, batches(14))
     record = checkpoint_of(hook, state)["ema"]
     stds = [fields["std"]] if "std" in fields else STDS
@@ -413,24 +458,39 @@ def test_each_average_is_the_sum_of_all_weights_by_its_profile(fields: dict[str,
             state.module.named_parameters(), direct(trail.values, list(steps), std), strict=True
         ):
             torch.testing.assert_close(values[name].double(), expected, rtol=1e-5, atol=1e-7)
-    for ours, expected in zip(averages(hook, state), direct(trail.values, list(steps), stds[0]), strict=True):
+    for ours, expected in zip(
+        averages(hook, state), direct(trail.values, list(steps), stds[0]), strict=True
+    ):
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_power_average_counts_a_step_of_several_turns_once() -> None:
     """Both turns of a step take the same share, each of what it has trained."""
     module = small_model()
-    halves = {"one": list(module[0].parameters()) + list(module[1].parameters()), "two": list(module[3].parameters())}
-    hook, trail, state = EMA(average="power", std=STDS), Trail(), State(module=module, model=module, phase="train")
+    halves = {
+        "one": list(module[0].parameters()) + list(module[1].parameters()),
+        "two": list(module[3].parameters()),
+    }
+    hook, trail, state = (
+        EMA(average="power", std=STDS),
+        Trail(),
+        State(module=module, model=module, phase="train"),
+    )
     for state.step in range(6):
         for state.turn, parameters in halves.items():
             state.optimizer = torch.optim.SGD(parameters)
             with torch.no_grad():
                 for parameter in parameters:
-                    parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(state.step)))
+                    parameter.add_(
+                        torch.randn(
+                            parameter.shape, generator=torch.Generator().manual_seed(state.step)
+                        )
+                    )
             hook.on_update(state)
         trail.on_update(state)
-    for ours, expected in zip(averages(hook, state), direct(trail.values, [*range(1, 7)], STDS[0]), strict=True):
+    for ours, expected in zip(
+        averages(hook, state), direct(trail.values, [*range(1, 7)], STDS[0]), strict=True
+    ):
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
     assert hook.state_dict()["updates"] == {"one": 6, "two": 6}
 
@@ -438,7 +498,9 @@ def test_power_average_counts_a_step_of_several_turns_once() -> None:
 def test_checkpoint_with_other_stds_is_refused() -> None:
     state, hook = new_state(small_model()), EMA(average="power", std=STDS)
     train(state, {"ema": hook}, batches(2))
-    with pytest.raises(ValueError, match=r"std: must be 0\.05, 0\.2, as in the checkpoint, got 0\.1; "):
+    with pytest.raises(
+        ValueError, match=r"std: must be 0\.05, 0\.2, as in the checkpoint, got 0\.1; "
+    ):
         resume(EMA(average="power", std=0.1), small_model(), checkpoint_of(hook, state))
     plain = EMA(decay=0.5)
     train(state, {"ema": plain}, batches(2))
@@ -450,7 +512,10 @@ def test_checkpoint_with_other_stds_is_refused() -> None:
     ("fields", "words"),
     [
         ({"average": "power"}, r"average: power needs std, such as std: \[0.05, 0.10\]"),
-        ({"average": "power", "std": 0.1, "decay": 0.9}, "decay=0.9 has no effect with average: power; remove it"),
+        (
+            {"average": "power", "std": 0.1, "decay": 0.9},
+            "decay=0.9 has no effect with average: power; remove it",
+        ),
         ({"average": "power", "std": [0.1, 0.1]}, "std has duplicate values"),
         ({"average": "power", "std": []}, "std"),
         ({"average": "power", "std": 0.3}, r"std.*0\.2886"),

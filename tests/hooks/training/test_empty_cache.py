@@ -56,4 +56,7 @@ def test_runs_after_hooks_that_free_memory() -> None:
 
         def on_phase_end(self, state: State) -> None: ...
 
-    assert Plan({"empty": EmptyCache(), "other": LetsGo()}).names_by_event()["on_phase_end"] == ["other", "empty"]
+    assert Plan({"empty": EmptyCache(), "other": LetsGo()}).names_by_event()["on_phase_end"] == [
+        "other",
+        "empty",
+    ]

@@ -34,8 +34,14 @@ EVERYTHING = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}
     [
         ({"patterns": ["0.weight"]}, {"0.weight"}),
         ({"patterns": ["0.*"]}, {"0.weight", "0.bias"}),
-        ({"patterns": ["*.bias", "[01].weight"]}, {"0.bias", "1.bias", "3.bias", "0.weight", "1.weight"}),
-        ({"patterns": [r"[13]\.(weight|bias)"], "match": "regex"}, {"1.weight", "1.bias", "3.weight", "3.bias"}),
+        (
+            {"patterns": ["*.bias", "[01].weight"]},
+            {"0.bias", "1.bias", "3.bias", "0.weight", "1.weight"},
+        ),
+        (
+            {"patterns": [r"[13]\.(weight|bias)"], "match": "regex"},
+            {"1.weight", "1.bias", "3.weight", "3.bias"},
+        ),
         ({"patterns": "?.weight"}, {"0.weight", "1.weight", "3.weight"}),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else " ".join(sorted(value)),
@@ -51,7 +57,9 @@ def test_frozen_parameters_do_not_move_and_the_others_do(
     assert moved(before, values(module)) == EVERYTHING - frozen
 
 
-@pytest.mark.parametrize(("until", "frozen_steps"), [("3 steps", 3), ("2 epochs", 4), (0, 0), (None, 6)])
+@pytest.mark.parametrize(
+    ("until", "frozen_steps"), [("3 steps", 3), ("2 epochs", 4), (0, 0), (None, 6)]
+)
 def test_parameters_are_frozen_until_their_step_or_epoch(until: Any, frozen_steps: int) -> None:
     module = small_model()
     hook = FreezeParameters(["3.weight"], until=None if until is None else Interval.parse(until))
@@ -68,11 +76,13 @@ def test_parameters_are_frozen_until_their_step_or_epoch(until: Any, frozen_step
 def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:
     state = State(module=nn.ModuleDict({"backbone": small_model(), "head": nn.Linear(2, 2)}))
     with pytest.raises(
-        ValueError, match=r"pattern 'bakbone.0.weight' matches no parameter; did you mean backbone.0.weight"
+        ValueError,
+        match=r"pattern 'bakbone.0.weight' matches no parameter; did you mean backbone.0.weight",
     ):
         FreezeParameters(["head.*", "bakbone.0.weight"]).on_start(state)
     with pytest.raises(
-        ValueError, match=r"pattern '#' matches no parameter; available: backbone.0.weight, .*head.bias$"
+        ValueError,
+        match=r"pattern '#' matches no parameter; available: backbone.0.weight, .*head.bias$",
     ):
         FreezeParameters(["#"]).on_start(state)
     with pytest.raises(ValueError, match=r"pattern 'backbone' matches no parameter"):

@@ -22,16 +22,26 @@ def gradients(module: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("fields", [*product((0.01, 1000.0), (1.0, 2.0, 3.0, math.inf)), (0.01,)], ids=str)
+@pytest.mark.parametrize(
+    "fields", [*product((0.01, 1000.0), (1.0, 2.0, 3.0, math.inf)), (0.01,)], ids=str
+)
 def test_clips_as_torch_does_and_records_the_norm_before(fields: tuple[float, ...]) -> None:
     """By a norm and its order, or by a value."""
-    names, clip = (("max_norm", "norm_type"), clip_grad_norm_) if fields[1:] else (("max_value",), clip_grad_value_)
+    names, clip = (
+        (("max_norm", "norm_type"), clip_grad_norm_)
+        if fields[1:]
+        else (("max_value",), clip_grad_value_)
+    )
     module, reference = with_gradients(), with_gradients()
     state, norm = State(module=module), get_total_norm(gradients(reference), *fields[1:])
     GradientClip(**dict(zip(names, fields, strict=True))).on_gradients(state)
     clip(reference.parameters(), *fields)
-    assert all(torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True))
-    assert isinstance(state.row["grad_norm"], torch.Tensor)  # read later: no synchronization on the step path
+    assert all(
+        torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True)
+    )
+    assert isinstance(
+        state.row["grad_norm"], torch.Tensor
+    )  # read later: no synchronization on the step path
     assert state.row["grad_norm"].item() == norm.item()
 
 
@@ -39,15 +49,24 @@ def test_clips_as_torch_does_and_records_the_norm_before(fields: tuple[float, ..
 def test_norm_without_gradients_is_zero(fields: dict[str, float]) -> None:
     state = State(module=small_model())
     GradientClip(**fields).on_gradients(state)
-    assert state.row["grad_norm"].item() == clip_grad_norm_(state.module.parameters(), 1.0).item() == 0
+    assert (
+        state.row["grad_norm"].item() == clip_grad_norm_(state.module.parameters(), 1.0).item() == 0
+    )
 
 
 def test_clips_the_optimizer_s_accumulated_gradients_once_per_step() -> None:
-    """iMIX clips each micro-batch's part. Nothing clears the gradients of the layers that the optimizer leaves out."""
+    """iMIX clips each micro-batch's part. Nothing clears the gradients of the layers that the
+    optimizer leaves out."""
     module, data = small_model(), batches(6)
     reference = deepcopy(module)
-    optimizer, other = (torch.optim.SGD(copy[3].parameters(), lr=0.1, momentum=0.9) for copy in (reference, module))
-    rows = train(new_state(module, accumulate=2, optimizer=other), {"clip": GradientClip(max_norm=0.05)}, data)
+    optimizer, other = (
+        torch.optim.SGD(copy[3].parameters(), lr=0.1, momentum=0.9) for copy in (reference, module)
+    )
+    rows = train(
+        new_state(module, accumulate=2, optimizer=other),
+        {"clip": GradientClip(max_norm=0.05)},
+        data,
+    )
     norms = []
     for first, second in zip(data[::2], data[1::2], strict=True):
         for (batch,) in (first, second):
@@ -57,11 +76,14 @@ def test_clips_the_optimizer_s_accumulated_gradients_once_per_step() -> None:
         optimizer.zero_grad()
     assert [row["grad_norm"].item() for row in rows if "grad_norm" in row] == norms
     assert len(norms) == 3
-    assert all(torch.equal(*pair) for pair in zip(module.parameters(), reference.parameters(), strict=True))
+    assert all(
+        torch.equal(*pair) for pair in zip(module.parameters(), reference.parameters(), strict=True)
+    )
 
 
 class Deep(nn.Module):
-    """Layers of very different gradients, whose norms do not sum to the same bits in another order."""
+    """Layers of very different gradients, whose norms do not sum to the same bits in another
+    order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +110,8 @@ def without_decay(module: nn.Module) -> list[dict[str, object]]:
 
 
 def test_sums_in_the_order_of_the_model_whatever_the_groups() -> None:
-    """Also when a frozen layer has no gradient, and when the optimizer gets another group during training."""
+    """Also when a frozen layer has no gradient, and when the optimizer gets another group during
+    training."""
     norms, expected = [], []
     for frozen, order in product((False, True), (1.0, 2.0, 3.0)):
         module, reference = Deep(), Deep()
@@ -104,7 +127,9 @@ def test_sums_in_the_order_of_the_model_whatever_the_groups() -> None:
         GradientClip(max_norm=0.01, norm_type=order).on_gradients(state)
         norms.append(state.row["grad_norm"].item())
         expected.append(clip_grad_norm_(reference.parameters(), 0.01, order).item())
-        assert all(torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True))
+        assert all(
+            torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True)
+        )
     assert norms == expected
 
 

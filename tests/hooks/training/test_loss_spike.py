@@ -29,8 +29,11 @@ def spikes(hook: LossSpike, losses: Sequence[float], folder: Path) -> list[bool]
     return found
 
 
-def by_definition(losses: Sequence[float], window: int, warmup: int, threshold: float) -> list[bool]:
-    """OLMo-core's rule: above the mean by more than so many deviations of the last losses that were no spikes."""
+def by_definition(
+    losses: Sequence[float], window: int, warmup: int, threshold: float
+) -> list[bool]:
+    """OLMo-core's rule: above the mean by more than so many deviations of the last losses that were
+    no spikes."""
     usual: list[float] = []
     found = []
     for loss in losses:
@@ -56,7 +59,9 @@ def some_losses(seed: int) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("window", "warmup", "threshold"), [(8, 4, 6.0), (20, 20, 3.0), (16, 2, 2.0), (128, 64, 6.0)])
+@pytest.mark.parametrize(
+    ("window", "warmup", "threshold"), [(8, 4, 6.0), (20, 20, 3.0), (16, 2, 2.0), (128, 64, 6.0)]
+)
 def test_spikes_are_losses_far_above_the_recent_ones(
     window: int, warmup: int, threshold: float, seed: int, tmp_path: Path
 ) -> None:
@@ -75,7 +80,13 @@ def test_a_warmup_longer_than_the_window_is_refused() -> None:
 def test_too_many_spikes_in_a_row_are_an_error(tmp_path: Path) -> None:
     usual = [1.0, 1.1, 0.9, 1.0]
     hook = LossSpike(**SMALL, patience=2)
-    assert spikes(hook, [*usual, 9.0, 9.0, 1.0, math.nan, 9.0], tmp_path)[4:] == [True, True, False, True, True]
+    assert spikes(hook, [*usual, 9.0, 9.0, 1.0, math.nan, 9.0], tmp_path)[4:] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
     with pytest.raises(
         ArithmeticError,
         match=r"loss 9 at step 1, and the recent mean is 1 with .*: spike 3 in a row, and patience is 2",
@@ -85,7 +96,10 @@ def test_too_many_spikes_in_a_row_are_an_error(tmp_path: Path) -> None:
 
 def heights(count: int, *high: int, factor: float = 100.0) -> list[tuple[Tensor]]:
     """Batches, of which some give a loss far above that of the others."""
-    return [(batch * (factor if index in high else 1.0),) for index, (batch,) in enumerate(batches(count))]
+    return [
+        (batch * (factor if index in high else 1.0),)
+        for index, (batch,) in enumerate(batches(count))
+    ]
 
 
 def test_skipped_step_leaves_no_trace_of_its_batch(tmp_path: Path) -> None:
@@ -93,7 +107,11 @@ def test_skipped_step_leaves_no_trace_of_its_batch(tmp_path: Path) -> None:
     reference = deepcopy(module)
     state = new_state(module, artifacts=tmp_path)
     rows = train(state, {"spike": LossSpike(**SMALL)}, heights(10, 5, 8))
-    train(new_state(reference), {}, [batch for index, batch in enumerate(batches(10)) if index not in (5, 8)])
+    train(
+        new_state(reference),
+        {},
+        [batch for index, batch in enumerate(batches(10)) if index not in (5, 8)],
+    )
     assert torch.equal(module.weight, reference.weight)
     assert [index for index, row in enumerate(rows) if "loss_spike" in row] == [5, 8]
     assert state.step == 8
@@ -101,7 +119,9 @@ def test_skipped_step_leaves_no_trace_of_its_batch(tmp_path: Path) -> None:
 
 def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(tmp_path: Path) -> None:
     rows = train(
-        new_state(nn.Linear(4, 2), artifacts=tmp_path, accumulate=2), {"spike": LossSpike(**SMALL)}, heights(14, 10)
+        new_state(nn.Linear(4, 2), artifacts=tmp_path, accumulate=2),
+        {"spike": LossSpike(**SMALL)},
+        heights(14, 10),
     )
     assert [index for index, row in enumerate(rows) if "loss_spike" in row] == [11]
 
@@ -113,7 +133,11 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     state.model = DistributedDataParallel(module, broadcast_buffers=False)
     data = heights(8, 5) if rank == 1 else heights(8, 7, factor=math.nan)
     rows = train(state, {"spike": LossSpike(**SMALL)}, data)
-    return [index for index, row in enumerate(rows) if "loss_spike" in row], state.step, module.weight.tolist()
+    return (
+        [index for index, row in enumerate(rows) if "loss_spike" in row],
+        state.step,
+        module.weight.tolist(),
+    )
 
 
 def test_all_ranks_skip_a_step_if_one_has_a_spike(tmp_path: Path) -> None:

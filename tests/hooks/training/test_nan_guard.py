@@ -40,7 +40,9 @@ def test_raises_before_a_nan_reaches_the_weights(value: float, tmp_path: Path) -
     state = new_state(module, artifacts=tmp_path)
     train(state, {"guard": NanGuard()}, batches(2))
     before = weights(module)
-    with pytest.raises(HookError, match="guard stopped the run: step 3 has loss=nan and gradient norm=nan"):
+    with pytest.raises(
+        HookError, match="guard stopped the run: step 3 has loss=nan and gradient norm=nan"
+    ):
         train(state, {"guard": NanGuard()}, poisoned(1, 0, value=value))
     assert same(weights(module), before)
 
@@ -50,7 +52,11 @@ def test_skips_the_step_and_continues_without_its_batch(tmp_path: Path) -> None:
     reference = deepcopy(module)
     state = new_state(module, artifacts=tmp_path)
     rows = train(state, {"guard": NanGuard(action="skip")}, poisoned(6, 2, 4))
-    train(new_state(reference), {}, [batch for index, batch in enumerate(batches(6)) if index not in (2, 4)])
+    train(
+        new_state(reference),
+        {},
+        [batch for index, batch in enumerate(batches(6)) if index not in (2, 4)],
+    )
     assert same(weights(module), weights(reference))
     assert [row.get("nonfinite") for row in rows] == [None, None, 1, None, 1, None]
     assert state.step == 4
@@ -69,9 +75,14 @@ def test_infinite_loss_with_finite_gradients_is_not_skipped(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("loss", [1.0, math.nan])
 def test_with_a_scaler_only_the_loss_counts(loss: float, tmp_path: Path) -> None:
-    """Under fp16 infinite gradients are ordinary: the scaler leaves out the step and lowers its scale."""
+    """Under fp16 infinite gradients are ordinary: the scaler leaves out the step and lowers its
+    scale."""
     state = gradients_only(INF)
-    state.scaler, state.loss, state.artifacts = torch.amp.GradScaler("cpu"), torch.tensor(loss), tmp_path
+    state.scaler, state.loss, state.artifacts = (
+        torch.amp.GradScaler("cpu"),
+        torch.tensor(loss),
+        tmp_path,
+    )
     guard = NanGuard(action="stop")
     guard.on_loss(state)
     guard.on_gradients(state)
@@ -81,7 +92,9 @@ def test_with_a_scaler_only_the_loss_counts(loss: float, tmp_path: Path) -> None
 def test_check_covers_all_steps_since_the_last_one(tmp_path: Path) -> None:
     state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
     optimizer: Any = state.optimizer
-    optimizer.param_groups[0]["lr"] = 0.0  # so that the weights stay finite, and the hit must be remembered
+    optimizer.param_groups[0]["lr"] = (
+        0.0  # so that the weights stay finite, and the hit must be remembered
+    )
     optimizer.param_groups[0]["momentum"] = 0.0
     data = batches(7)
     guard = NanGuard(action="stop", every=Interval(3, "steps"))
@@ -120,7 +133,10 @@ def test_dump_has_a_nested_batch_and_output(tmp_path: Path) -> None:
     """VISSL's check fails on outputs that are dicts."""
     state = gradients_only(math.nan)
     state.artifacts, state.rank, state.step, state.iteration = tmp_path, 3, 41, 83
-    state.batch = {"image": torch.tensor([1.0, math.nan]), "meta": {"ids": [1, 2], "names": ("a", "b")}}
+    state.batch = {
+        "image": torch.tensor([1.0, math.nan]),
+        "meta": {"ids": [1, 2], "names": ("a", "b")},
+    }
     weight = nn.Parameter(torch.tensor([2.0]))
     state.output = {"logits": weight * 3, "parts": [(weight * 2, {"deep": weight})]}
     guard = NanGuard(action="stop", dumps=1)
@@ -146,8 +162,16 @@ def _skipping(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     module = nn.Linear(4, 2)
     state = new_state(module, rank=rank, world_size=world_size, artifacts=Path(folder))
     state.model = DistributedDataParallel(module, broadcast_buffers=False)
-    rows = train(state, {"guard": NanGuard(action="skip")}, poisoned(4, 1) if rank == 1 else batches(4, seed=2))
-    return {"rows": [row.get("nonfinite") for row in rows], "step": state.step, "weights": module.weight.tolist()}
+    rows = train(
+        state,
+        {"guard": NanGuard(action="skip")},
+        poisoned(4, 1) if rank == 1 else batches(4, seed=2),
+    )
+    return {
+        "rows": [row.get("nonfinite") for row in rows],
+        "step": state.step,
+        "weights": module.weight.tolist(),
+    }
 
 
 def test_ranks_skip_together_and_the_dumps_name_the_culprit(tmp_path: Path) -> None:
@@ -155,6 +179,9 @@ def test_ranks_skip_together_and_the_dumps_name_the_culprit(tmp_path: Path) -> N
     assert first == second
     assert (first["rows"], first["step"]) == ([None, 1, None, None], 3)
     losses = [
-        torch.load(tmp_path / "nonfinite" / f"iteration-2-rank-{rank}.pt", weights_only=True)["loss"] for rank in (0, 1)
+        torch.load(tmp_path / "nonfinite" / f"iteration-2-rank-{rank}.pt", weights_only=True)[
+            "loss"
+        ]
+        for rank in (0, 1)
     ]
     assert [math.isfinite(loss) for loss in losses] == [True, False]

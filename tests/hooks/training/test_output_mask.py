@@ -59,12 +59,15 @@ def test_each_phase_has_its_own_classes_and_reads_its_labels_once() -> None:
 
 def test_invalid_labels_or_logits_are_an_error() -> None:
     with pytest.raises(
-        ValueError, match=r"the labels, batch\[1\], must be class numbers, got torch.float32 of shape \(2, 3\)"
+        ValueError,
+        match=r"the labels, batch\[1\], must be class numbers, got torch.float32 of shape \(2, 3\)",
     ):
         masked([torch.zeros(2, 3)], None)
     with pytest.raises(ValueError, match=r"class numbers, got list"):
         masked([[1, 2]], None)
-    with pytest.raises(TypeError, match=r"logits of shape \(B, C, ...\), or a list of such, got dict"):
+    with pytest.raises(
+        TypeError, match=r"logits of shape \(B, C, ...\), or a list of such, got dict"
+    ):
         masked([torch.tensor([1])], {"logits": torch.zeros(1, 2)})
     with pytest.raises(TypeError, match=r"got torch.float32 of shape \(4,\)"):
         masked([torch.tensor([1])], torch.zeros(4))

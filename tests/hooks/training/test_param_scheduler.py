@@ -21,7 +21,9 @@ def an_optimizer(lr: Any = 0.1) -> Optimizer:
     return SGD(nn.Linear(2, 2).parameters(), lr=lr)
 
 
-def epochs(state: State, hook: ParamScheduler, count: int, iterations: int = 3, accumulate: int = 1) -> list[Any]:
+def epochs(
+    state: State, hook: ParamScheduler, count: int, iterations: int = 3, accumulate: int = 1
+) -> list[Any]:
     """Runs the events of whole epochs; returns the learning rate that each iteration used."""
     hook.on_start(state)
     rates = []
@@ -44,7 +46,8 @@ def epochs(state: State, hook: ParamScheduler, count: int, iterations: int = 3, 
 
 
 def stepped_by_hand(scheduler: Any, count: int, repeat: int) -> list[float]:
-    """The learning rate at each iteration where the scheduler steps after every `repeat` of them."""
+    """The learning rate at each iteration where the scheduler steps after every `repeat` of
+    them."""
     rates: list[float] = []
     while len(rates) < count:
         rates += [scheduler.get_last_lr()[0]] * repeat
@@ -66,7 +69,9 @@ def test_steps_at_optimizer_steps_and_never_at_micro_batches(accumulate: int) ->
     """MMEngine steps its schedulers at every micro-batch."""
     optimizer = an_optimizer()
     state = State(optimizer=optimizer, scheduler=OneCycleLR(optimizer, max_lr=1.0, total_steps=20))
-    expected = stepped_by_hand(OneCycleLR(an_optimizer(), max_lr=1.0, total_steps=20), 12, repeat=accumulate)
+    expected = stepped_by_hand(
+        OneCycleLR(an_optimizer(), max_lr=1.0, total_steps=20), 12, repeat=accumulate
+    )
     assert epochs(state, ParamScheduler(every=Interval(1, "steps")), 2, 6, accumulate) == expected
 
 
@@ -90,7 +95,9 @@ def test_reduce_on_plateau_sees_the_metric_of_each_validation() -> None:
     losses = [1.0, 0.9, 0.95, 0.93, 0.92, 0.8, 0.81, 0.82]
     optimizer, reference = an_optimizer(), an_optimizer()
     expected = ReduceLROnPlateau(reference, patience=1, factor=0.1)
-    state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer, patience=1, factor=0.1))
+    state = State(
+        optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer, patience=1, factor=0.1)
+    )
     hook = ParamScheduler(monitor="val/loss")
     hook.on_start(state)
     for loss in losses:
@@ -107,7 +114,8 @@ def test_missing_metric_error_lists_the_known_metrics() -> None:
     state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer), phase="val")
     state.metrics = {"train/loss": 1.0, "val/accuracy": 0.5}
     with pytest.raises(
-        ValueError, match=r"monitor: there is no metric 'val/lost'; available: train/loss, val/accuracy"
+        ValueError,
+        match=r"monitor: there is no metric 'val/lost'; available: train/loss, val/accuracy",
     ):
         ParamScheduler(monitor="val/lost").on_phase_end(state)
 
@@ -131,7 +139,8 @@ def test_plateau_scheduler_with_the_wrong_mode_is_refused() -> None:
 
 
 class Reads(Hook):
-    """Reads the optimizer's rate and momentum as an iteration and a phase end, at the priority of most hooks."""
+    """Reads the optimizer's rate and momentum as an iteration and a phase end, at the priority of
+    most hooks."""
 
     def __init__(self) -> None:
         self.iterations: list[float] = []
@@ -146,7 +155,8 @@ class Reads(Hook):
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, interval: int) -> None:
-    """As in MMEngine, whose scheduler comes after loggers; epochs of seven iterations, and a line for the rest."""
+    """As in MMEngine, whose scheduler comes after loggers; epochs of seven iterations, and a line
+    for the rest."""
     reads, rows = Reads(), Rows()
     hooks = {
         "schedule": ParamScheduler(every=Interval(1, "steps")),
@@ -167,5 +177,7 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
     assert reads.iterations == list(used.values())
     lines = [json.loads(line) for line in (tmp_path / "scalars.jsonl").read_text().splitlines()]
     assert {line["iteration"]: line["lr"] for line in lines if "lr" in line} == {
-        iteration: rate for iteration, rate in used.items() if iteration % interval == 0 or iteration == 7
+        iteration: rate
+        for iteration, rate in used.items()
+        if iteration % interval == 0 or iteration == 7
     }

@@ -42,7 +42,9 @@ def recomputed(module: nn.Module, data: list[Tensor]) -> Any:
 
 
 def test_over_one_batch_it_is_torchs_update_bn_in_every_layer() -> None:
-    module = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2))
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2)
+    )
     reference, data = deepcopy(module), images(6)
     recomputed(module, data)
     update_bn(data, reference)
@@ -52,7 +54,8 @@ def test_over_one_batch_it_is_torchs_update_bn_in_every_layer() -> None:
 
 
 class PopulationStatistics:
-    """What fvcore's update_bn_stats keeps for each layer, which ClassyVision calls: the variance of all values."""
+    """What fvcore's update_bn_stats keeps for each layer, which ClassyVision calls: the variance of
+    all values."""
 
     def __init__(self, channels: int) -> None:
         self.total = 0
@@ -71,9 +74,12 @@ class PopulationStatistics:
 
 
 def test_dropout_acts_as_in_training() -> None:
-    """fvcore, and so ClassyVision, and torch's update_bn run the model as it trains. Dropout(0.5) nearly doubles the
-    variance of what comes after it. fvcore's variance is biased, ours is torch's, larger by n / (n - 1)."""
-    module = nn.Sequential(nn.Dropout(), nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten())
+    """fvcore, and so ClassyVision, and torch's update_bn run the model as it trains. Dropout(0.5)
+    nearly doubles the variance of what comes after it. fvcore's variance is biased, ours is
+    torch's, larger by n / (n - 1)."""
+    module = nn.Sequential(
+        nn.Dropout(), nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten()
+    )
     reference = deepcopy(module)
     data = images(8, 8, 2)
     expected = PopulationStatistics(4)
@@ -106,7 +112,8 @@ def test_dropout_acts_as_in_training() -> None:
     ids=["unequal batches", "a last batch of one sample", "large means"],
 )
 def test_over_several_batches_it_is_the_statistics_of_all_values(data: list[Tensor]) -> None:
-    """update_bn takes the mean over batches, in which a small last batch weighs as much as a full one."""
+    """update_bn takes the mean over batches, in which a small last batch weighs as much as a full
+    one."""
     channels = data[0].shape[1]
     layer = nn.BatchNorm2d(channels) if data[0].ndim == 4 else nn.BatchNorm1d(channels)
     module = recomputed(nn.Sequential(layer), data)
@@ -155,7 +162,9 @@ class AtValidation(Hook):
 
 
 @pytest.mark.parametrize("cache_samples", [False, True])
-def test_validation_uses_statistics_of_all_training_samples_with_its_weights(cache_samples: bool) -> None:
+def test_validation_uses_statistics_of_all_training_samples_with_its_weights(
+    cache_samples: bool,
+) -> None:
     seen = AtValidation()
     hooks = {"precise": PreciseBatchNorm(52, cache_samples), "seen": seen}
     list(Loop(TASK, experiment(epochs=3), hooks).run())
@@ -165,7 +174,9 @@ def test_validation_uses_statistics_of_all_training_samples_with_its_weights(cac
     assert not torch.allclose(seen.found[0][0], seen.found[1][0])
 
 
-@pytest.mark.parametrize(("num_samples", "taken"), [(1, 1), (8, 1), (9, 2), (16, 2), (24, 3), (1000, 4)])
+@pytest.mark.parametrize(
+    ("num_samples", "taken"), [(1, 1), (8, 1), (9, 2), (16, 2), (24, 3), (1000, 4)]
+)
 def test_takes_enough_batches_for_the_requested_samples(num_samples: int, taken: int) -> None:
     data = batches(4)
     fetched: list[int] = []
@@ -179,7 +190,8 @@ def test_takes_enough_batches_for_the_requested_samples(num_samples: int, taken:
     state = new_state(small_model(), fresh_batches=fresh)
     PreciseBatchNorm(num_samples).on_phase_end(state)
     torch.testing.assert_close(
-        statistics(state.module), measured(state.module, torch.cat([batch for (batch,) in data[:taken]]))
+        statistics(state.module),
+        measured(state.module, torch.cat([batch for (batch,) in data[:taken]])),
     )
     assert fetched == list(range(taken))  # no batch is loaded for nothing
 
@@ -193,7 +205,12 @@ def test_sync_batch_norm_is_refused() -> None:
 def _on_a_rank(rank: int, world_size: int) -> Any:
     seen = AtValidation()
     hooks = {"sync": SyncBuffers(), "precise": PreciseBatchNorm(52), "seen": seen}
-    loop = Loop(TASK, experiment(epochs=1, batch_size=6), hooks, RunContext(world=World(rank, world_size, rank)))
+    loop = Loop(
+        TASK,
+        experiment(epochs=1, batch_size=6),
+        hooks,
+        RunContext(world=World(rank, world_size, rank)),
+    )
     list(loop.run())
     (found,), (expected,) = seen.found, seen.expected
     return [value.tolist() for value in found], [value.tolist() for value in expected]

@@ -24,8 +24,12 @@ def order_of(loader: Any) -> list[int]:
     return [int(value) for (batch,) in loader for value in batch]
 
 
-def start_phase(hook: DistSamplerSeed, loader: Any, epoch: int, phase: str = "train", world_size: int = 2) -> None:
-    hook.on_phase_start(State(phase=phase, epoch=epoch, world_size=world_size, loaders={"train": loader}))
+def start_phase(
+    hook: DistSamplerSeed, loader: Any, epoch: int, phase: str = "train", world_size: int = 2
+) -> None:
+    hook.on_phase_start(
+        State(phase=phase, epoch=epoch, world_size=world_size, loaders={"train": loader})
+    )
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -52,7 +56,11 @@ def test_set_epoch_is_called_once_on_every_part_that_has_it() -> None:
     start_phase(DistSamplerSeed(), loader, 3)
     assert [one.epochs for one in (sampler, batch_sampler, inner, dataset, loader)] == [[3]] * 5
     same = Listener()
-    start_phase(DistSamplerSeed(), SimpleNamespace(sampler=same, batch_sampler=SimpleNamespace(sampler=same)), 3)
+    start_phase(
+        DistSamplerSeed(),
+        SimpleNamespace(sampler=same, batch_sampler=SimpleNamespace(sampler=same)),
+        3,
+    )
     assert same.epochs == [3]
 
 
@@ -66,4 +74,7 @@ def test_warns_once_if_several_ranks_have_no_set_epoch(
         for epoch in range(3):
             start_phase(hook, loader, epoch, world_size=world_size)
     assert len(caplog.records) == warnings
-    assert all("the training loader (DataLoader) has no set_epoch" in record.message for record in caplog.records)
+    assert all(
+        "the training loader (DataLoader) has no set_epoch" in record.message
+        for record in caplog.records
+    )

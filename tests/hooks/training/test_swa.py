@@ -27,13 +27,18 @@ SCHEDULE = {"swa_lr": 0.02, "anneal_epochs": 4, "anneal_strategy": "linear"}
 
 
 def torchs_recipe() -> tuple[AveragedModel, list[float]]:
-    """The recipe of torch's documentation, its averaged model and the learning rate of each epoch."""
+    """The recipe of torch's documentation, its averaged model and the learning rate of each
+    epoch."""
     torch.manual_seed(0)
     model = TASK.model()
     dataset: Any = TASK.data()["train"]
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    averaged, scheduler, rates = AveragedModel(model, use_buffers=True), SWALR(optimizer, **SCHEDULE), []
+    averaged, scheduler, rates = (
+        AveragedModel(model, use_buffers=True),
+        SWALR(optimizer, **SCHEDULE),
+        [],
+    )
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         rates.append(optimizer.param_groups[0]["lr"])
@@ -48,16 +53,21 @@ def torchs_recipe() -> tuple[AveragedModel, list[float]]:
 
 
 def run_loop(root: Path) -> tuple[Rows, dict[str, Any]]:
-    """The same as a YAML file says it: two steps an epoch, and an update of the average at the end of each."""
+    """The same as a YAML file says it: two steps an epoch, and an update of the average at the end
+    of each."""
     hooks: dict[str, Hook] = {
         "sampler_seed": DistSamplerSeed(),
         "scheduler": ParamScheduler(),
-        "ema": EMA(average="stochastic", buffers="ema", begin=Interval(BEGIN), every=Interval(2, "steps")),
+        "ema": EMA(
+            average="stochastic", buffers="ema", begin=Interval(BEGIN), every=Interval(2, "steps")
+        ),
         "checkpoint": Checkpoint(keep=None),
     }
     experiment = described(epochs=EPOCHS, batch_size=26, scheduler={"type": "SWALR", **SCHEDULE})
     rows = Rows()
-    loop = Loop(TASK, experiment, hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows))
+    loop = Loop(
+        TASK, experiment, hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows)
+    )
     return rows, [report.metrics for report in loop.run()][-1]
 
 

@@ -52,7 +52,9 @@ def _unequal_buffers_after(rank: int, world_size: int) -> dict[str, Any]:
     module.register_buffer("expanded", torch.full((1,), float(rank)).expand(2))
     if rank == 0:
         module.register_buffer("own", torch.ones(1))
-    SyncBuffers().on_phase_end(State(module=module, rank=rank, world_size=world_size, phase="train"))
+    SyncBuffers().on_phase_end(
+        State(module=module, rank=rank, world_size=world_size, phase="train")
+    )
     return {name: buffer.tolist() for name, buffer in module.named_buffers()}
 
 
@@ -81,7 +83,11 @@ def _validated_with(rank: int, world_size: int) -> list[list[float]]:
     means = Means()
     given = experiment(steps=7, batch_size=4, validate_every=Interval(3, "steps"))
     hooks: dict[str, Hook] = {"sync": SyncBuffers(), "means": means}
-    list(Loop(Points(batch_norm=True), given, hooks, RunContext(world=World(rank, world_size, rank))).run())
+    list(
+        Loop(
+            Points(batch_norm=True), given, hooks, RunContext(world=World(rank, world_size, rank))
+        ).run()
+    )
     return means.found
 
 

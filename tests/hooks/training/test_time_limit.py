@@ -45,9 +45,15 @@ def test_pause_is_requested_once(clock: Ticks) -> None:
     assert reason.startswith("the time limit of 2:30:00 is reached")
 
 
-def run_loop(root: Path, clock: Ticks, limit: float, restore: str | None = None) -> tuple[Loop, list[Report]]:
-    """A run of 14 iterations, each of ten seconds, and of validations that take a second a batch."""
-    hooks = {"takes": Takes(clock, lambda state: 10 if state.phase == "train" else 1), "time_limit": TimeLimit(limit)}
+def run_loop(
+    root: Path, clock: Ticks, limit: float, restore: str | None = None
+) -> tuple[Loop, list[Report]]:
+    """A run of 14 iterations, each of ten seconds, and of validations that take a second a
+    batch."""
+    hooks = {
+        "takes": Takes(clock, lambda state: 10 if state.phase == "train" else 1),
+        "time_limit": TimeLimit(limit),
+    }
     loop = Loop(Points(), experiment(), hooks, RunContext(store=CheckpointStore(Storage(root))))
     if restore:
         loop.restore(restore)
@@ -79,8 +85,13 @@ def _one_rank_is_late(rank: int, world_size: int, folder: str) -> Any:
     clock = Ticks()
     time_limit.monotonic = clock
     store = CheckpointStore(Storage(folder), is_master=rank == 0)
-    hooks: dict[str, Hook] = {"takes": Takes(clock, lambda state: 10.0 * rank), "time_limit": TimeLimit(25)}
-    loop = Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store))
+    hooks: dict[str, Hook] = {
+        "takes": Takes(clock, lambda state: 10.0 * rank),
+        "time_limit": TimeLimit(25),
+    }
+    loop = Loop(
+        Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store)
+    )
     reports = list(loop.run())
     return loop.state.iteration, reports[-1].stopped, reports[-1].interrupted, store.list_names()
 
@@ -89,7 +100,9 @@ def test_ranks_pause_together(tmp_path: Path) -> None:
     first, second = on_ranks(_one_rank_is_late, 2, str(tmp_path))
     assert first == second
     iteration, reasons, interrupted, names = first
-    assert 3 <= iteration <= 4  # the third iteration, or the end of the phase, as ranks ask each other now and then
+    assert (
+        3 <= iteration <= 4
+    )  # the third iteration, or the end of the phase, as ranks ask each other now and then
     assert [reason[:30] for reason in reasons] == ["the time limit of 0:00:25 is r"]
     assert interrupted
     assert len(names) == 1

@@ -15,12 +15,20 @@ def weights(value: float) -> dict[str, Any]:
 
 
 def save(
-    store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED, skipped: int = 0
+    store: CheckpointStore,
+    name: str,
+    step: int,
+    value: float = 0.0,
+    stage: Stage = Stage.TRAINED,
+    skipped: int = 0,
 ) -> str:
-    """Save a checkpoint as the loop does after some steps and `skipped` ones, and return its name."""
+    """Save a checkpoint as the loop does after some steps and `skipped` ones, and return its
+    name."""
     name = store.choose_name(name)
     store.discard_unfinished(name)
-    entries = store.write_files(name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}})
+    entries = store.write_files(
+        name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}}
+    )
     entries |= store.write_files(name, {"rank-0000.pt": {"random": torch.arange(3)}})
     position = Position(step=step, iteration=step + skipped, stage=stage)
     store.commit(name, entries, position, {"world_size": 1, "metrics": {}})
@@ -31,7 +39,8 @@ OPERATIONS = ("create", "rename", "delete", "state", "tree", "names", "read_chun
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
-    """Raise KeyboardInterrupt at the storage operation with number `last`; return the growing list of operations."""
+    """Raise KeyboardInterrupt at the storage operation with number `last`; return the growing list
+    of operations."""
     done: list[str] = []
 
     def killing(name: str) -> Any:

@@ -19,9 +19,19 @@ from tests.orchestrator.checkpoint.saved import save
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"name": "e", "posi', b"\xff\xfe", b"[]", b"{}", b'{"position": {"stage": "train", "else": 1}}']
+    "content",
+    [
+        b"",
+        b'{"name": "e", "posi',
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"position": {"stage": "train", "else": 1}}',
+    ],
 )
-def test_checkpoint_with_a_damaged_manifest_is_skipped(store: CheckpointStore, content: bytes) -> None:
+def test_checkpoint_with_a_damaged_manifest_is_skipped(
+    store: CheckpointStore, content: bytes
+) -> None:
     save(store, "epoch-0001", 10)
     save(store, "epoch-0002", 20)
     store.storage.write("epoch-0002/manifest.json", content)
@@ -39,7 +49,9 @@ def test_folder_without_its_manifest_is_damaged(tmp_path: Path) -> None:
         store.find_latest()
 
 
-def test_weights_without_a_manifest_survive_a_resume_from_an_older_checkpoint(tmp_path: Path) -> None:
+def test_weights_without_a_manifest_survive_a_resume_from_an_older_checkpoint(
+    tmp_path: Path,
+) -> None:
     store = CheckpointStore(Storage(tmp_path))
     names = ["epoch-0001", "epoch-0002"]
     for step, name in enumerate(names):
@@ -53,15 +65,21 @@ def test_weights_without_a_manifest_survive_a_resume_from_an_older_checkpoint(tm
 
 def test_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
-    store.storage.write("epoch-0001/manifest.json", json.dumps({**store.read_manifest("epoch-0001"), "files": {}}))
-    with pytest.raises(CheckpointError, match="is damaged: `files`: dictionary should have at least 1 item"):
+    store.storage.write(
+        "epoch-0001/manifest.json", json.dumps({**store.read_manifest("epoch-0001"), "files": {}})
+    )
+    with pytest.raises(
+        CheckpointError, match="is damaged: `files`: dictionary should have at least 1 item"
+    ):
         store.read_manifest("epoch-0001")
 
 
 def test_position_without_a_counter_is_damaged(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
     manifest = store.read_manifest("epoch-0001")
-    store.storage.write("epoch-0001/manifest.json", json.dumps({**manifest, "position": {"step": 10}}))
+    store.storage.write(
+        "epoch-0001/manifest.json", json.dumps({**manifest, "position": {"step": 10}})
+    )
     with pytest.raises(CheckpointError, match="is damaged: its position has no `epoch`"):
         store.read_manifest("epoch-0001")
 
@@ -78,7 +96,10 @@ def test_entries_have_the_size_and_hash_of_each_file(tmp_path: Path) -> None:
     assert list(entries) == list(FILES)
     for file, content in FILES.items():
         written = (tmp_path / store.get_staging_folder("one") / file).read_bytes()
-        assert entries[file] == {"sha256": hashlib.sha256(written).hexdigest(), "bytes": len(written)}
+        assert entries[file] == {
+            "sha256": hashlib.sha256(written).hexdigest(),
+            "bytes": len(written),
+        }
         assert [*torch.load(tmp_path / store.get_staging_folder("one") / file)] == [*content]
 
 
@@ -96,12 +117,21 @@ def test_write_error_names_the_file_and_leaves_none(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
     with (
         limited_file_size(50_000),
-        pytest.raises(StorageError, match=r"optimizer\.pt: File too large\. The file is larger than the limit"),
+        pytest.raises(
+            StorageError, match=r"optimizer\.pt: File too large\. The file is larger than the limit"
+        ),
     ):
         store.write_files(
-            "one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)}
+            "one",
+            {
+                "model.pt": torch.zeros(10),
+                "optimizer.pt": torch.zeros(50_000),
+                "hooks.pt": torch.zeros(10),
+            },
         )
-    assert "optimizer.pt" not in os.listdir(tmp_path / store.get_staging_folder("one")), "no incomplete file is left"
+    assert "optimizer.pt" not in os.listdir(tmp_path / store.get_staging_folder("one")), (
+        "no incomplete file is left"
+    )
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -132,5 +162,8 @@ def test_nested_edits_are_written_once(tmp_path: Path, fails: bool) -> None:
     assert (
         index.read()
         == Index(storage, is_master=False).read()
-        == {"owners": {"run": ["three"], "checkpoint": ["two", "three"]}, "labels": {"other": "two"}}
+        == {
+            "owners": {"run": ["three"], "checkpoint": ["two", "three"]},
+            "labels": {"other": "two"},
+        }
     )

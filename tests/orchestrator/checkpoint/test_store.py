@@ -15,10 +15,22 @@ from tests.orchestrator.checkpoint.saved import kill_at, save, weights
 
 
 def test_saved_checkpoint_is_loaded_unchanged(store: CheckpointStore) -> None:
-    counts: Any = {"epoch": 2, "step": 30, "iteration": 60, "samples": 480, "offset": 7, "phase_iteration": 3}
+    counts: Any = {
+        "epoch": 2,
+        "step": 30,
+        "iteration": 60,
+        "samples": 480,
+        "offset": 7,
+        "phase_iteration": 3,
+    }
     position = Position(**counts, eval_iterations={"val": 4}, stage=Stage.TRAIN)
     entries = store.write_files("step-00000030", {"model.pt": weights(1.5)})
-    store.commit("step-00000030", entries, position, {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}})
+    store.commit(
+        "step-00000030",
+        entries,
+        position,
+        {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}},
+    )
     assert torch.equal(store.load("step-00000030", "model.pt")["weight"], weights(1.5)["weight"])
     assert store.read_position("step-00000030") == position
     assert store.read_manifest("step-00000030")["world_size"] == 2
@@ -29,7 +41,9 @@ def test_saved_checkpoint_is_loaded_unchanged(store: CheckpointStore) -> None:
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_sparse_tensors_are_loaded_unchanged(store: CheckpointStore, layout: torch.layout) -> None:
-    entries = store.write_files("a", {"model.pt": {"weight": torch.eye(3).to_sparse(layout=layout)}})
+    entries = store.write_files(
+        "a", {"model.pt": {"weight": torch.eye(3).to_sparse(layout=layout)}}
+    )
     store.commit("a", entries, Position(), {"world_size": 1})
     loaded = store.load("a", "model.pt")["weight"]
     assert loaded.layout == layout
@@ -43,11 +57,20 @@ def test_names_are_sorted_by_training_progress(store: CheckpointStore) -> None:
     save(store, "c", 3)
     save(store, "d", 100, stage=Stage.TRAIN)
     save(store, "after an epoch of skipped steps", 100, skipped=7)
-    assert store.list_names() == ["c", "b", "d", "a", "step-00000100", "after an epoch of skipped steps"]
+    assert store.list_names() == [
+        "c",
+        "b",
+        "d",
+        "a",
+        "step-00000100",
+        "after an epoch of skipped steps",
+    ]
     assert store.find_latest() == "after an epoch of skipped steps"
 
 
-def test_last_is_the_newest_with_all_files(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_last_is_the_newest_with_all_files(
+    store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
     for step, name in enumerate("abc"):
         save(store, name, step)
     store.storage.delete("b/model.pt")
@@ -73,7 +96,12 @@ def test_files_of_an_interrupted_save_are_not_in_the_next(store: CheckpointStore
     store.write_files("epoch-0001", {"model.pt": weights(1.0), "rank-0007.pt": {}})
     save(store, "epoch-0001", 10, 2.0)
     assert [*store.read_manifest("epoch-0001")["files"]] == ["hooks.pt", "model.pt", "rank-0000.pt"]
-    assert sorted(store.storage.names("epoch-0001")) == ["hooks.pt", "manifest.json", "model.pt", "rank-0000.pt"]
+    assert sorted(store.storage.names("epoch-0001")) == [
+        "hooks.pt",
+        "manifest.json",
+        "model.pt",
+        "rank-0000.pt",
+    ]
     assert torch.equal(store.load("epoch-0001", "model.pt")["weight"], weights(2.0)["weight"])
 
 
@@ -81,7 +109,8 @@ def test_files_of_an_interrupted_save_are_not_in_the_next(store: CheckpointStore
 def test_kill_at_any_operation_leaves_an_intact_checkpoint(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, replaces: bool
 ) -> None:
-    """Each save retains only itself. After each kill, the next attempt is killed one operation later."""
+    """Each save retains only itself. After each kill, the next attempt is killed one operation
+    later."""
     if replaces and storage.local is None:
         pytest.skip("an object store uses another name")
     store, last, newest, tried = CheckpointStore(storage), 0, 0.0, 0
@@ -152,7 +181,12 @@ def test_checkpoint_is_deleted_once_its_last_owner_releases_it(store: Checkpoint
     store.retain("run", ["epoch-0001"])
     store.retain("checkpoint", ["epoch-0001", "epoch-0002", "epoch-0003"])
     store.retain("run", ["epoch-0003"])
-    assert store.list_names() == ["epoch-0001", "epoch-0002", "epoch-0003", "epoch-0004"]  # 1 still has an owner
+    assert store.list_names() == [
+        "epoch-0001",
+        "epoch-0002",
+        "epoch-0003",
+        "epoch-0004",
+    ]  # 1 still has an owner
     store.retain("checkpoint", ["epoch-0002"])
     # Both owners released 1, and one of them 3; 4 never had an owner
     assert store.list_names() == ["epoch-0002", "epoch-0003", "epoch-0004"]
@@ -200,7 +234,9 @@ def test_label_is_dropped_with_its_checkpoint(store: CheckpointStore) -> None:
     assert store.resolve("last") == "epoch-0002"
     assert store.resolve("epoch-0002") == "epoch-0002"
     store.retain("checkpoint", ["epoch-0002"])
-    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*; available: last, epoch-0002"):
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint 'best' in .*; available: last, epoch-0002"
+    ):
         store.resolve("best")
 
 

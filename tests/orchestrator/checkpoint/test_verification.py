@@ -1,4 +1,5 @@
-"""Verification of checkpoint files: which rank reads them, and when; and damaged checkpoints, which are skipped."""
+"""Verification of checkpoint files: which rank reads them, and when; and damaged checkpoints, which
+are skipped."""
 
 import threading
 from typing import Any
@@ -43,11 +44,15 @@ def test_damaged_checkpoint_is_skipped(store: CheckpointStore, how: str, file: s
     assert store.find_latest() == "epoch-0001"
 
 
-def test_rank_verifies_its_own_files(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_verifies_its_own_files(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_chunks = Storage.read_chunks
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "read_chunks", lambda *arguments: map(flip, read_chunks(*arguments)))
-        with pytest.raises(CheckpointError, match=r"model\.pt is damaged: its sha256 differs.* It was just written"):
+        with pytest.raises(
+            CheckpointError, match=r"model\.pt is damaged: its sha256 differs.* It was just written"
+        ):
             store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     monkeypatch.setattr(Storage, "read_chunks", None)
@@ -55,14 +60,18 @@ def test_rank_verifies_its_own_files(store: CheckpointStore, monkeypatch: pytest
     assert store.list_names() == ["epoch-0001"], "the commit reads no file again"
 
 
-def test_verified_uploads_are_not_read_back(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verified_uploads_are_not_read_back(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Storage, "verifies_uploads", property(lambda self: True))
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "read_chunks", None)
         save(store, "epoch-0001", 10)
         cut = store.write_files("epoch-0002", {"model.pt": weights(1.0)})
     store.storage.write(f"{store.get_staging_folder('epoch-0002')}/model.pt", b"cut")
-    with pytest.raises(CheckpointError, match=r"model\.pt is damaged: it has 3 bytes, and \d+ were written"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.pt is damaged: it has 3 bytes, and \d+ were written"
+    ):
         store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
 
 
@@ -70,7 +79,12 @@ class ThreadGroup:
     """A group of ranks that are threads of this process."""
 
     def __init__(self, rank: int, barrier: threading.Barrier, values: dict[int, Any]) -> None:
-        self.rank, self.world_size, self._barrier, self._values = rank, barrier.parties, barrier, values
+        self.rank, self.world_size, self._barrier, self._values = (
+            rank,
+            barrier.parties,
+            barrier,
+            values,
+        )
 
     def gather(self, value: Any) -> list[Any]:
         self._values[self.rank] = value
@@ -83,21 +97,30 @@ class ThreadGroup:
         return self.gather(make() if self.rank == 0 else None)[0]
 
 
-def test_resuming_ranks_read_each_file_once_and_agree(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_ranks_read_each_file_once_and_agree(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in (1, 2):
         entries = store.write_files(f"epoch-{number}", {"model.pt": weights(1.0)})
         for rank in range(3):
             entries |= store.write_files(f"epoch-{number}", {f"rank-{rank:04d}.pt": rank})
-        store.commit(f"epoch-{number}", entries, Position(step=number), {"world_size": 3, "metrics": {}})
+        store.commit(
+            f"epoch-{number}", entries, Position(step=number), {"world_size": 3, "metrics": {}}
+        )
     store.storage.write("epoch-2/rank-0001.pt", flip(store.storage.read("epoch-2/rank-0001.pt")))
     read: list[tuple[str, str]] = []
     read_chunks = Storage.read_chunks
     monkeypatch.setattr(
         Storage,
         "read_chunks",
-        lambda self, name: [*read_chunks(self, name), read.append((threading.current_thread().name, name))][:-1],
+        lambda self, name: [
+            *read_chunks(self, name),
+            read.append((threading.current_thread().name, name)),
+        ][:-1],
     )
-    monkeypatch.setattr(Storage, "map", lambda self, call, things: [call(thing) for thing in things])
+    monkeypatch.setattr(
+        Storage, "map", lambda self, call, things: [call(thing) for thing in things]
+    )
     barrier, values, newest, skipped = threading.Barrier(3), {}, {}, []
 
     def resume(rank: int) -> None:

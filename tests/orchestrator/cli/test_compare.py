@@ -15,7 +15,9 @@ from tests.orchestrator.stats.read.test_tables import FRESH, record, row
 
 
 def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
-    folder = create_run(place, name, f"name: {name}\noptimizer: {{type: SGD, lr: {lr}}}\nhooks: {{}}\n")
+    folder = create_run(
+        place, name, f"name: {name}\noptimizer: {{type: SGD, lr: {lr}}}\nhooks: {{}}\n"
+    )
     times = step_s * (1 + 0.01 * np.random.default_rng(ranks).normal(size=(ranks, 60)))
     record(
         Storage(str(folder)),
@@ -34,7 +36,11 @@ def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     place = tmp_path_factory.mktemp("runs")
-    return [made(place, "one", 0.1, 0.5, 1), made(place, "two", 0.100001, 0.25, 2), made(place, "same", 0.1, 0.5, 1)]
+    return [
+        made(place, "one", 0.1, 0.5, 1),
+        made(place, "two", 0.100001, 0.25, 2),
+        made(place, "same", 0.1, 0.5, 1),
+    ]
 
 
 def call(*arguments: str) -> Result:

@@ -1,4 +1,5 @@
-"""Every verb on runs whose files were harmed: a result or an error of ours, and what is left out is said."""
+"""Every verb on runs whose files were harmed: a result or an error of ours, and what is left out is
+said."""
 
 import errno
 import json
@@ -36,14 +37,23 @@ OTHERS: tuple[Any, ...] = (None, 5, -1, 0.5, True, "x", "", [], [5], {}, {"x": 5
 
 
 def json_damages(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield a JSON text without each of its keys, and with another value; of JSON Lines, change the last line."""
-    *before, last = data.decode().strip().split("\n") if data.strip().count(b"}\n{") else [data.decode()]
+    """Yield a JSON text without each of its keys, and with another value; of JSON Lines, change the
+    last line."""
+    *before, last = (
+        data.decode().strip().split("\n") if data.strip().count(b"}\n{") else [data.decode()]
+    )
     for what, value in _changed(json.loads(last)):
         yield what, "\n".join([*before, json.dumps(value), ""]).encode()
 
 
 def _changed(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in list(items)[:40]:
         if isinstance(value, dict):
             yield f"without {path}.{key}", {name: one for name, one in value.items() if name != key}
@@ -107,7 +117,11 @@ def test_changed_json_never_causes_a_traceback(cut: Path, name: str) -> None:
         ("run.json", b"", "run.json is damaged: it is empty"),
         ("run.json", b"[" * 100_000, "run.json is damaged: "),
         ("run.json", b"5", "run.json is damaged: input should be"),
-        ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
+        (
+            "run.json",
+            b'{"name": "cut", "status": "failed"}',
+            "run.json is damaged: it has no `started`",
+        ),
         (
             "run.json",
             b'{"name": "cut", "status": "failed", "started": "2026-01-01", "continued_from": {"run": 5}}',
@@ -116,10 +130,16 @@ def test_changed_json_never_causes_a_traceback(cut: Path, name: str) -> None:
         ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
         ("experiment.yaml", b"", "experiment.yaml is damaged: it is empty"),
         ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks`: input should be"),
-        ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: input should be"),
+        (
+            "stats/attempt=0/attempt.json",
+            b"[]",
+            "stats/attempt=0/attempt.json is damaged: input should be",
+        ),
     ],
 )
-def test_error_names_the_damaged_file_and_the_damage(cut: Path, name: str, data: bytes, said: str) -> None:
+def test_error_names_the_damaged_file_and_the_damage(
+    cut: Path, name: str, data: bytes, said: str
+) -> None:
     (cut / name).write_bytes(data)
     code, out, told = call("show", cut)
     assert (code, out) == (1, "")
@@ -133,11 +153,16 @@ def test_ls_lists_damaged_and_intact_runs(cut: Path) -> None:
     (other / "run.json").write_bytes(b"{")
     code, out, told = call("ls", cut)
     assert code == 0
-    assert [line.split()[:3] for line in out.splitlines()[1:]] == [["other", "damaged"], ["cut", "run", "failed"]]
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["other", "damaged"],
+        ["cut", "run", "failed"],
+    ]
     assert f"{other}/run.json is damaged" in told
 
 
-def test_damaged_line_is_skipped_with_a_warning(cut: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_line_is_skipped_with_a_warning(
+    cut: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = cut / "metrics.jsonl"
     whole = file.read_text()
     file.write_text(f"5\n{whole}")
@@ -150,10 +175,14 @@ def test_damaged_line_is_skipped_with_a_warning(cut: Path, caplog: pytest.LogCap
 
 
 def test_index_cannot_name_files_outside_its_folder(cut: Path) -> None:
-    (cut / "checkpoints/index.json").write_text(json.dumps({"owners": {"run": ["../../precious"]}, "labels": {}}))
+    (cut / "checkpoints/index.json").write_text(
+        json.dumps({"owners": {"run": ["../../precious"]}, "labels": {}})
+    )
     code, _, told = call("resume", cut)
     assert code != 0
-    assert "index.json is damaged: it names '../../precious', which lies outside of its folder" in told
+    assert (
+        "index.json is damaged: it names '../../precious', which lies outside of its folder" in told
+    )
 
 
 def test_resume_skips_a_damaged_checkpoint_with_a_warning(cut: Path, tmp_path: Path) -> None:
@@ -192,7 +221,9 @@ def test_resume_with_a_damaged_index_starts_nothing(cut: Path) -> None:
 
 
 @pytest.mark.parametrize("refused", ["run.json", "source.json"])
-def test_full_disk_before_a_resume_exits_with_2(cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+def test_full_disk_before_a_resume_exits_with_2(
+    cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
     replace = os.replace
 
     def full(source: object, target: object) -> None:
@@ -204,7 +235,10 @@ def test_full_disk_before_a_resume_exits_with_2(cut: Path, monkeypatch: pytest.M
         patched.setattr(os, "replace", full)
         code, out, told = call("resume", cut)
     assert (code, out) == (2, "")
-    assert f"{refused}: No space left on device. The disk is full, or has room for no more files: make room" in told
+    assert (
+        f"{refused}: No space left on device. The disk is full, or has room for no more files: make room"
+        in told
+    )
     assert told.endswith("Nothing was started.\n")
     assert "Resumed from epoch-0001" in call("resume", cut)[2]
 
@@ -222,20 +256,30 @@ def test_file_in_place_of_a_folder_is_an_error(cut: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
-    return valid_rows(run(described(epochs=2, hooks=LASTING), tmp_path_factory.mktemp("runs"), "cut", local=True))
+    return valid_rows(
+        run(described(epochs=2, hooks=LASTING), tmp_path_factory.mktemp("runs"), "cut", local=True)
+    )
 
 
 def valid_rows(done: Run) -> list[tuple[Any, ...]]:
-    return sorted(done.stats[["phase", "epoch", "iteration", "loss"]].itertuples(index=False, name=None))
+    return sorted(
+        done.stats[["phase", "epoch", "iteration", "loss"]].itertuples(index=False, name=None)
+    )
 
 
 LASTING = {"checkpoint": {"every": 1, "best": "val/accuracy"}}
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["one", "all after it"])
-@pytest.mark.parametrize("number", random.Random(15).sample(range(1, 130), int(os.environ.get("HOOKYARD_FUZZ", 2))))
+@pytest.mark.parametrize(
+    "number", random.Random(15).sample(range(1, 130), int(os.environ.get("HOOKYARD_FUZZ", 2)))
+)
 def test_run_recovers_from_any_refused_file_operation(
-    undisturbed: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, lasting: bool
+    undisturbed: list[tuple[Any, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    lasting: bool,
 ) -> None:
     refusal, folder, calls = (
         random.Random(number).choice([errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]),

@@ -33,7 +33,9 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("p 'text is ' + text\nq\n"))
 
 
-def test_debugger_stops_in_the_experiments_frame(typed: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debugger_stops_in_the_experiments_frame(
+    typed: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(RuntimeError), post_mortem(True):
         fails()
     shown = capsys.readouterr()

@@ -22,7 +22,9 @@ def made(folder: Path, stats: pd.DataFrame) -> str:
         json.dumps({"name": folder.name, "status": "finished", "started": "2026-01-01T00:00:00Z"})
     )
     stats = stats.assign(attempt=0, samples=stats["step"] * 32)
-    columns = {name: stats[name].to_numpy() for name in stats}  # pandas itself would turn NaN into null
+    columns = {
+        name: stats[name].to_numpy() for name in stats
+    }  # pandas itself would turn NaN into null
     parquet.write_table(pyarrow.table(columns), folder / "stats.parquet")
     return str(folder)
 
@@ -76,13 +78,23 @@ def test_json_has_the_same_findings(slow: str) -> None:
     assert told["signs"]["ranks"] == 2
 
 
-def test_doctor_without_a_run_checks_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_a_run_checks_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     looked = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "runs")])
     assert looked.exit_code == 0, looked.output
-    assert looked.stdout.splitlines()[0].split()[:5] == ["node", "python", "torch", "ray", "project"]
+    assert looked.stdout.splitlines()[0].split()[:5] == [
+        "node",
+        "python",
+        "torch",
+        "ray",
+        "project",
+    ]
     assert f"1 node and storage {tmp_path}/runs: ready" in looked.stderr
-    told = json.loads(CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path), "--json"]).stdout)
+    told = json.loads(
+        CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path), "--json"]).stdout
+    )
     assert told["nodes"][0]["answers"]["facts"]["versions"] == told["driver"]["versions"]
 
 

@@ -19,14 +19,19 @@ from orchestrator.terminal.display import PipeSafe, TerminalDisplay, print_line
 PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
 
 
-def test_removed_current_folder_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_current_folder_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
     for words in (["ls"], ["show", "runs/line"], ["stats", "runs/line"], ["validate", "line.yaml"]):
         told = CliRunner().invoke(app, words)
-        assert (told.exit_code, told.stderr) == (2, "the current folder was removed; change to another one\n")
+        assert (told.exit_code, told.stderr) == (
+            2,
+            "the current folder was removed; change to another one\n",
+        )
 
 
 @pytest.mark.parametrize(
@@ -84,13 +89,17 @@ VERBS = {command.callback.__name__ for command in app.registered_commands if com
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS - WITHOUT_A_PATH))
-def test_path_without_a_run_is_an_error_of_one_line(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_without_a_run_is_an_error_of_one_line(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("text")
     Path("empty").mkdir()
     for path in ("missing", "file", *(["empty"] if verb != "ls" else [])):
         result = CliRunner().invoke(app, [verb, *PATHS.get(verb, "{}").format(path).split()])
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), (
+            result.output
+        )
         assert path in result.stderr
 
 
@@ -117,7 +126,9 @@ def test_display_survives_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> No
     os.close(writes)
 
 
-def test_display_survives_a_terminal_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_display_survives_a_terminal_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Gone(StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

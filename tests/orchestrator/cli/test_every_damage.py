@@ -1,4 +1,5 @@
-"""Each file of a run, a sweep and an evaluation, harmed in each way, under each verb that reads: no traceback."""
+"""Each file of a run, a sweep and an evaluation, harmed in each way, under each verb that reads: no
+traceback."""
 
 import errno
 import logging
@@ -91,12 +92,21 @@ def call(words: list[str]) -> tuple[int, str]:
 
 
 def files(folder: Path) -> list[str]:
-    found = [file for file in sorted(folder.rglob("*")) if file.is_file() and ".driver" not in file.parts]
+    found = [
+        file for file in sorted(folder.rglob("*")) if file.is_file() and ".driver" not in file.parts
+    ]
     return [str(file.relative_to(folder)) for file in found]
 
 
 READS = {
-    "show": ("run.json", "experiment.yaml", "metrics.jsonl", "attempt.json", "manifest.json", "index.json"),
+    "show": (
+        "run.json",
+        "experiment.yaml",
+        "metrics.jsonl",
+        "attempt.json",
+        "manifest.json",
+        "index.json",
+    ),
     "ls": ("run.json",),
     "watch": ("run.json", "metrics.jsonl", "attempt.json"),
     "stats": ("run.json", "attempt.json", "stats.parquet"),
@@ -120,7 +130,11 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
             return False  # any part of this cache may be missing or repeated
         is_optional = name in ("log.txt", "source.json", "hooks.parquet", "info.json")
         return not (is_optional and harm in ("missing", "folder"))
-    others = ("trials/", "evaluations/") if verb in ("ls", "watch", "rm", "compare") else ("evaluations/",)
+    others = (
+        ("trials/", "evaluations/")
+        if verb in ("ls", "watch", "rm", "compare")
+        else ("evaluations/",)
+    )
     # Rows count once, so only the size tells; a report that is there twice is shown twice.
     is_read_right = name in ("stats.parquet", "metrics.jsonl") and harm == "doubled"
     return name in READS[verb] and not file.startswith(others) and not is_read_right
@@ -128,14 +142,21 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
 
 @pytest.mark.parametrize("name", ["alone", "swept"])
 def test_every_verb_names_every_damaged_file(whole: Path, tmp_path: Path, name: str) -> None:
-    """Each file is damaged under three verbs that read it and one other; the verbs and the kinds of damage rotate."""
+    """Each file is damaged under three verbs that read it and one other; the verbs and the kinds of
+    damage rotate."""
     readers = [verb for verb in READS if name == "alone" or verb not in ("samples", "replay")]
     harms, others = cycle(HARMS), cycle(readers)
     for place, file in enumerate(file for file in files(whole / name) if "trial-0001" not in file):
-        named_by = [verb for verb in ("files", *readers) if any(must_be_named(verb, file, harm) for harm in HARMS)]
+        named_by = [
+            verb
+            for verb in ("files", *readers)
+            if any(must_be_named(verb, file, harm) for harm in HARMS)
+        ]
         chosen = {named_by[(place + step) % len(named_by)]: None for step in range(3) if named_by}
         for verb in (*chosen, next(others)):
-            harm = next(harm for harm in harms if verb not in named_by or must_be_named(verb, file, harm))
+            harm = next(
+                harm for harm in harms if verb not in named_by or must_be_named(verb, file, harm)
+            )
             folder = shutil.copytree(whole / name, tmp_path / "damaged" / name)
             HARMS[harm](folder / file)
             code, output = call(verbs(folder)[verb])
@@ -156,7 +177,9 @@ def test_intact_files_cause_no_warning(whole: Path) -> None:
             assert "damaged" not in said.replace("damaged files", ""), (name, verb, said)
 
 
-def test_rm_works_on_a_full_disk(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_works_on_a_full_disk(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(source: object, target: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 

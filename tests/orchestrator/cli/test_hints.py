@@ -1,4 +1,5 @@
-"""What is said of a run beside its numbers: how to use it, what it reached in each phase, and what costs time."""
+"""What is said of a run beside its numbers: how to use it, what it reached in each phase, and what
+costs time."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,14 @@ class Counts(Task):
 
 def test_printed_python_finds_the_checkpoint_of_a_custom_loop(tmp_path: Path) -> None:
     hooks = {"checkpoint": {"every": 1, "best": "val/loss"}}
-    own = described(task=f"{__name__}:Counts", task_args={}, epochs=2, hooks=hooks, batch_size=None, optimizer=None)
+    own = described(
+        task=f"{__name__}:Counts",
+        task_args={},
+        epochs=2,
+        hooks=hooks,
+        batch_size=None,
+        optimizer=None,
+    )
     run(own, tmp_path, "counts", local=True)
     use = format_briefly(open_run(tmp_path / "counts").folder)["use"]
     assert use
@@ -50,10 +58,19 @@ def test_show_has_the_last_metrics_of_each_phase(tmp_path: Path) -> None:
 
 def test_advice_on_one_time_costs_does_not_suggest_an_interval() -> None:
     rows = pd.DataFrame(
-        {"rank": 0, "phase": "train", "epoch": 0, "iteration": range(1, 101), "step_s": 0.01, "forward_s": 0.01}
+        {
+            "rank": 0,
+            "phase": "train",
+            "epoch": 0,
+            "iteration": range(1, 101),
+            "step_s": 0.01,
+            "forward_s": 0.01,
+        }
     )
     for event in ("on_start", "on_end", "on_step"):
-        costs = pd.DataFrame({"rank": [0], "hook": ["slow"], "event": [event], "calls": [1], "seconds": [0.5]})
+        costs = pd.DataFrame(
+            {"rank": [0], "hook": ["slow"], "event": [event], "calls": [1], "seconds": [0.5]}
+        )
         (found,) = [finding for finding in diagnose(rows, costs).findings if finding.kind == "hook"]
         assert ("less often" in found.advice or "every" in found.advice) == (event == "on_step")
 
@@ -61,7 +78,9 @@ def test_advice_on_one_time_costs_does_not_suggest_an_interval() -> None:
 def test_follower_has_the_speed_of_its_leader(tmp_path: Path) -> None:
     space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     asked = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
-    trials = sweep(described(epochs=1, hooks={"ema": {}}, sweep=asked), tmp_path, "swept", local=True).trials
+    trials = sweep(
+        described(epochs=1, hooks={"ema": {}}, sweep=asked), tmp_path, "swept", local=True
+    ).trials
     leader, follower = trials.sort_values("train_s").index
     assert trials["leader"].tolist() == [leader] * 2
     for name in ("step_s", "samples_per_s", "data_wait_share"):

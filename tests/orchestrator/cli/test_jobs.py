@@ -1,4 +1,5 @@
-"""`hookyard submit`, `status`, `logs` and `stop` as a user calls them; a stand-in takes the place of the cluster."""
+"""`hookyard submit`, `status`, `logs` and `stop` as a user calls them; a stand-in takes the place
+of the cluster."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,13 @@ class StandIn:
         return self.status(job)
 
     def status(self, job: str) -> Status:
-        return Status(job, "STOPPED" if type(self).stopped else self.ends, "", self.exit_code, "python -m orchestrator")
+        return Status(
+            job,
+            "STOPPED" if type(self).stopped else self.ends,
+            "",
+            self.exit_code,
+            "python -m orchestrator",
+        )
 
     def log(self, job: str) -> str:
         return "a line of the log\n"
@@ -60,24 +67,39 @@ def call(*arguments: str) -> Result:
 
 
 def send(*arguments: str) -> Result:
-    return call("submit", "points.yaml", "--storage", "s3://bucket/runs", "--address", "http://head:8265", *arguments)
+    return call(
+        "submit",
+        "points.yaml",
+        "--storage",
+        "s3://bucket/runs",
+        "--address",
+        "http://head:8265",
+        *arguments,
+    )
 
 
 def test_submit_follows_the_log_and_exits_as_the_job() -> None:
     sent = send()
     assert sent.exit_code == 0, sent.output
     assert sent.stdout == "a line of the log\n"
-    assert sent.stderr.startswith(f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude")
+    assert sent.stderr.startswith(
+        f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude"
+    )
     assert "points-1: SUCCEEDED" in sent.stderr
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "expected"), [("FAILED", 3, 3), ("FAILED", None, 1), ("STOPPED", None, 130), ("SUCCEEDED", 0, 0)]
+    ("status", "code", "expected"),
+    [("FAILED", 3, 3), ("FAILED", None, 1), ("STOPPED", None, 130), ("SUCCEEDED", 0, 0)],
 )
-def test_exit_code_is_that_of_the_job(stand_in: type[StandIn], status: str, code: int | None, expected: int) -> None:
+def test_exit_code_is_that_of_the_job(
+    stand_in: type[StandIn], status: str, code: int | None, expected: int
+) -> None:
     stand_in.ends, stand_in.exit_code = status, code
     assert send().exit_code == expected
-    assert call("logs", "points-1", "--follow", "--address", "http://head:8265").exit_code == expected
+    assert (
+        call("logs", "points-1", "--follow", "--address", "http://head:8265").exit_code == expected
+    )
 
 
 def test_detach_prints_only_the_name_of_the_job() -> None:

@@ -31,10 +31,16 @@ def test_ls_refuses_a_run_as_storage(tmp_path: Path) -> None:
         2,
         f"{tmp_path}/digits is a run, not a folder of runs. To see it: hookyard show {tmp_path}/digits\n",
     )
-    assert call("ls", "--storage", str(tmp_path)).stdout.splitlines()[1].startswith("digits  run   running")
+    assert (
+        call("ls", "--storage", str(tmp_path))
+        .stdout.splitlines()[1]
+        .startswith("digits  run   running")
+    )
 
 
-@pytest.mark.parametrize("verb", ["show", "stats", "doctor", "report", "watch", "resume", "compare"])
+@pytest.mark.parametrize(
+    "verb", ["show", "stats", "doctor", "report", "watch", "resume", "compare"]
+)
 def test_every_verb_reports_a_missing_run(tmp_path: Path, verb: str) -> None:
     told = call(verb, f"{tmp_path}/nowhere", *([f"{tmp_path}/b"] if verb == "compare" else []))
     assert (told.exit_code, told.stdout) == (2, "")
@@ -49,7 +55,9 @@ def storage(tmp_path: Path) -> str:
         ("digits-b", "finished", ["slow", "kept"]),
         ("points", "finished", ["slow"]),
     ):
-        create_run(tmp_path, name, "hooks: {}\n", tags=tags, notes=f"about {name}" if tags else "").end(status)
+        create_run(
+            tmp_path, name, "hooks: {}\n", tags=tags, notes=f"about {name}" if tags else ""
+        ).end(status)
     return str(tmp_path)
 
 
@@ -64,14 +72,25 @@ def storage(tmp_path: Path) -> str:
         (["points", "--status", "failed"], []),
     ],
 )
-def test_ls_filters_by_name_status_and_tag(storage: str, arguments: list[str], found: list[str]) -> None:
+def test_ls_filters_by_name_status_and_tag(
+    storage: str, arguments: list[str], found: list[str]
+) -> None:
     listed = json.loads(call("ls", "--storage", storage, "--json", *arguments).stdout)
     assert sorted(row["name"] for row in listed) == found
 
 
 def test_ls_shows_tags_and_notes(storage: str) -> None:
     lines = call("ls", "--storage", storage).stdout.splitlines()
-    assert lines[0].split() == ["name", "kind", "status", "best", "tags", "notes", "started", "took"]
+    assert lines[0].split() == [
+        "name",
+        "kind",
+        "status",
+        "best",
+        "tags",
+        "notes",
+        "started",
+        "took",
+    ]
     assert [line for line in lines if "slow kept  about digits-b" in line]
     assert "tags" not in call("ls", "digits-a", "--storage", storage).stdout.splitlines()[0]
 
@@ -86,17 +105,37 @@ def test_ls_refuses_unknown_filters(storage: str) -> None:
 
 
 def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) -> None:
-    folder = run(described(epochs=1, tags=["baseline", "small"], notes="The first."), tmp_path, local=True).folder
-    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (["baseline", "small"], "The first.")
-    assert call("note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline").exit_code == 0
-    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (["small", "slow"], "Too slow.")
+    folder = run(
+        described(epochs=1, tags=["baseline", "small"], notes="The first."), tmp_path, local=True
+    ).folder
+    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (
+        ["baseline", "small"],
+        "The first.",
+    )
+    assert (
+        call(
+            "note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline"
+        ).exit_code
+        == 0
+    )
+    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (
+        ["small", "slow"],
+        "Too slow.",
+    )
     assert call("note", str(folder), "--tag", "kept").exit_code == 0
-    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (["small", "slow", "kept"], "Too slow.")
+    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (
+        ["small", "slow", "kept"],
+        "Too slow.",
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [([], "nothing to note"), (["--untag", "slow"], "has no tag slow; it has no tags"), (["text"], "is still running")],
+    [
+        ([], "nothing to note"),
+        (["--untag", "slow"], "has no tag slow; it has no tags"),
+        (["text"], "is still running"),
+    ],
 )
 def test_note_refuses_wrong_usage(tmp_path: Path, arguments: list[str], says: str) -> None:
     folder = create_run(tmp_path, "one", "hooks: {}\n")

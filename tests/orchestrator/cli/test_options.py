@@ -34,7 +34,20 @@ def completed(*words: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "verb", ["show", "watch", "stats", "samples", "replay", "report", "resume", "doctor", "compare", "note", "rm"]
+    "verb",
+    [
+        "show",
+        "watch",
+        "stats",
+        "samples",
+        "replay",
+        "report",
+        "resume",
+        "doctor",
+        "compare",
+        "note",
+        "rm",
+    ],
 )
 def test_runs_are_completed(folder: Path, verb: str) -> None:
     assert completed(verb, "r") == ["runs/first", "runs/second"]
@@ -59,13 +72,23 @@ def test_completion_imports_neither_ray_nor_torch(folder: Path) -> None:
         "try: app(prog_name='hookyard')\n"
         "finally: print(*sorted({'torch', 'ray', 'pandas', 'pyarrow'} & sys.modules.keys()))"
     )
-    asked = {"COMP_WORDS": "hookyard hooks em", "COMP_CWORD": "2", "_HOOKYARD_COMPLETE": "complete_bash"}
+    asked = {
+        "COMP_WORDS": "hookyard hooks em",
+        "COMP_CWORD": "2",
+        "_HOOKYARD_COMPLETE": "complete_bash",
+    }
     came = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert came.stdout.split() == ["ema", "empty_cache"]
 
 
-@pytest.mark.parametrize("verb", [[], *([verb.__name__] for verbs in PANELS.values() for verb in verbs)])
+@pytest.mark.parametrize(
+    "verb", [[], *([verb.__name__] for verbs in PANELS.values() for verb in verbs)]
+)
 def test_help_shows_no_type_beside_a_flag(verb: list[str]) -> None:
     assert "bool" not in CliRunner().invoke(app, [*verb, "--help"]).stdout

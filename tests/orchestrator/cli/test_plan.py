@@ -13,7 +13,15 @@ from orchestrator.config.text.reader import parse_yaml
 from tests.orchestrator.config.samples import HERE
 
 OFF = dict.fromkeys(
-    ("sampler_seed", "sync_buffers", "param_scheduler", "perf_stats", "memory_stats", "console", "checkpoint")
+    (
+        "sampler_seed",
+        "sync_buffers",
+        "param_scheduler",
+        "perf_stats",
+        "memory_stats",
+        "console",
+        "checkpoint",
+    )
 )
 SPACE = {"seed": {"grid": [1, 2, 3]}, "optimizer.lr": {"uniform": [0.1, 0.2]}}
 
@@ -25,11 +33,15 @@ def line(**more: Any) -> Experiment:
         "early": {"type": f"{HERE}:Shadow"},
         "band": {"type": f"{HERE}:Band", "low": 0, "high": 1},
     }
-    return make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 1, "hooks": hooks, **more})
+    return make_experiment(
+        {"name": "line", "task": f"{HERE}:Line", "epochs": 1, "hooks": hooks, **more}
+    )
 
 
 def test_plan_lists_hooks_by_event_and_rank() -> None:
-    assert make_plan(line(), "runs", None)["hooks"] == {"rank 0": {"on_update": ["early", "late"], "on_step": ["band"]}}
+    assert make_plan(line(), "runs", None)["hooks"] == {
+        "rank 0": {"on_update": ["early", "late"], "on_step": ["band"]}
+    }
     assert make_plan(line(workers={"count": 2}), "runs", None)["hooks"] == {
         "rank 0": {"on_update": ["early", "late"], "on_step": ["band"]},
         "other ranks": {"on_update": ["early", "late"]},
@@ -51,9 +63,21 @@ def test_plan_has_required_and_present_resources() -> None:
 def test_plan_counts_trials_and_trainings() -> None:
     cpus = os.cpu_count() or 1
     swept = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus})
-    assert make_plan(swept, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 1}
-    wide = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus + 1})
-    assert make_plan(wide, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 0}
+    assert make_plan(swept, "runs", None)["sweep"] == {
+        "trials": 6,
+        "repeats": 1,
+        "scheduler": "fifo",
+        "at_once": 1,
+    }
+    wide = line(
+        sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus + 1}
+    )
+    assert make_plan(wide, "runs", None)["sweep"] == {
+        "trials": 6,
+        "repeats": 1,
+        "scheduler": "fifo",
+        "at_once": 0,
+    }
     assert make_plan(wide, "runs", None, "auto")["sweep"] == {
         "trials": 6,
         "repeats": 1,
@@ -63,7 +87,9 @@ def test_plan_counts_trials_and_trainings() -> None:
 
 
 def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = line(workers={"count": (os.cpu_count() or 1) + 1}, sweep={"metric": "val/loss", "space": SPACE})
+    experiment = line(
+        workers={"count": (os.cpu_count() or 1) + 1}, sweep={"metric": "val/loss", "space": SPACE}
+    )
     show_plan(experiment, "runs", None, as_json=False)
     out = capsys.readouterr().out
     text, _, rest = out.partition("\nevent")
@@ -71,7 +97,9 @@ def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "on_update  early, late  early, late" in rest
     assert "on_step    band         -" in rest
     assert "folder:         runs/line" in rest
-    assert f"does not fit:   needs {(os.cpu_count() or 1) + 1} CPUs, has {os.cpu_count()} CPU" in rest
+    assert (
+        f"does not fit:   needs {(os.cpu_count() or 1) + 1} CPUs, has {os.cpu_count()} CPU" in rest
+    )
     assert "3, 0 at a time" in rest
 
 

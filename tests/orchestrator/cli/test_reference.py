@@ -39,17 +39,30 @@ def test_validate_prints_a_command_that_runs_one_step(file: str, tmp_path: Path)
     assert (run.config["seed"], run.metrics["step"].max()) == (3, 1)
 
 
-def test_validate_warns_of_a_hook_that_never_begins(file: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_validate_warns_of_a_hook_that_never_begins(
+    file: str, caplog: pytest.LogCaptureFixture
+) -> None:
     result = CliRunner().invoke(app, ["validate", file, "hooks.ema.begin=7"])
     assert result.exit_code == 0
-    assert caplog.messages == ["hooks.ema.begin: 7 epochs is never reached, because the run ends after 1 epoch"]
+    assert caplog.messages == [
+        "hooks.ema.begin: 7 epochs is never reached, because the run ends after 1 epoch"
+    ]
 
 
 def test_every_interval_is_shown_with_its_unit(file: str) -> None:
-    given = ["hooks.ema.every=3", "hooks.console.every=7", "hooks.checkpoint.every=2", "validate_every=4 steps"]
+    given = [
+        "hooks.ema.every=3",
+        "hooks.console.every=7",
+        "hooks.checkpoint.every=2",
+        "validate_every=4 steps",
+    ]
     result = CliRunner().invoke(app, ["validate", file, *given])
     shown = [line.strip() for line in result.stderr.splitlines()]
-    assert {"validate_every: 4 steps", "hooks.ema.every: 3 steps", "hooks.ema.begin: 0 epochs"} < set(shown)
+    assert {
+        "validate_every: 4 steps",
+        "hooks.ema.every: 3 steps",
+        "hooks.ema.begin: 0 epochs",
+    } < set(shown)
     assert {"hooks.console.every: 7 iterations", "hooks.checkpoint.every: 2 epochs"} < set(shown)
 
 
@@ -69,7 +82,13 @@ def test_json(file: str) -> None:
     wrong = CliRunner().invoke(app, ["validate", file, "--json"])
     assert wrong.exit_code == 2
     assert json.loads(wrong.stdout)["problems"] == [
-        {"path": "epoch", "message": "unknown key", "file": file, "line": 4, "suggestion": "did you mean 'epochs'?"}
+        {
+            "path": "epoch",
+            "message": "unknown key",
+            "file": file,
+            "line": 4,
+            "suggestion": "did you mean 'epochs'?",
+        }
     ]
 
 
@@ -87,7 +106,10 @@ BROKEN = {
     "a sample raises": "return {'train': FULL, 'val': Unreadable()}",
     "a stream raises": "return {'train': FULL, 'val': Stream(1, fails=True)}",
 }
-WHOLE = {"map-style": "return {'train': FULL, 'val': FULL}", "streams": "return {'train': Stream(3), 'val': Stream(2)}"}
+WHOLE = {
+    "map-style": "return {'train': FULL, 'val': FULL}",
+    "streams": "return {'train': Stream(3), 'val': Stream(2)}",
+}
 MODULE = """
 import torch
 from torch import nn
@@ -129,7 +151,9 @@ def test_validate_refuses_exactly_the_data_that_fail_in_a_run(
     file = tmp_path / "given.yaml"
     file.write_text(f"name: given\ntask: {module}:Given\nsteps: 1\nbatch_size: 1\n")
     result = CliRunner().invoke(app, ["validate", str(file)])
-    trained = CliRunner().invoke(app, ["run", str(file), "--local", "--storage", str(tmp_path / "runs")])
+    trained = CliRunner().invoke(
+        app, ["run", str(file), "--local", "--storage", str(tmp_path / "runs")]
+    )
     assert (result.exit_code, result.stdout) == (2 if trained.exit_code else 0, "")
     assert (body in BROKEN.values()) == (result.exit_code == 2)
     if result.exit_code:
@@ -153,8 +177,16 @@ def test_hook_is_described_as_plain_data() -> None:
         "default": "1 epoch",
         "doc": "Interval, as text.",
     }
-    assert [one["type"] for one in described["parameters"][2:]] == ["int", "near | far", "list[str]"]
-    assert (described["events"], described["priority"], described["ranks"]) == (["on_update"], "LOW (70)", "all")
+    assert [one["type"] for one in described["parameters"][2:]] == [
+        "int",
+        "near | far",
+        "list[str]",
+    ]
+    assert (described["events"], described["priority"], described["ranks"]) == (
+        ["on_update"],
+        "LOW (70)",
+        "all",
+    )
     assert Path(described["source"]).name == "samples.py"
     assert [one["required"] for one in describe_hook("band", Band)["parameters"]] == [True, True]
 
@@ -170,7 +202,11 @@ def test_types_are_formatted_for_people() -> None:
     assert said["console", "window"] == "int >= 1 | line | epoch | global"
     assert said["profiler", "activities"] == "tuple[cpu | cuda, ...] | null"
     assert said["checkpoint", "best"] == "str | list[str] | null"
-    assert not [text for text in said.values() if "typing" in text or "Annotated" in text or "NoneType" in text]
+    assert not [
+        text
+        for text in said.values()
+        if "typing" in text or "Annotated" in text or "NoneType" in text
+    ]
 
 
 def test_every_hook_is_listed_with_its_docs() -> None:
@@ -189,7 +225,8 @@ def test_hooks_shows_a_users_own_hook() -> None:
     assert "At a distance." in result.stdout
     assert "priority: LOW (70)" in result.stdout
     assert (
-        json.loads(CliRunner().invoke(app, ["hooks", f"{HERE}:Shadow", "--json"]).stdout)["class"] == f"{HERE}:Shadow"
+        json.loads(CliRunner().invoke(app, ["hooks", f"{HERE}:Shadow", "--json"]).stdout)["class"]
+        == f"{HERE}:Shadow"
     )
 
 
@@ -211,7 +248,11 @@ def call(*arguments: str) -> Result:
 def test_starter_files_run_under_the_chosen_name(folder: Path) -> None:
     written = call("init", "two_arms")
     assert written.exit_code == 0, written.output
-    assert sorted(path.name for path in folder.iterdir()) == ["two_arms.py", "two_arms.yaml", "two_arms_sweep.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "two_arms.py",
+        "two_arms.yaml",
+        "two_arms_sweep.yaml",
+    ]
     everything = "".join(path.read_text() for path in folder.iterdir())
     assert "class TwoArmsTask(Task):" in everything
     assert "hookyard init" not in everything
@@ -219,7 +260,11 @@ def test_starter_files_run_under_the_chosen_name(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["name"], told["status"]) == ("two_arms", "finished")
-    rows = json.loads(call("stats", told["path"], "--columns", "confidence", "--by", "rank", "--format", "json").stdout)
+    rows = json.loads(
+        call(
+            "stats", told["path"], "--columns", "confidence", "--by", "rank", "--format", "json"
+        ).stdout
+    )
     assert 0.5 <= rows[0]["confidence"] <= 1
     assert call("validate", "two_arms_sweep.yaml").exit_code == 0
 

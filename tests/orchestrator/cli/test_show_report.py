@@ -25,7 +25,8 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "line", ["notes: 'one\u2028two'", 'notes: "one\\Ltwo"  # \u202e', 'notes: "one\u200e\\u2028two"']
+    "line",
+    ["notes: 'one\u2028two'", 'notes: "one\\Ltwo"  # \u202e', 'notes: "one\u200e\\u2028two"'],
 )
 def test_shown_yaml_reads_as_the_file(run: Path, line: str) -> None:
     text = f"name: digits\n{line}\n"
@@ -40,14 +41,22 @@ def test_report_is_written_into_the_run(run: Path) -> None:
     assert "<title>digits - Hookyard</title>" in (run / "report.html").read_text()
 
 
-def test_report_can_be_written_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_can_be_written_elsewhere(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     refused = CliRunner().invoke(app, ["report", str(run), "--output", "pages/digits.html"])
     assert refused.exit_code == 2
     assert refused.stderr == "cannot write pages/digits.html: the folder pages does not exist\n"
     (tmp_path / "pages").mkdir()
-    assert CliRunner().invoke(app, ["report", str(run), "--output", "pages/digits.html"]).exit_code == 0
-    assert CliRunner().invoke(app, ["report", str(run), "--output", "here.html"]).stdout == f"{tmp_path}/here.html\n"
+    assert (
+        CliRunner().invoke(app, ["report", str(run), "--output", "pages/digits.html"]).exit_code
+        == 0
+    )
+    assert (
+        CliRunner().invoke(app, ["report", str(run), "--output", "here.html"]).stdout
+        == f"{tmp_path}/here.html\n"
+    )
     assert (tmp_path / "pages" / "digits.html").exists()
     assert not (run / "report.html").exists()
 
@@ -59,7 +68,9 @@ def test_report_is_written_into_object_storage(run: Path) -> None:
         result = CliRunner().invoke(app, ["report", "memory://report-test"])
         assert (result.exit_code, result.stdout) == (0, "memory://report-test/report.html\n")
         assert memory.cat("/report-test/report.html").startswith(b"<!DOCTYPE html>")
-        result = CliRunner().invoke(app, ["report", str(run), "--output", "memory://report-test/pages/digits.html"])
+        result = CliRunner().invoke(
+            app, ["report", str(run), "--output", "memory://report-test/pages/digits.html"]
+        )
         assert (result.exit_code, result.stdout) == (0, "memory://report-test/pages/digits.html\n")
         assert memory.cat("/report-test/pages/digits.html").startswith(b"<!DOCTYPE html>")
     finally:
@@ -78,4 +89,8 @@ def test_report_refuses_wrong_usage_and_writes_nothing(run: Path, tmp_path: Path
         assert (result.exit_code, result.stdout) == (2, "")
         assert words in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "file"]
-    assert sorted(path.name for path in run.iterdir()) == ["experiment.yaml", "run.json", "stats.parquet"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "experiment.yaml",
+        "run.json",
+        "stats.parquet",
+    ]

@@ -41,7 +41,9 @@ def test_a_pipe_gets_one_frame_without_control_characters(run: RunFolder) -> Non
         lines = result.stdout.splitlines()
         assert lines[0] == f"{run}  running"
         assert "25%" in lines[1]
-        assert "+20 ms forward_s" in next(line for line in lines if line.lstrip().startswith("1  node0"))
+        assert "+20 ms forward_s" in next(
+            line for line in lines if line.lstrip().startswith("1  node0")
+        )
         assert "\x1b" not in result.stdout
 
 
@@ -56,14 +58,22 @@ def test_json_has_the_contents_of_a_frame(run: RunFolder) -> None:
             "val/loss": float("nan"),
         }
     )
-    told = json.loads(call(str(run), "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert (told["status"], told["progress"]["share"], told["speed"]["loss"]) == ("running", 0.25, 0.5)
+    told = json.loads(
+        call(str(run), "--json").stdout,
+        parse_constant=lambda name: pytest.fail(f"{name} is no JSON"),
+    )
+    assert (told["status"], told["progress"]["share"], told["speed"]["loss"]) == (
+        "running",
+        0.25,
+        0.5,
+    )
     assert [rank["timing"]["slowest"] for rank in told["ranks"]] == [False, True]
     assert told["report"]["val/loss"] is None
 
 
 def test_run_with_a_claimed_lease_is_running(run: RunFolder) -> None:
-    """A resume reads the experiment and imports torch before it trains, and whoever watches comes sooner."""
+    """A resume reads the experiment and imports torch before it trains, and whoever watches comes
+    sooner."""
     run.end("interrupted")
     claim = put(run.storage, replace(Process.this(), pid=os.getppid(), process_started=None))
     shown = call(str(run), "--once")
@@ -73,7 +83,8 @@ def test_run_with_a_claimed_lease_is_running(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1), ("lost", 1), ("interrupted", 130)]
+    ("status", "code"),
+    [("finished", 0), ("stopped", 0), ("failed", 1), ("lost", 1), ("interrupted", 130)],
 )
 def test_exit_code_is_that_of_the_run(run: RunFolder, status: str, code: int) -> None:
     run.update(pid=NOBODY) if status == "lost" else run.end(status)
@@ -119,7 +130,10 @@ def test_ctrl_c_leaves_the_run_running(run: RunFolder, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(show.time, "sleep", sleep)
     result = on_a_terminal(monkeypatch, str(run))
-    assert (result.exit_code, result.stderr.strip()) == (130, f"Stopped watching. {run} is still running.")
+    assert (result.exit_code, result.stderr.strip()) == (
+        130,
+        f"Stopped watching. {run} is still running.",
+    )
     assert run.find_status() == "running"
 
 

@@ -19,7 +19,8 @@ from tests.orchestrator.stats.read.test_tables import FRESH, record, row
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two ranks; an iteration takes as many seconds as its number, and half as much again on rank 1."""
+    """Two ranks; an iteration takes as many seconds as its number, and half as much again on rank
+    1."""
     folder = create_run(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n")
     steps = [
         row(
@@ -53,7 +54,15 @@ def data(*arguments: str) -> list[dict[str, Any]]:
 
 
 def test_by_row_prints_the_recorded_rows(run: str) -> None:
-    rows = data(run, "--by", "row", "--columns", "iteration, loss,accuracy", "--where", "rank == 0 and iteration > 2")
+    rows = data(
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "iteration, loss,accuracy",
+        "--where",
+        "rank == 0 and iteration > 2",
+    )
     assert rows == [
         {"iteration": 3, "loss": 1 / 3, "accuracy": None},
         {"iteration": 4, "loss": None, "accuracy": None},
@@ -71,8 +80,11 @@ def test_by_row_prints_the_recorded_rows(run: str) -> None:
         (("--by", "row"), {"loss": 1.0}),
     ],
 )
-def test_every_requested_column_is_printed(run: str, by: tuple[str, ...], first: dict[str, Any]) -> None:
-    """Losses are 1, 1/2, 1/3, none and 1/5 on both ranks; iterations 1 to 5 count, and nothing was measured twice."""
+def test_every_requested_column_is_printed(
+    run: str, by: tuple[str, ...], first: dict[str, Any]
+) -> None:
+    """Losses are 1, 1/2, 1/3, none and 1/5 on both ranks; iterations 1 to 5 count, and nothing was
+    measured twice."""
     found = data(run, *by, "--columns", "loss,loss")[0]
     assert {name: found[name] for name in first} == first
     counted = data(run, *by, "--columns", "iteration,accuracy", "--where", "phase == 'train'")
@@ -84,14 +96,25 @@ def test_every_requested_column_is_printed(run: str, by: tuple[str, ...], first:
 def test_stats_refuses_a_column_that_cannot_be_summarized(run: str, by: tuple[str, ...]) -> None:
     done = call(run, *by, "--columns", "phase")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "column 'phase' is not a span" in done.stderr or "column 'phase' holds text" in done.stderr
+    assert (
+        "column 'phase' is not a span" in done.stderr or "column 'phase' holds text" in done.stderr
+    )
 
 
 def test_a_summary_of_some_rows_and_columns(run: str) -> None:
     assert data(run, "--columns", "step_s", "--where", "rank == 1") == [
-        {"column": "step_s", "min": 1.5, "median": 4.5, "p95": pytest.approx(7.2), "max": 7.5, "worst_rank": 1}
+        {
+            "column": "step_s",
+            "min": 1.5,
+            "median": 4.5,
+            "p95": pytest.approx(7.2),
+            "max": 7.5,
+            "worst_rank": 1,
+        }
     ]
-    assert [(one["node"], one["ranks"], one["rows"]) for one in data(run, "--by", "node")] == [("here", 2, 10)]
+    assert [(one["node"], one["ranks"], one["rows"]) for one in data(run, "--by", "node")] == [
+        ("here", 2, 10)
+    ]
     # 15 seconds and 22.5, of which 3.75 and 3.75 are waiting
     for columns in ([], ["--columns", "data_wait_s"]):
         (one,) = data(run, "--by", "span", *columns)
@@ -100,7 +123,15 @@ def test_a_summary_of_some_rows_and_columns(run: str) -> None:
 
 
 def test_csv_to_stdout_and_to_a_file(run: str, tmp_path: Path) -> None:
-    arguments = [run, "--by", "row", "--columns", "rank,iteration,step_s", "--where", "iteration == 2"]
+    arguments = [
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "rank,iteration,step_s",
+        "--where",
+        "iteration == 2",
+    ]
     printed = call(*arguments, "--format", "csv").stdout
     assert list(csv.reader(StringIO(printed))) == [
         ["rank", "iteration", "step_s"],
@@ -113,7 +144,15 @@ def test_csv_to_stdout_and_to_a_file(run: str, tmp_path: Path) -> None:
 
 def test_parquet_to_a_file(run: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
-    arguments = [run, "--by", "row", "--columns", "step_s", "--where", "rank == 0 and phase == 'train'"]
+    arguments = [
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "step_s",
+        "--where",
+        "rank == 0 and phase == 'train'",
+    ]
     done = call(*arguments, "--format", "parquet", "--output", str(file))
     assert done.exit_code == 0, done.output
     assert pd.read_parquet(file)["step_s"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -121,8 +160,14 @@ def test_parquet_to_a_file(run: str, tmp_path: Path) -> None:
 
 def test_a_table_for_people(run: str) -> None:
     where = "rank == 0 and iteration < 3 and phase == 'train'"
-    lines = call(run, "--by", "row", "--columns", "iteration,step_s", "--where", where).stdout.splitlines()
-    assert [line.split() for line in lines] == [["iteration", "step_s"], ["1", "1", "s"], ["2", "2", "s"]]
+    lines = call(
+        run, "--by", "row", "--columns", "iteration,step_s", "--where", where
+    ).stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["iteration", "step_s"],
+        ["1", "1", "s"],
+        ["2", "2", "s"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,11 +176,17 @@ def test_a_table_for_people(run: str) -> None:
         (["--where", "epok > 1"], "no column 'epok'; did you mean 'epoch'?"),
         (["--where", "iteration % rank = 1"], "where: the condition failed: Division by zero"),
         (["--columns", "step_z"], "no column 'step_z'; did you mean 'step_s'?"),
-        (["--by", "span", "--columns", "loss"], "'loss' is not a span of the iteration; the spans are data_wait_s"),
+        (
+            ["--by", "span", "--columns", "loss"],
+            "'loss' is not a span of the iteration; the spans are data_wait_s",
+        ),
         (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
         (["--format", "parquet"], "--output FILE"),
         (["--output", "x.txt"], "--format csv, json or parquet"),
-        (["--format", "csv", "--output", "/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),
+        (
+            ["--format", "csv", "--output", "/nowhere/at/all.csv"],
+            "cannot write /nowhere/at/all.csv",
+        ),
         (["--by", "host"], "'host'"),
     ],
 )

@@ -78,12 +78,19 @@ def test_run_ls_show_and_stats(study: Path) -> None:
     done = data("run", "line.yaml", "--local", "--name", "first")
     assert done["status"] == "finished"
     assert done["metrics"]["step"] == 6
-    assert [(entry["name"], entry["kind"], entry["status"]) for entry in data("ls")] == [("first", "run", "finished")]
+    assert [(entry["name"], entry["kind"], entry["status"]) for entry in data("ls")] == [
+        ("first", "run", "finished")
+    ]
     assert data("show", "runs/first")["metrics"]["val/loss"] == done["metrics"]["val/loss"]
     assert [row["rows"] for row in data("stats", "runs/first", "--by", "rank")] == [6]
-    assert {row["phase"]: row["rows"] for row in data("stats", "runs/first", "--by", "phase")} == {"train": 6, "val": 6}
+    assert {row["phase"]: row["rows"] for row in data("stats", "runs/first", "--by", "phase")} == {
+        "train": 6,
+        "val": 6,
+    }
     saves = [
-        row for row in data("stats", "runs/first", "--by", "hook") if (row["hook"], row["event"]) == ("(loop)", "save")
+        row
+        for row in data("stats", "runs/first", "--by", "hook")
+        if (row["hook"], row["event"]) == ("(loop)", "save")
     ]
     assert [row["calls"] for row in saves] == [2]
     assert {"loss", "step_s", "rss_bytes"} <= {row["column"] for row in data("stats", "runs/first")}
@@ -110,10 +117,21 @@ def test_taken_name_is_refused_numbered_or_replaced(study: Path) -> None:
 
 @pytest.mark.parametrize("out_dir", ["null", "elsewhere"])
 def test_show_lists_checkpoints_in_any_folder(study: Path, out_dir: str) -> None:
-    best = ["hooks.checkpoint.best=val/loss", "hooks.checkpoint.publish=[model]", f"hooks.checkpoint.out_dir={out_dir}"]
+    best = [
+        "hooks.checkpoint.best=val/loss",
+        "hooks.checkpoint.publish=[model]",
+        f"hooks.checkpoint.out_dir={out_dir}",
+    ]
     assert (
         call(
-            "run", "line.yaml", "--local", "--name", "first", "epochs=2", "hooks.checkpoint.every=2 steps", *best
+            "run",
+            "line.yaml",
+            "--local",
+            "--name",
+            "first",
+            "epochs=2",
+            "hooks.checkpoint.every=2 steps",
+            *best,
         ).exit_code
         == 0
     )
@@ -126,7 +144,9 @@ def test_show_lists_checkpoints_in_any_folder(study: Path, out_dir: str) -> None
 
 
 def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
-    (study / "a_wrong_line.py").write_text(TASK.replace("mse_loss(output, batch[1])", "mse_loss(output, batch[2])"))
+    (study / "a_wrong_line.py").write_text(
+        TASK.replace("mse_loss(output, batch[1])", "mse_loss(output, batch[2])")
+    )
     failed = call("run", "line.yaml", "task=a_wrong_line:Line", "--local")
     assert failed.exit_code == 1
     reason, place = failed.stderr.splitlines()[-2:]
@@ -150,7 +170,9 @@ def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
         ("task=wrong_data:Line", "data() returns a tuple; expected"),
     ],
 )
-def test_wrong_experiment_found_in_training_exits_with_2(study: Path, override: str, message: str) -> None:
+def test_wrong_experiment_found_in_training_exits_with_2(
+    study: Path, override: str, message: str
+) -> None:
     (study / "wrong_loss.py").write_text(TASK.replace("return nn.functional", "return 0.5 #"))
     (study / "wrong_data.py").write_text(TASK.replace('{"train": data, "val": data}', "data, data"))
     failed = call("run", "line.yaml", override, "--local")
@@ -167,11 +189,24 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to
     ("words", "said"),
     [
         ("run line.yaml --plan --name ../esc", "name '../esc' must contain only letters"),
-        ("run lines.yaml --plan", "lines.yaml has a `sweep` section; use hookyard sweep lines.yaml"),
-        ("sweep line.yaml --plan", "line.yaml has no `sweep` section; add one, or use `hookyard run line.yaml`"),
-        ("sweep lines.yaml --local sweep.metric=stats/step_s/p59", "no statistic 'p59' in 'step_s/p59': did you mean"),
-        pytest.param("run line.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU),
-        pytest.param("sweep lines.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU),
+        (
+            "run lines.yaml --plan",
+            "lines.yaml has a `sweep` section; use hookyard sweep lines.yaml",
+        ),
+        (
+            "sweep line.yaml --plan",
+            "line.yaml has no `sweep` section; add one, or use `hookyard run line.yaml`",
+        ),
+        (
+            "sweep lines.yaml --local sweep.metric=stats/step_s/p59",
+            "no statistic 'p59' in 'step_s/p59': did you mean",
+        ),
+        pytest.param(
+            "run line.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU
+        ),
+        pytest.param(
+            "sweep lines.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU
+        ),
     ],
 )
 def test_wrong_usage_starts_nothing(study: Path, words: str, said: str) -> None:
@@ -216,11 +251,17 @@ def test_trial_can_be_run_again_from_its_yaml(study: Path) -> None:
         call("show", "runs/lines/trials/trial-0001", "--yaml").stdout
         == (study / "runs/lines/trials/trial-0001/experiment.yaml").read_text()
     )
-    assert data("show", "runs/lines", "--trial", "best")["name"] == open_sweep(study / "runs/lines").best.name
+    assert (
+        data("show", "runs/lines", "--trial", "best")["name"]
+        == open_sweep(study / "runs/lines").best.name
+    )
     missing = call("show", "runs/lines", "--trial", "9")
     assert missing.exit_code == 2
     assert "has no trial 'trial-0009'" in missing.stderr
-    assert "has no trial '../trials/trial-0001'" in call("show", "runs/lines", "--trial", "../trials/trial-0001").stderr
+    assert (
+        "has no trial '../trials/trial-0001'"
+        in call("show", "runs/lines", "--trial", "../trials/trial-0001").stderr
+    )
     no_sweep = call("show", "runs/lines-trial-0001", "--trial", "0")
     assert (no_sweep.exit_code, no_sweep.stderr) == (
         2,
@@ -230,10 +271,18 @@ def test_trial_can_be_run_again_from_its_yaml(study: Path) -> None:
 
 def test_show_prints_the_pareto_front_of_several_metrics(study: Path) -> None:
     pytest.importorskip("optuna")
-    metrics = ["sweep.metric=[val/loss, stats/step_s/median]", "sweep.search=optuna", "sweep.trials=3", "epochs=1"]
+    metrics = [
+        "sweep.metric=[val/loss, stats/step_s/median]",
+        "sweep.search=optuna",
+        "sweep.trials=3",
+        "epochs=1",
+    ]
     assert call("sweep", "lines.yaml", "--local", *metrics).exit_code == 0
     shown = data("show", "runs/lines")
-    points = {trial["trial"]: (trial["val/loss"], trial["stats/step_s/median"]) for trial in shown["trials"]}
+    points = {
+        trial["trial"]: (trial["val/loss"], trial["stats/step_s/median"])
+        for trial in shown["trials"]
+    }
     beaten = {
         name
         for name, (loss, s) in points.items()

@@ -10,7 +10,9 @@ from orchestrator.cli import app
 from orchestrator.runs.verify import Continuation
 
 SAME = Continuation("step-00000006", 6, 0, "", [])
-DIFFERENT = Continuation("epoch-0002", 8, 2, "the samples of iteration 9 differ", ["the train data: Points.rng"])
+DIFFERENT = Continuation(
+    "epoch-0002", 8, 2, "the samples of iteration 9 differ", ["the train data: Points.rng"]
+)
 
 
 @pytest.fixture
@@ -29,17 +31,27 @@ def _verified(monkeypatch: pytest.MonkeyPatch, *continuations: Continuation) -> 
     monkeypatch.setattr("orchestrator.runs.verify.verify", verify)
 
 
-def test_difference_is_printed_with_its_cause_and_exits_with_1(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_is_printed_with_its_cause_and_exits_with_1(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _verified(monkeypatch, SAME, DIFFERENT)
     done = CliRunner().invoke(app, ["verify", str(file), "batch_size=4"])
     assert done.exit_code == 1
     first, second, cause = done.stdout.splitlines()
-    assert first == "from step-00000006 (iteration 6): the same samples, losses, weights, optimizer and random states"
-    assert second == "from epoch-0002 (iteration 8, 2 loader processes): the samples of iteration 9 differ"
+    assert (
+        first
+        == "from step-00000006 (iteration 6): the same samples, losses, weights, optimizer and random states"
+    )
+    assert (
+        second
+        == "from epoch-0002 (iteration 8, 2 loader processes): the samples of iteration 9 differ"
+    )
     assert cause == "  the train data: Points.rng"
 
 
-def test_equal_training_exits_with_0_and_json_holds_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_training_exits_with_0_and_json_holds_all(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _verified(monkeypatch, SAME)
     done = CliRunner().invoke(app, ["verify", str(file), "batch_size=4", "--json"])
     assert done.exit_code == 0

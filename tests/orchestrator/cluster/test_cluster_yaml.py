@@ -49,13 +49,21 @@ def test_every_node_has_the_token_and_requires_it(cluster: dict[str, Any]) -> No
 
 def test_the_dashboard_listens_on_loopback_alone(cluster: dict[str, Any]) -> None:
     text = (ROOT / "cluster.yaml").read_text()
-    assert [part for part in text.split() if part.startswith("--dashboard-host")] == ["--dashboard-host=127.0.0.1"]
+    assert [part for part in text.split() if part.startswith("--dashboard-host")] == [
+        "--dashboard-host=127.0.0.1"
+    ]
     assert "0.0.0.0" not in text
     assert "security_group" not in cluster["provider"]
 
 
-def test_the_project_is_installed_with_its_pinned_versions_after_torch(cluster: dict[str, Any]) -> None:
-    torch_pin = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+def test_the_project_is_installed_with_its_pinned_versions_after_torch(
+    cluster: dict[str, Any],
+) -> None:
+    torch_pin = next(
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line.startswith("torch==")
+    )
     installs = [command for command in cluster["setup_commands"] if "pip install" in command]
     assert installs == [
         f"~/venv/bin/pip install --quiet {torch_pin}",

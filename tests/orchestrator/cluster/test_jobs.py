@@ -56,7 +56,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
             self._known(job)
             status = SimpleNamespace(value="RUNNING" if cluster.breaks else cluster.status)
             return SimpleNamespace(
-                status=status, message="told", driver_exit_code=cluster.exit_code, entrypoint="python"
+                status=status,
+                message="told",
+                driver_exit_code=cluster.exit_code,
+                entrypoint="python",
             )
 
         def get_job_logs(self, job: str) -> str:
@@ -75,7 +78,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
         def _known(self, job: str) -> None:
             if job != "known":
-                raise RuntimeError(f"Request failed with status code 404: Job {job} does not exist.")
+                raise RuntimeError(
+                    f"Request failed with status code 404: Job {job} does not exist."
+                )
 
     monkeypatch.setattr(ray.job_submission, "JobSubmissionClient", Client)
     return cluster
@@ -107,7 +112,12 @@ def test_ray_sends_the_code_without_ignored_files_runs_and_environments(tmp_path
     from ray._private.runtime_env.packaging import create_package
 
     files = {"study/task.py", ".gitignore", "checkpointing/here.py", "study/runs/kept.py"}
-    left = {"weights.bin", "runs/first/run.json", "checkpoints/epoch-0001/model.pt", ".venv/lib/module.py"}
+    left = {
+        "weights.bin",
+        "runs/first/run.json",
+        "checkpoints/epoch-0001/model.pt",
+        ".venv/lib/module.py",
+    }
     for name in files | left:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("*.bin\n")
@@ -126,7 +136,11 @@ def test_ray_sends_the_code_without_ignored_files_runs_and_environments(tmp_path
             r"has no agent for jobs.*dashboard_agent\.log",
         ),
         ("runtime_env is broken", RunError, "answers: runtime_env is broken"),
-        ("Request failed with status code 413: Too Large", UsageError, "larger than the 100 MiB.* .gitignore"),
+        (
+            "Request failed with status code 413: Too Large",
+            UsageError,
+            "larger than the 100 MiB.* .gitignore",
+        ),
     ],
 )
 def test_rejected_job_is_an_error(
@@ -137,7 +151,9 @@ def test_rejected_job_is_an_error(
         Jobs(ADDRESS).submit(job(), folder)
 
 
-def test_unset_environment_variable_is_refused(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unset_environment_variable_is_refused(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here"):
         Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), folder)
@@ -153,7 +169,9 @@ def test_the_log_is_shown_until_the_job_ends(cluster: Cluster) -> None:
 
 def test_broken_connection_prints_the_command_to_follow_again(cluster: Cluster) -> None:
     cluster.breaks = True
-    with pytest.raises(RunError, match=f"known continues.*hookyard logs known --follow --address {ADDRESS}"):
+    with pytest.raises(
+        RunError, match=f"known continues.*hookyard logs known --follow --address {ADDRESS}"
+    ):
         Jobs(ADDRESS).follow("known", lambda text: None)
 
 
@@ -168,7 +186,9 @@ def test_wrong_token_and_missing_cluster_are_errors(cluster: Cluster) -> None:
     from ray.exceptions import AuthenticationError
 
     cluster.refuses = AuthenticationError("Authentication failed: Forbidden\n\nlong advice")
-    with pytest.raises(UsageError, match=r"needs its token: Authentication failed: Forbidden; set RAY_AUTH_TOKEN"):
+    with pytest.raises(
+        UsageError, match=r"needs its token: Authentication failed: Forbidden; set RAY_AUTH_TOKEN"
+    ):
         Jobs(ADDRESS)
     cluster.refuses = ConnectionError("Failed to connect to Ray at address: x.")
     with pytest.raises(UsageError, match=r"no cluster answers at http://127\.0\.0\.1:8265: Failed"):
@@ -203,7 +223,11 @@ def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def job_of(
-    studies: Path, config: str, *overrides: str, storage: str = "s3://bucket/runs", name: str | None = None
+    studies: Path,
+    config: str,
+    *overrides: str,
+    storage: str = "s3://bucket/runs",
+    name: str | None = None,
 ) -> Job:
     path = studies / config
     return make_job(load_experiment(path, overrides), path, overrides, storage, name, studies)
@@ -244,13 +268,19 @@ def test_storage_with_keys_is_refused(studies: Path) -> None:
 def test_files_outside_the_folder_are_refused(studies: Path) -> None:
     path = studies / "study/points.yaml"
     with pytest.raises(UsageError, match=r"is outside of .*study/deeper"):
-        make_job(load_experiment(path), path, (), "s3://bucket/runs", None, studies / "study/deeper")
+        make_job(
+            load_experiment(path), path, (), "s3://bucket/runs", None, studies / "study/deeper"
+        )
 
 
 @pytest.mark.parametrize("name", ["hooks", "orchestrator"])
 def test_folder_that_hides_hookyards_package_is_refused(studies: Path, name: str) -> None:
     (studies / name).mkdir()
-    assert job_of(studies, "study/points.yaml").name == "points", "a folder of other files is no package"
+    assert job_of(studies, "study/points.yaml").name == "points", (
+        "a folder of other files is no package"
+    )
     (studies / name / "__init__.py").touch()
-    with pytest.raises(UsageError, match=f"{studies / name} would hide Hookyard's own .* for example to my_{name}"):
+    with pytest.raises(
+        UsageError, match=f"{studies / name} would hide Hookyard's own .* for example to my_{name}"
+    ):
         job_of(studies, "study/points.yaml")

@@ -53,15 +53,23 @@ class StandIn:
             def on_node(scheduling_strategy: Any) -> Any:
                 assert not scheduling_strategy.soft
                 change = self.changes[scheduling_strategy.node_id[0]]
-                return type("Task", (), {"remote": staticmethod(lambda *given: Answer(examine, given, change))})
+                return type(
+                    "Task",
+                    (),
+                    {"remote": staticmethod(lambda *given: Answer(examine, given, change))},
+                )
 
             return on_node
 
         return lambda examine: type("Remote", (), {"options": staticmethod(options(examine))})
 
-    def wait(self, answers: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+    def wait(
+        self, answers: list[Any], num_returns: int, timeout: float
+    ) -> tuple[list[Any], list[Any]]:
         assert num_returns == len(answers)
-        return [one for one in answers if one.change != LATE], [one for one in answers if one.change == LATE]
+        return [one for one in answers if one.change != LATE], [
+            one for one in answers if one.change == LATE
+        ]
 
     def get(self, answer: Any) -> Answers:
         answers = answer.examine(*answer.given)
@@ -72,12 +80,16 @@ class StandIn:
 
 
 class Answer:
-    def __init__(self, examine: Callable[..., Answers], given: tuple[Any, ...], change: Any) -> None:
+    def __init__(
+        self, examine: Callable[..., Answers], given: tuple[Any, ...], change: Any
+    ) -> None:
         self.examine, self.given, self.change = examine, given, change
 
 
 def fail(answers: Answers) -> Answers:
-    raise RuntimeError("ray.exceptions.Something\n\nModuleNotFoundError: No module named 'orchestrator'")
+    raise RuntimeError(
+        "ray.exceptions.Something\n\nModuleNotFoundError: No module named 'orchestrator'"
+    )
 
 
 def fail_without_text(answers: Answers) -> Answers:
@@ -94,23 +106,34 @@ def test_healthy_nodes_pass_and_nothing_is_left_in_the_storage(tmp_path: Path) -
 
 def test_nodes_that_fail_or_do_not_answer_are_named(tmp_path: Path) -> None:
     ray = StandIn(
-        a=None, b=fail, c=LATE, d=lambda answers: replace(answers, storage="another folder"), e=fail_without_text
+        a=None,
+        b=fail,
+        c=LATE,
+        d=lambda answers: replace(answers, storage="another folder"),
+        e=fail_without_text,
     )
     result = check(str(tmp_path), ray)
     assert [(error.node, error.what) for error in result.errors] == [
-        ("host-b (127.0.0.1)", "did not answer: ModuleNotFoundError: No module named 'orchestrator'"),
+        (
+            "host-b (127.0.0.1)",
+            "did not answer: ModuleNotFoundError: No module named 'orchestrator'",
+        ),
         ("host-c (127.0.0.1)", "did not answer: no answer within 120 s"),
         ("host-d (127.0.0.1)", f"cannot read and write storage {tmp_path}: another folder"),
         ("host-e (127.0.0.1)", "did not answer: AssertionError"),
     ]
     assert len(ray.cancelled) == 1
-    with pytest.raises(UsageError, match=r"(?s)host-b.*host-c.*host-d.*Nothing was started.*--skip-preflight"):
+    with pytest.raises(
+        UsageError, match=r"(?s)host-b.*host-c.*host-d.*Nothing was started.*--skip-preflight"
+    ):
         result.raise_errors()
 
 
 def test_run_larger_than_the_cluster_gets_a_warning(tmp_path: Path) -> None:
     result = check(str(tmp_path), StandIn(a=None), described(workers={"count": 3}))
-    assert [finding.what for finding in result.findings] == ["the run asks for 3 CPUs and has 2 CPUs"]
+    assert [finding.what for finding in result.findings] == [
+        "the run asks for 3 CPUs and has 2 CPUs"
+    ]
     result.raise_errors()
 
 
@@ -139,7 +162,15 @@ def find(*nodes: Node, required: Resources = SMALL, available: Resources = BIG) 
 
 def test_healthy_nodes_give_no_findings() -> None:
     no_shared_memory = replace(DRIVER, shared_memory_free_bytes=None)
-    assert find(node(), node(WITH_GPUS, 4), node(no_shared_memory), required=Resources({"CPU": 64, "GPU": 8})) == []
+    assert (
+        find(
+            node(),
+            node(WITH_GPUS, 4),
+            node(no_shared_memory),
+            required=Resources({"CPU": 64, "GPU": 8}),
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,18 +186,33 @@ def test_healthy_nodes_give_no_findings() -> None:
 )
 def test_version_mismatch_names_both_versions(name: str, version: str, level: Level) -> None:
     (finding,) = find(node(), node(replace(DRIVER, versions={**VERSIONS, name: version})))
-    assert (finding.level, finding.what) == (level, f"has {name} {version}, the driver {VERSIONS[name]}")
+    assert (finding.level, finding.what) == (
+        level,
+        f"has {name} {version}, the driver {VERSIONS[name]}",
+    )
 
 
 @pytest.mark.parametrize(
     ("node", "text"),
     [
-        (Node("a", silence="no answer within 60 s"), "error: a: did not answer: no answer within 60 s"),
-        (node(imports="no module study"), "error: a: cannot import the experiment: no module study"),
-        (node(storage="not there"), "error: a: cannot read and write storage s3://bucket/runs: not there"),
+        (
+            Node("a", silence="no answer within 60 s"),
+            "error: a: did not answer: no answer within 60 s",
+        ),
+        (
+            node(imports="no module study"),
+            "error: a: cannot import the experiment: no module study",
+        ),
+        (
+            node(storage="not there"),
+            "error: a: cannot read and write storage s3://bucket/runs: not there",
+        ),
         (node(WITH_GPUS), "warning: a: has 4 GPUs and Ray offers 0"),
         (node(replace(DRIVER, disk_free_bytes=2**30)), "warning: a: has 1 GiB of disk left"),
-        (node(replace(DRIVER, shared_memory_free_bytes=64 * 2**20)), "warning: a: has 64 MiB of shared memory left"),
+        (
+            node(replace(DRIVER, shared_memory_free_bytes=64 * 2**20)),
+            "warning: a: has 64 MiB of shared memory left",
+        ),
     ],
 )
 def test_a_problem_names_the_node_and_gives_advice(node: Node, text: str) -> None:
@@ -179,16 +225,30 @@ def test_unusable_gpus_matter_only_if_the_run_needs_gpus() -> None:
     unusable = node(WITH_GPUS, 4, gpus="torch 2.13.0+cpu sees none of them")
     assert find(unusable) == []
     (finding,) = find(unusable, required=Resources({"CPU": 2, "GPU": 2}))
-    assert (finding.level, finding.what) == ("error", "has 4 GPUs and torch 2.13.0+cpu sees none of them")
-    assert find(replace(unusable, offered_gpus=0.0), required=Resources({"CPU": 2, "GPU": 2}))[0].level == "warning"
+    assert (finding.level, finding.what) == (
+        "error",
+        "has 4 GPUs and torch 2.13.0+cpu sees none of them",
+    )
+    assert (
+        find(replace(unusable, offered_gpus=0.0), required=Resources({"CPU": 2, "GPU": 2}))[0].level
+        == "warning"
+    )
 
 
 def test_missing_resources_are_a_warning_since_an_autoscaler_may_add_nodes() -> None:
-    (finding,) = find(node(), required=Resources({"CPU": 128, "GPU": 9}), available=Resources({"CPU": 64, "GPU": 8}))
+    (finding,) = find(
+        node(),
+        required=Resources({"CPU": 128, "GPU": 9}),
+        available=Resources({"CPU": 64, "GPU": 8}),
+    )
     assert (finding.level, finding.node) == ("warning", "cluster")
-    assert finding.what == "the run asks for 128 CPUs and has 64 CPUs, and for 9 GPUs and has 8 GPUs"
+    assert (
+        finding.what == "the run asks for 128 CPUs and has 64 CPUs, and for 9 GPUs and has 8 GPUs"
+    )
 
 
 def test_errors_come_first() -> None:
-    levels = [finding.level for finding in find(node(WITH_GPUS), node(storage="no"), node(WITH_GPUS))]
+    levels = [
+        finding.level for finding in find(node(WITH_GPUS), node(storage="no"), node(WITH_GPUS))
+    ]
     assert levels == ["error", "warning", "warning"]

@@ -25,7 +25,9 @@ def test_facts_describe_this_machine() -> None:
     assert facts.disk_free_bytes > 0
 
 
-def test_project_version_changes_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_version_changes_with_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = set()
     for text in ("a = 1", "a = 2", "a = 1"):
         for package in ("hooks", "orchestrator"):

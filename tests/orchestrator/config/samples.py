@@ -1,4 +1,5 @@
-"""Tasks and hooks for the tests of the config, a file that names them, and the problems of invalid files."""
+"""Tasks and hooks for the tests of the config, a file that names them, and the problems of invalid
+files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -69,7 +70,9 @@ class Own(Line):
         self, model: nn.Module, lr: Annotated[float, Gt(0)] = 0.125, bias_lr: float = 0.5
     ) -> torch.optim.Optimizer:
         weight, bias = model.parameters()
-        return torch.optim.SGD([{"params": [weight], "lr": lr}, {"params": [bias], "lr": bias_lr, "momentum": 0.5}])
+        return torch.optim.SGD(
+            [{"params": [weight], "lr": lr}, {"params": [bias], "lr": bias_lr, "momentum": 0.5}]
+        )
 
     def scheduler(self, optimizer: torch.optim.Optimizer, gamma: float = 0.5) -> Any:
         return torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=gamma)

@@ -27,11 +27,17 @@ def two_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "DEFAULT_HOOKS", ("shadow",))
 
 
-def made(entries: Mapping[str, Any], required: Mapping[str, Any] | None = None) -> dict[str, Hook | None]:
-    return {name: one.hook if one else None for name, one in make_hooks(entries, required or {}).items()}
+def made(
+    entries: Mapping[str, Any], required: Mapping[str, Any] | None = None
+) -> dict[str, Hook | None]:
+    return {
+        name: one.hook if one else None for name, one in make_hooks(entries, required or {}).items()
+    }
 
 
-def refused(entries: Mapping[str, Any], required: Mapping[str, Any] | None = None) -> dict[str, str]:
+def refused(
+    entries: Mapping[str, Any], required: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
         make_hooks(entries, required or {})
     return {problem.path: problem.message for problem in caught.value.problems}
@@ -50,12 +56,19 @@ def test_null_and_false_turn_a_hook_off(off: Any) -> None:
 
 
 def test_hooks_of_one_type_have_own_parameters() -> None:
-    hooks = made({"shadow": {"decay": 0.25}, "slow": {"type": "shadow", "decay": 1}, "far": {"type": f"{HERE}:Shadow"}})
+    hooks = made(
+        {
+            "shadow": {"decay": 0.25},
+            "slow": {"type": "shadow", "decay": 1},
+            "far": {"type": f"{HERE}:Shadow"},
+        }
+    )
     assert [hook.decay for hook in hooks.values() if isinstance(hook, Shadow)] == [0.25, 1.0, 0.5]
 
 
 @pytest.mark.parametrize(
-    ("value", "priority"), [*[(p.name, p) for p in Priority], ("Lowest", 100), (0, 0), (37, 37), (100, 100)]
+    ("value", "priority"),
+    [*[(p.name, p) for p in Priority], ("Lowest", 100), (0, 0), (37, 37), (100, 100)],
 )
 def test_priority_is_a_name_in_any_case_or_a_number(value: Any, priority: int) -> None:
     hook = made({"shadow": {"priority": value}})["shadow"]
@@ -70,7 +83,12 @@ def test_wrong_priorities_are_refused(value: Any) -> None:
 
 def test_all_problems_of_all_hooks_are_reported() -> None:
     assert refused(
-        {"shadow": {"decay": 2, "decoy": 1, "priority": "x"}, "band": {"low": 2, "high": 1}, "nope": {}, "odd": 3}
+        {
+            "shadow": {"decay": 2, "decoy": 1, "priority": "x"},
+            "band": {"low": 2, "high": 1},
+            "nope": {},
+            "odd": 3,
+        }
     ) == {
         "hooks.shadow.priority": (
             "must be from 0 to 100, or one of HIGHEST, VERY_HIGH, HIGH, ABOVE_NORMAL, NORMAL, "
@@ -85,14 +103,18 @@ def test_all_problems_of_all_hooks_are_reported() -> None:
 
 
 def test_hook_type_must_be_a_dataclass_and_a_hook() -> None:
-    message = refused({"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}})
+    message = refused(
+        {"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}}
+    )
     assert "is not a dataclass" in message["hooks.a.type"]
     assert "must be a subclass of Hook" in message["hooks.b.type"]
     assert message["hooks.c.type"] == "must be a string, got 3"
 
 
 def test_entry_points_provide_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {"hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])}
+    points = {
+        "hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])
+    }
     monkeypatch.setattr(imports, "_list_entry_points", points.__getitem__)
     assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
         "shadow": Shadow(),
@@ -127,7 +149,9 @@ def test_required_hooks_cannot_be_turned_off() -> None:
         ("Shadow", {}, "task", "must be a subclass of Task"),
     ],
 )
-def test_invalid_tasks_are_refused(name: str, arguments: dict[str, Any], path: str, message: str) -> None:
+def test_invalid_tasks_are_refused(
+    name: str, arguments: dict[str, Any], path: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         make_task(f"{HERE}:{name}", arguments)
     (problem,) = caught.value.problems
@@ -159,11 +183,16 @@ class W:
         ("optimizer", W.tuned, None),
     ],
 )
-def test_task_method_with_wrong_arguments_is_located(name: str, method: Any, expected: str | None) -> None:
+def test_task_method_with_wrong_arguments_is_located(
+    name: str, method: Any, expected: str | None
+) -> None:
     task = dataclass(type("T", (Line,), {name: method, "__module__": HERE}))()
     problems = list(components.find_wrong_arguments(task))
     assert len(problems) == (expected is not None)
-    assert all(expected in problem.message and "test_components.py:" in problem.message for problem in problems)
+    assert all(
+        expected in problem.message and "test_components.py:" in problem.message
+        for problem in problems
+    )
 
 
 METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "progress"]
@@ -171,7 +200,11 @@ METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "
 
 @pytest.mark.parametrize("name", METHODS)
 def test_misspelled_task_method_is_refused_with_the_nearest_name(name: str) -> None:
-    wrong = {name[:place] + letter + name[place + 1 :] for place in range(1, len(name)) for letter in ("", "x")}
+    wrong = {
+        name[:place] + letter + name[place + 1 :]
+        for place in range(1, len(name))
+        for letter in ("", "x")
+    }
     for misspelled in wrong - {*METHODS}:
         task = type("T", (Task,), {misspelled: lambda self: None, "__module__": "nowhere"})
         (problem,) = components.find_misspelled_methods(task)
@@ -185,17 +218,36 @@ def test_misspelled_task_method_is_refused_with_the_nearest_name(name: str) -> N
         ("class T(Task):\n    def optimiser(self, model): ...", "optimizer"),
         ("class T(Task):\n    @staticmethod\n    def colate(samples): ...", "collate"),
         # Helpers: private names, names that the modules use, and names near none.
-        ("class T(Task):\n    def losses(self, o, b): ...\n    def loss(self, o, b): return self.losses(o, b)", None),
-        ("class T(Task):\n    def models(self): ...\n    def model(self): return getattr(self, 'models')()", None),
-        ("class B(Task):\n    def loss(self, o, b): self.targets(b)\nclass T(B):\n    def targets(self, b): ...", None),
-        ("class T(Task):\n    def _optimiser(self): ...\n    def generate(self, prompt): ...", None),
-        ("class T(Task):\n    def model(self): ...\n    def data(self): ...\n    def loss(self, o, b): ...", None),
+        (
+            "class T(Task):\n    def losses(self, o, b): ...\n    def loss(self, o, b): return self.losses(o, b)",
+            None,
+        ),
+        (
+            "class T(Task):\n    def models(self): ...\n    def model(self): return getattr(self, 'models')()",
+            None,
+        ),
+        (
+            "class B(Task):\n    def loss(self, o, b): self.targets(b)\nclass T(B):\n    def targets(self, b): ...",
+            None,
+        ),
+        (
+            "class T(Task):\n    def _optimiser(self): ...\n    def generate(self, prompt): ...",
+            None,
+        ),
+        (
+            "class T(Task):\n    def model(self): ...\n    def data(self): ...\n    def loss(self, o, b): ...",
+            None,
+        ),
     ],
 )
-def test_methods_that_something_calls_are_not_misspelled(code: str, meant: str | None, tmp_path: Path) -> None:
+def test_methods_that_something_calls_are_not_misspelled(
+    code: str, meant: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "misspelled_example.py").write_text(f"from orchestrator import Task\n{code}")
     sys.path.append(str(tmp_path))
-    problems = list(components.find_misspelled_methods(importlib.import_module("misspelled_example").T))
+    problems = list(
+        components.find_misspelled_methods(importlib.import_module("misspelled_example").T)
+    )
     assert len(problems) == (meant is not None)
     assert all(f"did you mean '{meant}'?" in (problem.suggestion or "") for problem in problems)
 
@@ -204,4 +256,6 @@ def test_default_hooks_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.undo()
     hooks = make_hooks({}, {})
     assert list(hooks) == list(components.DEFAULT_HOOKS)
-    assert {name: type(one.hook) for name, one in hooks.items() if one} == {name: HOOKS[name] for name in hooks}
+    assert {name: type(one.hook) for name, one in hooks.items() if one} == {
+        name: HOOKS[name] for name in hooks
+    }

@@ -1,4 +1,5 @@
-"""Loading: a file, its base and overrides become one experiment, and an experiment a file or a trial."""
+"""Loading: a file, its base and overrides become one experiment, and an experiment a file or a
+trial."""
 
 import json
 import sys
@@ -20,7 +21,12 @@ from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, problems
 
 def test_file_becomes_an_experiment(file: Path) -> None:
     experiment = load_experiment(file)
-    assert (experiment.name, experiment.epochs, experiment.steps, experiment.sweep) == ("line", 3, None, None)
+    assert (experiment.name, experiment.epochs, experiment.steps, experiment.sweep) == (
+        "line",
+        3,
+        None,
+        None,
+    )
     assert experiment.optimizer.arguments == {"lr": 0.1, "momentum": 0.5}
     assert experiment.validate_every == Interval(1)
     assert resolve(experiment.source).task == Line(width=2)
@@ -82,10 +88,14 @@ def test_import_paths_are_the_folder_of_the_file_and_the_current_one(
     ],
 )
 def test_null_removes_an_optional_key(file: Path, key: str, value: str) -> None:
-    file.write_text(f"name: x\ntask: {HERE}:Line\nepochs: 1\nhooks: {{shadow: {{type: '{HERE}:Shadow'}}}}\n")
+    file.write_text(
+        f"name: x\ntask: {HERE}:Line\nepochs: 1\nhooks: {{shadow: {{type: '{HERE}:Shadow'}}}}\n"
+    )
     others = ["scheduler={type: StepLR, step_size: 1}"] if key == "scheduler.gamma" else []
     assert load_experiment(file, [*others, f"{key}={value}"]) != load_experiment(file, others)
-    assert load_experiment(file, [*others, f"{key}={value}", f"{key}=null"]) == load_experiment(file, others)
+    assert load_experiment(file, [*others, f"{key}={value}", f"{key}=null"]) == load_experiment(
+        file, others
+    )
 
 
 def test_null_is_no_value_of_a_required_key(file: Path) -> None:
@@ -98,7 +108,10 @@ def test_override_expands_the_short_form_of_a_scheduler(file: Path) -> None:
     file.write_text(TEXT + sweep)
     other = file.parent / "other.yaml"
     other.write_text(f"base: {file.name}\nsweep: {{scheduler: {{grace_period: 3}}}}\n")
-    for experiment in (load_experiment(file, ["sweep.scheduler.grace_period=3"]), load_experiment(other)):
+    for experiment in (
+        load_experiment(file, ["sweep.scheduler.grace_period=3"]),
+        load_experiment(other),
+    ):
         assert experiment.sweep
         assert experiment.sweep.scheduler == Asha(grace_period=3)
 
@@ -106,7 +119,9 @@ def test_override_expands_the_short_form_of_a_scheduler(file: Path) -> None:
 def test_problems_of_overrides_come_in_the_order_written(file: Path) -> None:
     overrides = ["seed=x", "=", "batch_size=0", "0.1", "epochs=-1"]
     found = problems(file, TEXT, *overrides)
-    assert [problem.file for problem in found] == [f"override '{override}'" for override in overrides]
+    assert [problem.file for problem in found] == [
+        f"override '{override}'" for override in overrides
+    ]
 
 
 # There and back
@@ -162,7 +177,9 @@ def test_bases_are_merged_in_order(file: Path) -> None:
     folder = file.parent
     (folder / "parts").mkdir()
     (folder / "parts" / "fast.yaml").write_text("optimizer: {lr: 0.7}\nbatch_size: 2\n")
-    (folder / "parts" / "named.yaml").write_text("base: ../line.yaml\nname: from-parts\nbatch_size: 3\n")
+    (folder / "parts" / "named.yaml").write_text(
+        "base: ../line.yaml\nname: from-parts\nbatch_size: 3\n"
+    )
     other = folder / "other.yaml"
     other.write_text("base: [parts/named.yaml, parts/fast.yaml]\nepochs: 9\n")
     experiment = load_experiment(other)
@@ -170,7 +187,10 @@ def test_bases_are_merged_in_order(file: Path) -> None:
     assert experiment.optimizer.arguments == {"lr": 0.7, "momentum": 0.5}
     assert experiment.import_paths[:2] == (str(folder), str(folder / "parts"))
     (folder / "parts" / "fast.yaml").write_text("batch_size: 0\n")
-    ((where, line),) = {(Path(str(problem.file)).name, problem.line) for problem in problems(other, other.read_text())}
+    ((where, line),) = {
+        (Path(str(problem.file)).name, problem.line)
+        for problem in problems(other, other.read_text())
+    }
     assert (where, line) == ("fast.yaml", 1)
 
 

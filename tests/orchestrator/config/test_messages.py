@@ -1,4 +1,5 @@
-"""Error messages as a user of a YAML file reads them, from the place in the file to the advice at the end."""
+"""Error messages as a user of a YAML file reads them, from the place in the file to the advice at
+the end."""
 
 from pathlib import Path
 
@@ -13,7 +14,8 @@ SWEEP = "sweep:\n  metric: val/loss\n  trials: 4\n"
 
 
 def printed(folder: Path, text: str, *overrides: str) -> str:
-    """Return the message that a file with this text is refused with; `epochs: 4` stands in its line 3."""
+    """Return the message that a file with this text is refused with; `epochs: 4` stands in its line
+    3."""
     file = folder / "e.yaml"
     file.write_text(f"{START}{text}\n")
     with pytest.raises(ConfigError) as caught:
@@ -33,8 +35,14 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             " keep, mode, out_dir, publish, save_last)",
         ),
         ("betas: 0.9", "e.yaml:4: betas: unknown key (did you mean 'optimizer.betas'?)"),
-        ("num_workers: 2", "e.yaml:4: num_workers: unknown key (did you mean 'loader.num_workers'?)"),
-        ("loader:\n  workers: 2", "e.yaml:5: loader.workers: unknown key (did you mean 'num_workers'?)"),
+        (
+            "num_workers: 2",
+            "e.yaml:4: num_workers: unknown key (did you mean 'loader.num_workers'?)",
+        ),
+        (
+            "loader:\n  workers: 2",
+            "e.yaml:5: loader.workers: unknown key (did you mean 'num_workers'?)",
+        ),
         (
             "scheduler:\n  type: StepLR\n  step_size: 1\n  gama: 2",
             "e.yaml:7: scheduler.gama: unknown key (did you mean 'gamma'?)",
@@ -48,7 +56,10 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "e.yaml:4: optimizer.momentum: unknown key (known to Adam: amsgrad, betas, capturable,"
             " decoupled_weight_decay, differentiable, eps, foreach, fused, groups, lr, maximize, type, weight_decay)",
         ),
-        ("optimizer: {type: Adam,lr:0.1}", "e.yaml:4: optimizer.lr:0.1: unknown key (write a space after `:`)"),
+        (
+            "optimizer: {type: Adam,lr:0.1}",
+            "e.yaml:4: optimizer.lr:0.1: unknown key (write a space after `:`)",
+        ),
         (
             f"{SWEEP}  space: {{lr: {{uniform: [0, 1]}}}}",
             "e.yaml:7: sweep.space.lr: unknown key (did you mean 'optimizer.lr'?)",
@@ -57,7 +68,10 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             f"{SWEEP}  scheduler: {{type: asha, grace: 1}}\n  space: {{seed: {{choice: [0, 1]}}}}",
             "e.yaml:7: sweep.scheduler.grace: unknown key (did you mean 'grace_period'?)",
         ),
-        ("early_stopping: {}", "e.yaml:4: early_stopping: unknown key (did you mean 'hooks.early_stopping'?)"),
+        (
+            "early_stopping: {}",
+            "e.yaml:4: early_stopping: unknown key (did you mean 'hooks.early_stopping'?)",
+        ),
         (
             "hooks: {early_stopping: {metric: val/loss}}",
             "e.yaml:4: hooks.early_stopping.metric: unknown key (write monitor: val/accuracy)",
@@ -66,7 +80,10 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "optimizer: {type: SGD, learning_rate: 1}",
             "e.yaml:4: optimizer.learning_rate: unknown key (did you mean 'lr'?)",
         ),
-        ("optimizer: {type: SGD, rl: 1}", "e.yaml:4: optimizer.rl: unknown key (did you mean 'lr'?)"),
+        (
+            "optimizer: {type: SGD, rl: 1}",
+            "e.yaml:4: optimizer.rl: unknown key (did you mean 'lr'?)",
+        ),
         ("learning_rate: 0.1", "e.yaml:4: learning_rate: unknown key (write optimizer: {lr: 0.1})"),
         ("zzzz: 1", "e.yaml:4: zzzz: unknown key (`hookyard schema` lists the keys)"),
         # Wrong values.
@@ -93,22 +110,40 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "environment: [A=1]",
             "e.yaml:4: environment.0: must contain only letters, digits and `_`, and not begin with a digit, got 'A=1'",
         ),
-        (f"seed: {2**64}", "e.yaml:4: seed: integers must fit in 64 bits, got '18446744073709551616'"),
-        (f"seed: {'9' * 5000}", f"e.yaml:4: seed: integers must fit in 64 bits, got '{'9' * 77}...'"),
+        (
+            f"seed: {2**64}",
+            "e.yaml:4: seed: integers must fit in 64 bits, got '18446744073709551616'",
+        ),
+        (
+            f"seed: {'9' * 5000}",
+            f"e.yaml:4: seed: integers must fit in 64 bits, got '{'9' * 77}...'",
+        ),
         ("workers: {count: 0}", "e.yaml:4: workers.count: must be at least 1, got 0"),
-        ("workers: {count: two}", "e.yaml:4: workers.count: must be an integer or a list of integers, got 'two'"),
+        (
+            "workers: {count: two}",
+            "e.yaml:4: workers.count: must be an integer or a list of integers, got 'two'",
+        ),
         (
             "hooks: {checkpoint: {best: val/loss, mode: mim}}",
             "e.yaml:4: hooks.checkpoint.mode: must be 'max' or 'min', got 'mim' (did you mean 'min'?)",
         ),
-        ("workers:\n  count: [2]", "e.yaml:5: workers.count: must have at least 2 entries, got [2]"),
+        (
+            "workers:\n  count: [2]",
+            "e.yaml:5: workers.count: must have at least 2 entries, got [2]",
+        ),
         (
             f"{SWEEP}  share_training: true\n  space: {{seed: {{choice: [0, 1]}}}}",
             "e.yaml:7: sweep.share_training: must be 'auto' or false, got true",
         ),
         # A value where a mapping belongs.
-        ("optimizer: Adam", "e.yaml:4: optimizer: must be a mapping, got 'Adam' (write {type: Adam})"),
-        ("scheduler: [StepLR]", "e.yaml:4: scheduler.0: must be a mapping, got 'StepLR' (write {type: StepLR})"),
+        (
+            "optimizer: Adam",
+            "e.yaml:4: optimizer: must be a mapping, got 'Adam' (write {type: Adam})",
+        ),
+        (
+            "scheduler: [StepLR]",
+            "e.yaml:4: scheduler.0: must be a mapping, got 'StepLR' (write {type: StepLR})",
+        ),
         (
             "compile: max-autotune",
             "e.yaml:4: compile: must be a mapping, got 'max-autotune' (write {mode: max-autotune})",
@@ -131,7 +166,10 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "e.yaml:4: invalid YAML: expected a single document in the stream, but found another document",
         ),
         # One mistake is one problem.
-        (f"{SWEEP}  spaces: {{seed: {{choice: [0]}}}}", "e.yaml:7: sweep.spaces: unknown key (did you mean 'space'?)"),
+        (
+            f"{SWEEP}  spaces: {{seed: {{choice: [0]}}}}",
+            "e.yaml:7: sweep.spaces: unknown key (did you mean 'space'?)",
+        ),
         # Several keys together; each is reported at its own line.
         (
             "steps: 3",
@@ -162,7 +200,8 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             f"{SWEEP}  space: {{seed: {{choice: [0]}}}}\n  scheduler:\n    {{type: asha, max_t: 2, grace_period: 4}}",
             "e.yaml:9: sweep.scheduler.max_t: must be at least grace_period: 4, got 2",
         ),
-        # Schedulers that a file cannot describe, and a length that torch would refuse in the middle of the run.
+        # Schedulers that a file cannot describe, and a length that torch would refuse in the middle
+        # of the run.
         (
             "scheduler: {type: ChainedScheduler}",
             "e.yaml:4: scheduler.type: ChainedScheduler combines schedulers; write a list of them",
@@ -196,19 +235,30 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         ),
     ],
 )
-def test_message_says_what_is_wrong_where_and_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+def test_message_says_what_is_wrong_where_and_what_to_do(
+    tmp_path: Path, text: str, message: str
+) -> None:
     assert printed(tmp_path, text) == message
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("batch_size=", "override 'batch_size=': batch_size: has no value; write batch_size=null to remove it"),
-        ("base=x.yaml", "override 'base=x.yaml': base: cannot be overridden; set it in the experiment file"),
+        (
+            "batch_size=",
+            "override 'batch_size=': batch_size: has no value; write batch_size=null to remove it",
+        ),
+        (
+            "base=x.yaml",
+            "override 'base=x.yaml': base: cannot be overridden; set it in the experiment file",
+        ),
         ("notes=#3", "override 'notes=#3': notes: has no value; write notes=null to remove it"),
         ("batch_size='3'", "override 'batch_size='3'': batch_size: must be an integer, got '3'"),
         ("lr=0.1", "override 'lr=0.1': lr: unknown key (did you mean 'optimizer.lr'?)"),
-        ("optimizer=Adam", "override 'optimizer=Adam': optimizer: must be a mapping, got 'Adam' (write {type: Adam})"),
+        (
+            "optimizer=Adam",
+            "override 'optimizer=Adam': optimizer: must be a mapping, got 'Adam' (write {type: Adam})",
+        ),
     ],
 )
 def test_message_about_an_override_quotes_it(tmp_path: Path, override: str, message: str) -> None:

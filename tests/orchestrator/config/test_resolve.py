@@ -1,4 +1,5 @@
-"""Resolving: classes are found, sections checked together and defaults filled in, with all problems at once."""
+"""Resolving: classes are found, sections checked together and defaults filled in, with all problems
+at once."""
 
 import random
 from dataclasses import dataclass
@@ -60,10 +61,15 @@ epochs: 4
 
 
 @pytest.mark.parametrize(
-    ("overrides", "path"), [(["steps=3"], "steps"), (["epochs=null", "precision=fp8"], ""), (["steps=x"], "steps")]
+    ("overrides", "path"),
+    [(["steps=3"], "steps"), (["epochs=null", "precision=fp8"], ""), (["steps=x"], "steps")],
 )
-def test_wrong_length_of_the_run_is_reported_once(file: Path, overrides: list[str], path: str) -> None:
-    found = [problem.path for problem in problems(file, TEXT, *overrides) if problem.path != "precision"]
+def test_wrong_length_of_the_run_is_reported_once(
+    file: Path, overrides: list[str], path: str
+) -> None:
+    found = [
+        problem.path for problem in problems(file, TEXT, *overrides) if problem.path != "precision"
+    ]
     assert found == [path]
 
 
@@ -106,29 +112,65 @@ AUTO, STATIC = {"accumulate": "auto"}, {"static_graph": True}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"workers": {**FSDP, "ddp": STATIC}}, r"ddp\.static_graph: has no effect without `workers.strategy: ddp`"),
-        ({"workers": {"ddp": {**STATIC, "find_unused_parameters": True}}}, "has no effect with static_graph"),
-        ({"workers": {"ddp": STATIC}, "accumulate": 2}, r"ddp\.static_graph: cannot be combined with accumulate"),
-        ({"workers": {"ddp": STATIC}, **TURNS}, r"ddp\.static_graph: has no effect: each turn exchanges"),
-        ({"workers": {"ddp": STATIC}, **AUTO}, r"ddp\.static_graph: has no effect: with accumulate: auto"),
+        (
+            {"workers": {**FSDP, "ddp": STATIC}},
+            r"ddp\.static_graph: has no effect without `workers.strategy: ddp`",
+        ),
+        (
+            {"workers": {"ddp": {**STATIC, "find_unused_parameters": True}}},
+            "has no effect with static_graph",
+        ),
+        (
+            {"workers": {"ddp": STATIC}, "accumulate": 2},
+            r"ddp\.static_graph: cannot be combined with accumulate",
+        ),
+        (
+            {"workers": {"ddp": STATIC}, **TURNS},
+            r"ddp\.static_graph: has no effect: each turn exchanges",
+        ),
+        (
+            {"workers": {"ddp": STATIC}, **AUTO},
+            r"ddp\.static_graph: has no effect: with accumulate: auto",
+        ),
         ({"workers": TWO, "sync_batchnorm": True}, "sync_batchnorm: needs GPUs"),
         ({"workers": {"strategy": "fsdp"}}, r"workers\.strategy: fsdp needs several ranks"),
-        ({"workers": FSDP, "precision": "fp16"}, "precision: cannot be combined with workers.strategy: fsdp"),
-        ({"workers": FSDP, "channels_last": True}, "channels_last: cannot be combined with workers.strategy: fsdp"),
+        (
+            {"workers": FSDP, "precision": "fp16"},
+            "precision: cannot be combined with workers.strategy: fsdp",
+        ),
+        (
+            {"workers": FSDP, "channels_last": True},
+            "channels_last: cannot be combined with workers.strategy: fsdp",
+        ),
         ({"workers": FSDP, **TURNS}, "optimizers: cannot be combined with workers.strategy: fsdp"),
         ({"workers": FSDP, **AUTO}, r"workers\.strategy: cannot be combined with accumulate: auto"),
-        ({"sync_batchnorm": True, **AUTO}, "sync_batchnorm: cannot be combined with accumulate: auto"),
+        (
+            {"sync_batchnorm": True, **AUTO},
+            "sync_batchnorm: cannot be combined with accumulate: auto",
+        ),
         ({**TURNS, **AUTO}, r"accumulate: cannot be auto with turns\(\)"),
-        ({"hooks": {"export": {}}, "workers": FSDP}, r"hooks\.export: does not work with workers.strategy: fsdp"),
-        ({"hooks": {"optimizer_stats": {}}, "workers": FSDP}, r"hooks\.optimizer_stats: does not work with workers"),
+        (
+            {"hooks": {"export": {}}, "workers": FSDP},
+            r"hooks\.export: does not work with workers.strategy: fsdp",
+        ),
+        (
+            {"hooks": {"optimizer_stats": {}}, "workers": FSDP},
+            r"hooks\.optimizer_stats: does not work with workers",
+        ),
         (
             {"hooks": {"precise_batch_norm": {"num_samples": 8}}, "workers": FSDP},
             r"hooks\.precise_batch_norm: does not",
         ),
         ({"hooks": {"output_mask": {}}, **AUTO}, r"hooks\.output_mask: .*accumulate: auto"),
         ({"hooks": {"loss_spike": {}}, **AUTO}, r"hooks\.loss_spike: .*accumulate: auto"),
-        ({"workers": {**TWO, "gpu": True}, "cudnn_benchmark": True, "deterministic": True}, "cudnn_benchmark: cannot"),
-        ({"workers": {"count": [1, 2]}, "sweep": SWEEP}, r"workers\.count: must be one number for engine: gang"),
+        (
+            {"workers": {**TWO, "gpu": True}, "cudnn_benchmark": True, "deterministic": True},
+            "cudnn_benchmark: cannot",
+        ),
+        (
+            {"workers": {"count": [1, 2]}, "sweep": SWEEP},
+            r"workers\.count: must be one number for engine: gang",
+        ),
     ],
 )
 def test_settings_that_cannot_be_combined_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -140,7 +182,12 @@ def test_settings_that_cannot_be_combined_are_refused(fields: dict[str, Any], me
     "fields",
     [
         {"workers": {"ddp": STATIC}, "sync_batchnorm": True},
-        {"workers": {**TWO, "ddp": {"find_unused_parameters": True, "gradient_as_bucket_view": True}}},
+        {
+            "workers": {
+                **TWO,
+                "ddp": {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+            }
+        },
         {"workers": {**TWO, "gpu": True}, "sync_batchnorm": True},
         {"workers": TWO, **AUTO},
         {"workers": {"count": [2, 8]}},

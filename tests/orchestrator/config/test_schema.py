@@ -34,7 +34,10 @@ def test_schema_has_every_hook_with_its_docs(schema: dict[str, Any]) -> None:
     shadow = schema["$defs"]["hook_shadow"]
     assert shadow["description"] == "Follows the weights.\n\nAt a distance."
     assert shadow["properties"]["decay"]["description"] == "Fraction that is kept."
-    assert (shadow["properties"]["decay"]["minimum"], shadow["properties"]["decay"]["maximum"]) == (0, 1)
+    assert (shadow["properties"]["decay"]["minimum"], shadow["properties"]["decay"]["maximum"]) == (
+        0,
+        1,
+    )
     assert schema["properties"]["batch_size"]["description"] == "Samples in a batch of each worker."
 
 
@@ -70,7 +73,9 @@ def test_schema_accepts_shipped_experiments_and_their_resolved_form(
         },
     ],
 )
-def test_schema_accepts_valid_experiments(validator: Draft202012Validator, data: dict[str, Any]) -> None:
+def test_schema_accepts_valid_experiments(
+    validator: Draft202012Validator, data: dict[str, Any]
+) -> None:
     assert list(validator.iter_errors(data)) == []
 
 
@@ -91,5 +96,7 @@ def test_schema_accepts_valid_experiments(validator: Draft202012Validator, data:
         line(sweep={"metric": "x", "space": {"seed": {"uniform": [1]}}}),
     ],
 )
-def test_schema_refuses_invalid_experiments(validator: Draft202012Validator, data: dict[str, Any]) -> None:
+def test_schema_refuses_invalid_experiments(
+    validator: Draft202012Validator, data: dict[str, Any]
+) -> None:
     assert list(validator.iter_errors(data))

@@ -1,4 +1,5 @@
-"""A gang whose ranks fail or are lost, with Ray replaced: calls are answered in the order that a test gives."""
+"""A gang whose ranks fail or are lost, with Ray replaced: calls are answered in the order that a
+test gives."""
 
 import threading
 from concurrent.futures import Future
@@ -15,13 +16,16 @@ from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.loop.world import World
 
-SECONDARY = RankFailed(0, "RuntimeError: closed by peer", at=1.0, may_be_secondary=True, is_user_error=False)
+SECONDARY = RankFailed(
+    0, "RuntimeError: closed by peer", at=1.0, may_be_secondary=True, is_user_error=False
+)
 OWN = RankFailed(1, "OSError: disk full", at=2.0, may_be_secondary=False, is_user_error=False)
 DIED = RankFailed.died(1)
 
 
 class FakeRay:
-    """Stands in for Ray: each wait ends with the next answer, or without one. A call is the number of its rank."""
+    """Stands in for Ray: each wait ends with the next answer, or without one. A call is the number
+    of its rank."""
 
     def __init__(self, *order: tuple[int, Any] | None) -> None:
         self.order, self.answers = list(order), dict(filter(None, order))
@@ -29,10 +33,14 @@ class FakeRay:
 
     def process(self, rank: int, bundle: int, name: str) -> Any:
         assign_rank = SimpleNamespace(remote=lambda rank: f"{name} becomes {rank}")
-        actor = SimpleNamespace(next=SimpleNamespace(remote=lambda: Call(rank)), assign_rank=assign_rank, name=name)
+        actor = SimpleNamespace(
+            next=SimpleNamespace(remote=lambda: Call(rank)), assign_rank=assign_rank, name=name
+        )
         return gang._Process(actor, bundle)
 
-    def wait(self, calls: list[Any], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+    def wait(
+        self, calls: list[Any], num_returns: int = 1, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any]]:
         if not self.order:  # a wait for survivors or new processes, after a failure
             return [call for call in calls if call in self.answers or isinstance(call, str)], []
         answer = self.order.pop(0)
@@ -54,29 +62,38 @@ class Call(int):
 
     def future(self) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_exception(OutOfMemoryError("") if self == 2 else gang.RayTaskError("next", "", OWN))
+        future.set_exception(
+            OutOfMemoryError("") if self == 2 else gang.RayTaskError("next", "", OWN)
+        )
         return future
 
 
-def gang_of(monkeypatch: pytest.MonkeyPatch, ray: FakeRay, ranks: int = 2, spares: int = 0) -> tuple[Gang, list[str]]:
+def gang_of(
+    monkeypatch: pytest.MonkeyPatch, ray: FakeRay, ranks: int = 2, spares: int = 0
+) -> tuple[Gang, list[str]]:
     """Return a gang in the middle of an attempt, and the lines that it shows."""
     lines: list[str] = []
     monkeypatch.setattr(gang, "ray", ray)
     gang_ = Gang(Workers(count=ranks, spares=spares), in_trial=False, show_line=lines.append)
     gang_._actors = {rank: ray.process(rank, rank, f"old {rank}") for rank in range(ranks)}
     gang_._spares = [ray.process(-1, ranks + number, f"spare {number}") for number in range(spares)]
-    monkeypatch.setattr(gang_, "_start_process", lambda rank, bundle: ray.process(rank, bundle, f"new {rank}"))
+    monkeypatch.setattr(
+        gang_, "_start_process", lambda rank, bundle: ray.process(rank, bundle, f"new {rank}")
+    )
     return gang_, lines
 
 
 def test_next_returns_the_report_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gang_of(monkeypatch, FakeRay((1, "of rank 1"), (0, "of rank 0")))[0].next() == "of rank 0"
+    assert (
+        gang_of(monkeypatch, FakeRay((1, "of rank 1"), (0, "of rank 0")))[0].next() == "of rank 0"
+    )
 
 
 @pytest.mark.parametrize(
     ("order", "culprit", "replaced"),
     [
-        # A failure that a lost peer may have caused is raised only if no other rank says more in time.
+        # A failure that a lost peer may have caused is raised only if no other rank says more in
+        # time.
         ([(0, SECONDARY), (1, OWN)], OWN, [1]),
         ([(0, SECONDARY), (1, DIED)], DIED, [1]),
         ([(0, SECONDARY), None], SECONDARY, [1]),
@@ -111,11 +128,15 @@ def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> 
         found.next()
     assert found._attempt_failure is not None
     found._replace_failed(found._attempt_failure)
-    processes = {rank: (process.actor.name, process.bundle) for rank, process in found._actors.items()}
+    processes = {
+        rank: (process.actor.name, process.bundle) for rank, process in found._actors.items()
+    }
     assert processes == {0: ("spare 1", 5), 1: ("old 1", 1), 2: ("new 2", 2), 3: ("new 3", 3)}
     assert sorted(ray.killed) == ["old 0", "old 2", "old 3", "spare 0"], "rank 3 did not answer"
     assert lines == ["replaced the processes of ranks 0, 2, 3 (1 from spares); kept 1 of 4"]
-    missing = set(range(6)) - {process.bundle for process in (*found._actors.values(), *found._spares)}
+    missing = set(range(6)) - {
+        process.bundle for process in (*found._actors.values(), *found._spares)
+    }
     assert missing == {0, 4}, "for the next spares"
 
 
@@ -123,7 +144,8 @@ def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> 
 def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     monkeypatch: pytest.MonkeyPatch, rank: int, failure: RankFailed
 ) -> None:
-    """As with NCCL within a node, which notices nothing: only an abort from another thread frees rank 0."""
+    """As with NCCL within a node, which notices nothing: only an abort from another thread frees
+    rank 0."""
     aborted = threading.Event()
 
     def train() -> None:
@@ -135,7 +157,9 @@ def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     found, _ = gang_of(monkeypatch, ray)
     own_rank, world = GangRank(0, Workers(count=2)), World()
     world.when_aborted.append(aborted.set)
-    threading.Thread(target=own_rank._abort_on_failure, args=(found._next_rendezvous(), world)).start()
+    threading.Thread(
+        target=own_rank._abort_on_failure, args=(found._next_rendezvous(), world)
+    ).start()
     monkeypatch.setattr(own_rank, "next", train)
     found._own_rank, found._actors = own_rank, {rank: ray.process(rank, rank, "other")}
     with pytest.raises(RankFailed) as raised:

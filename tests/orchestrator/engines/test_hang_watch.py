@@ -62,7 +62,9 @@ def train_with(call: Any, watch: HangWatch, monkeypatch: pytest.MonkeyPatch) -> 
         CALL.clear()
 
 
-def test_place_names_phase_iteration_and_line_of_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_names_phase_iteration_and_line_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch, places = watching(tmp_path, after=10), []
     train_with(lambda place: places.append((place, watch._make_report().place)), watch, monkeypatch)
     line = rf"\(.*{HERE}:\d+, in <lambda>\)"
@@ -71,15 +73,21 @@ def test_place_names_phase_iteration_and_line_of_the_task(tmp_path: Path, monkey
         assert len(words) > 2
         for number, text in enumerate(words):
             done = (
-                f"{number} of {len(words)} iterations done" if number or "of" in text else "before the first iteration"
+                f"{number} of {len(words)} iterations done"
+                if number or "of" in text
+                else "before the first iteration"
             )
             assert re.fullmatch(rf"{phase}, epoch 0, {done} {line}", text), text
 
 
-def test_slow_places_have_five_times_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_places_have_five_times_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch, limits = watching(tmp_path, after=10), []
     assert watch._make_report().limit_s == 50, "the model is being built"
-    train_with(lambda place: limits.append((place, watch._make_report().limit_s)), watch, monkeypatch)
+    train_with(
+        lambda place: limits.append((place, watch._make_report().limit_s)), watch, monkeypatch
+    )
     in_iterations = [limit for place, limit in limits if place == "forward"]
     phases = [index for index, limit in enumerate(in_iterations) if limit == 50]
     assert len(phases) == 2, "the first iteration of train and of val"
@@ -113,7 +121,10 @@ def test_a_live_rank_reports_while_another_hangs(tmp_path: Path) -> None:
     watch = watching(tmp_path, after=10)
     watch._reports.write(RankStack(1, "n1", time.time(), 20, 10, True, "backward_s"))
     watch._check(1)
-    assert [(one.rank, one.is_over_limit) for one in watch._reports.read()] == [(0, False), (1, True)]
+    assert [(one.rank, one.is_over_limit) for one in watch._reports.read()] == [
+        (0, False),
+        (1, True),
+    ]
     watch._reports.withdraw(1)
     watch._check(1)
     assert watch._reports.read() == []

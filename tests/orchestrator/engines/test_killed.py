@@ -1,4 +1,5 @@
-"""A run on two ranks, killed at some iteration and resumed, equals the uninterrupted one in its files, bit for bit."""
+"""A run on two ranks, killed at some iteration and resumed, equals the uninterrupted one in its
+files, bit for bit."""
 
 import multiprocessing
 import os
@@ -35,7 +36,10 @@ class Gan(Points):
     def model(self) -> nn.Module:
         generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
         return nn.ModuleDict(
-            {"generator": generator, "critic": nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.1), nn.Linear(8, 1))}
+            {
+                "generator": generator,
+                "critic": nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.1), nn.Linear(8, 1)),
+            }
         )
 
     def data(self) -> Any:
@@ -46,7 +50,8 @@ class Gan(Points):
         yield (
             "d",
             (
-                functional.softplus(-model["critic"](batch[0])) + functional.softplus(model["critic"](fake.detach()))
+                functional.softplus(-model["critic"](batch[0]))
+                + functional.softplus(model["critic"](fake.detach()))
             ).mean(),
         )
         yield "g", functional.softplus(-model["critic"](fake)).mean()
@@ -54,13 +59,18 @@ class Gan(Points):
 
 @dataclass
 class Dies(Hook):
-    """Ends its process at a training iteration, as an out-of-memory killer does; not where it is 0."""
+    """Ends its process at a training iteration, as an out-of-memory killer does; not where it is
+    0."""
 
     iteration: int = 0
 
     def on_batch(self, state: State) -> None:
         if state.phase == "train":
-            state.record(seen=float(sum(place * int(index) for place, index in enumerate(state.batch[2], start=1))))
+            state.record(
+                seen=float(
+                    sum(place * int(index) for place, index in enumerate(state.batch[2], start=1))
+                )
+            )
 
     def on_loss(self, state: State) -> None:
         if state.phase == "train" and state.iteration + 1 == self.iteration:
@@ -68,7 +78,11 @@ class Dies(Hook):
 
 
 OPTIMIZERS = {
-    "d": {"type": "Adam", "params": "critic.*", "scheduler": {"type": "ExponentialLR", "gamma": 0.9}},
+    "d": {
+        "type": "Adam",
+        "params": "critic.*",
+        "scheduler": {"type": "ExponentialLR", "gamma": 0.9},
+    },
     "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
 }
 TURNS = {"optimizer": None, "optimizers": OPTIMIZERS, "validate_every": None}
@@ -77,8 +91,16 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "turns": (f"{HERE}:Gan", {}, TURNS),
     "init": ("tests.tasks:Points", {}, {"init": {"from": "weights.pt", "except": ["4.*"]}}),
     "stream with places": (STREAM, {"kind": "placed", "train": 53}, {"accumulate": 2}),
-    "stream in processes": (STREAM, {"train": 56}, {"epochs": None, "steps": 11, "loader": {"num_workers": 2}}),
-    "stream that ends": (STREAM, {}, {"epochs": None, "steps": 99, "loader": {"on_exhausted": "stop"}}),
+    "stream in processes": (
+        STREAM,
+        {"train": 56},
+        {"epochs": None, "steps": 11, "loader": {"num_workers": 2}},
+    ),
+    "stream that ends": (
+        STREAM,
+        {},
+        {"epochs": None, "steps": 99, "loader": {"on_exhausted": "stop"}},
+    ),
 }
 
 
@@ -90,7 +112,13 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
         "task": task,
         "epochs": 2,
         "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
-        "task_args": {"val": 0 if is_gan else 9, "batch_norm": True, "dropout": 0.3, "noisy": True, **given},
+        "task_args": {
+            "val": 0 if is_gan else 9,
+            "batch_norm": True,
+            "dropout": 0.3,
+            "noisy": True,
+            **given,
+        },
         "batch_size": 4,
         "validate_every": "5 steps",
         "workers": {"count": 2},
@@ -107,8 +135,12 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
         torch.manual_seed(3)
         torch.save(Points(batch_norm=True).model().state_dict(), root / "weights.pt")
         written["init"] = {**fields["init"], "from": str(root / "weights.pt")}
-    experiment = make_experiment({name: value for name, value in written.items() if value is not None})
-    folder = create_run(root, kind.replace(" ", "-"), to_yaml(experiment), init=describe_initial_weights(experiment))
+    experiment = make_experiment(
+        {name: value for name, value in written.items() if value is not None}
+    )
+    folder = create_run(
+        root, kind.replace(" ", "-"), to_yaml(experiment), init=describe_initial_weights(experiment)
+    )
     return Assignment(experiment.source, str(folder))
 
 
@@ -133,16 +165,25 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Run]]
     ends, _ = on_ranks(_train, 2, whole)
     for kind, given in killed.items():
         dies_at = random.Random(kind).randint(4, ends[kind] - 1)
-        dying = Assignment(given.source.with_values({"hooks.dies.iteration": dies_at}), given.location)
+        dying = Assignment(
+            given.source.with_values({"hooks.dies.iteration": dies_at}), given.location
+        )
         assert -signal.SIGKILL in until_killed(_train, 2, {kind: dying})
     assert on_ranks(_train, 2, killed)[0] == ends
-    return {kind: (Run(RunFolder(whole[kind].location)), Run(RunFolder(killed[kind].location))) for kind in KINDS}
+    return {
+        kind: (Run(RunFolder(whole[kind].location)), Run(RunFolder(killed[kind].location)))
+        for kind in KINDS
+    }
 
 
 def rows(run: Run) -> pd.DataFrame:
     """What does not depend on clocks and memory, of every row."""
     stats = run.stats
-    told = [name for name in stats if name in ("seen", "loss", "loss_d", "loss_g", "accuracy") or name.startswith("lr")]
+    told = [
+        name
+        for name in stats
+        if name in ("seen", "loss", "loss_d", "loss_g", "accuracy") or name.startswith("lr")
+    ]
     keys = ["rank", "phase", "epoch", "iteration", "step"]
     return stats[[*keys, *told]].sort_values(keys).reset_index(drop=True)
 
@@ -150,13 +191,18 @@ def rows(run: Run) -> pd.DataFrame:
 def reports(run: Run) -> list[dict[str, Any]]:
     timed = ("time", "attempt")
     return [
-        {name: value for name, value in report.items() if not name.startswith(timed) and not name.endswith("_s")}
+        {
+            name: value
+            for name, value in report.items()
+            if not name.startswith(timed) and not name.endswith("_s")
+        }
         for report in run.reports()
     ]
 
 
 def last_checkpoint(run: Run) -> dict[str, Any]:
-    """All that it holds, of each rank too, but for the place in a stream, which rows tell, and measured speeds."""
+    """All that it holds, of each rank too, but for the place in a stream, which rows tell, and
+    measured speeds."""
     store = CheckpointStore(run.folder.checkpoint_folder())
     name = store.resolve("last")
     return {
@@ -166,9 +212,14 @@ def last_checkpoint(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_run_resumes_bit_for_bit_with_each_row_once(runs: dict[str, tuple[Run, Run]], kind: str) -> None:
+def test_killed_run_resumes_bit_for_bit_with_each_row_once(
+    runs: dict[str, tuple[Run, Run]], kind: str
+) -> None:
     whole, killed = runs[kind]
-    assert [attempt.checkpoint is None for attempt in killed.folder.read_attempts()] == [True, False]
+    assert [attempt.checkpoint is None for attempt in killed.folder.read_attempts()] == [
+        True,
+        False,
+    ]
     assert not killed.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
     pd.testing.assert_frame_equal(rows(killed), rows(whole), check_exact=True)
     assert reports(killed) == reports(whole)

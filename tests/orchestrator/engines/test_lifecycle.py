@@ -1,4 +1,5 @@
-"""The lifecycle of a run, on an engine that only says what it was asked: what it is told, and what is written down."""
+"""The lifecycle of a run, on an engine that only says what it was asked: what it is told, and what
+is written down."""
 
 import pickle
 from collections.abc import Callable
@@ -76,7 +77,11 @@ def user_error() -> RankFailed:
     ("last", "status", "reasons"),
     [
         (Report(metrics={}, stopped=("no gain",), is_final=True), "stopped", ["no gain"]),
-        (Report(metrics={}, stopped=("asked to",), interrupted=True, is_final=True), "interrupted", ["asked to"]),
+        (
+            Report(metrics={}, stopped=("asked to",), interrupted=True, is_final=True),
+            "interrupted",
+            ["asked to"],
+        ),
     ],
 )
 def test_status_comes_from_the_last_report(
@@ -86,7 +91,9 @@ def test_status_comes_from_the_last_report(
     assert (folder.read_metadata().status, folder.read_metadata().stopped) == (status, reasons)
 
 
-@pytest.mark.parametrize("error", [StorageError("the disk is full"), MemoryError(), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [StorageError("the disk is full"), MemoryError(), KeyboardInterrupt()]
+)
 def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
     folder: RunFolder,
     live: Callable[..., Lifecycle],
@@ -97,7 +104,16 @@ def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
     begun(folder)
     rows_of(
         folder,
-        pd.DataFrame({"rank": 0, "node": "here", "phase": "train", "epoch": 0, "iteration": [1, 2, 3], "step": 1}),
+        pd.DataFrame(
+            {
+                "rank": 0,
+                "node": "here",
+                "phase": "train",
+                "epoch": 0,
+                "iteration": [1, 2, 3],
+                "step": 1,
+            }
+        ),
     )
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "compact", Mock(side_effect=error))
@@ -114,7 +130,9 @@ def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
     assert folder.storage.exists("stats.parquet")
 
 
-def test_run_begins_with_the_first_report_and_ends_only_if_begun(live: Callable[..., Lifecycle]) -> None:
+def test_run_begins_with_the_first_report_and_ends_only_if_begun(
+    live: Callable[..., Lifecycle],
+) -> None:
     engine = Scripted(SCRIPT)
     lifecycle = live(engine)
     lifecycle.shut_down()
@@ -126,49 +144,77 @@ def test_run_begins_with_the_first_report_and_ends_only_if_begun(live: Callable[
     assert engine.asked == ["begin", "next", "save", "end"]
 
 
-def test_stopped_trial_ends_at_its_report(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+def test_stopped_trial_ends_at_its_report(
+    folder: RunFolder, live: Callable[..., Lifecycle]
+) -> None:
     engine = Scripted(SCRIPT)
     lifecycle = live(engine)
     lifecycle.next()
     lifecycle.end("stopped", ["as good as the target"])
     assert engine.asked == ["begin", "next", "end"]
-    assert (folder.read_metadata().status, folder.read_metadata().stopped) == ("stopped", ["as good as the target"])
+    assert (folder.read_metadata().status, folder.read_metadata().stopped) == (
+        "stopped",
+        ["as good as the target"],
+    )
 
 
-def test_lost_run_restarts_and_shows_a_line(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+def test_lost_run_restarts_and_shows_a_line(
+    folder: RunFolder, live: Callable[..., Lifecycle]
+) -> None:
     engine, said = Scripted((SCRIPT[0], RankFailed.died(1)), (RankFailed.died(0),), SCRIPT), []
     live(engine, restarts=2, show_line=said.append).train()
-    assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "end"]
+    assert engine.asked == [
+        "begin",
+        "next",
+        "next",
+        "begin",
+        "next",
+        "begin",
+        "next",
+        "next",
+        "next",
+        "end",
+    ]
     assert said == [f"Failed before it started: rank {rank}: {DIED}" for rank in (1, 0)]
     assert folder.read_metadata().status == "finished"
 
 
 @pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3), (-1, 6)])
-def test_run_restarts_up_to_the_limit(live: Callable[..., Lifecycle], restarts: int, attempts: int) -> None:
+def test_run_restarts_up_to_the_limit(
+    live: Callable[..., Lifecycle], restarts: int, attempts: int
+) -> None:
     engine = Scripted(*[(RankFailed.died(1),)] * 5, SCRIPT)
     with nullcontext() if restarts < 0 else pytest.raises(RankFailed, match="rank 1: died"):
         live(engine, restarts=restarts).train()
     assert engine.asked.count("begin") == attempts
 
 
-@pytest.mark.parametrize(("limit", "attempts", "status"), [(-1, 3, "finished"), (1, 2, "interrupted")])
+@pytest.mark.parametrize(
+    ("limit", "attempts", "status"), [(-1, 3, "finished"), (1, 2, "interrupted")]
+)
 def test_preempted_run_restarts_up_to_the_limit(
     folder: RunFolder, live: Callable[..., Lifecycle], limit: int, attempts: int, status: str
 ) -> None:
-    warned = Report({"step": 7}, stopped=(INTERRUPTED,), interrupted=True, is_final=True, is_partial=True)
+    warned = Report(
+        {"step": 7}, stopped=(INTERRUPTED,), interrupted=True, is_final=True, is_partial=True
+    )
     engine, lines = Scripted((warned,), (SCRIPT[0], warned), SCRIPT), list[str]()
     is_warned = partial(is_preempted, is_stop_requested=lambda: False)
     live(engine, preemptions=limit, is_preempted=is_warned, show_line=lines.append).train()
     assert engine.asked.count("begin") == engine.asked.count("end") == attempts
     assert folder.read_metadata().status == status
-    assert [line.endswith("Preempted after step 7") for line in lines] == [True] * (2 if limit < 0 else 1)
+    assert [line.endswith("Preempted after step 7") for line in lines] == [True] * (
+        2 if limit < 0 else 1
+    )
 
 
 @pytest.mark.parametrize(
     ("stopped", "is_requested"),
     [((INTERRUPTED,), True), ((INTERRUPTED, "time limit"), False), (("time limit",), False)],
 )
-def test_run_stopped_by_user_or_hook_is_not_preempted(stopped: tuple[str, ...], is_requested: bool) -> None:
+def test_run_stopped_by_user_or_hook_is_not_preempted(
+    stopped: tuple[str, ...], is_requested: bool
+) -> None:
     report = Report({"step": 7}, stopped=stopped, interrupted=True)
     assert not is_preempted(report, lambda: is_requested)
 
@@ -193,7 +239,10 @@ def test_user_error_does_not_restart_the_run(live: Callable[..., Lifecycle]) -> 
 def test_failure_is_recorded_with_its_own_message(
     folder: RunFolder, error: BaseException, words: str, again: bool
 ) -> None:
-    with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, recording_failure(folder):
+    with (
+        pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised,
+        recording_failure(folder),
+    ):
         raise error
     about = folder.read_metadata()
     assert (about.status, about.error, about.is_user_error) == ("failed", words, again)
@@ -208,8 +257,11 @@ def test_failure_is_recorded_with_its_own_message(
         TaskError("loss() returns 0.5"),
     ],
 )
-def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong: UsageError) -> None:
-    """However it came here: of any rank's process, and without a traceback, as its words say all."""
+def test_usage_error_of_a_rank_is_raised_by_the_driver(
+    folder: RunFolder, wrong: UsageError
+) -> None:
+    """However it came here: of any rank's process, and without a traceback, as its words say
+    all."""
     told = pickle.loads(pickle.dumps(RankFailed.from_error(1, wrong)))
     assert told.is_user_error
     with pytest.raises(type(wrong)) as raised, recording_failure(folder):
@@ -221,7 +273,9 @@ def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong:
 
 def test_attempt_on_other_nodes_is_not_warned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "draining_nodes", lambda: {"drained"})
-    monkeypatch.setattr(preemption, "monotonic", lambda: 0.0)  # the next attempt begins before Ray is due to be asked
+    monkeypatch.setattr(
+        preemption, "monotonic", lambda: 0.0
+    )  # the next attempt begins before Ray is due to be asked
     nodes, lines = {"drained", "other"}, list[str]()
     watch = PreemptionWatch(lambda: nodes, lines.append)
     assert [watch.is_warned(), watch.is_warned()] == [True, True]

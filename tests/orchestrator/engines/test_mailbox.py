@@ -36,8 +36,12 @@ class Cluster:
         self.queue.append((self.calls, lambda: self.mailbox.post(*messages)))
         return self.calls
 
-    def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
-        return [call for call in calls if call in self.answers], [call for call in calls if call not in self.answers]
+    def wait(
+        self, calls: list[int], num_returns: int, timeout: float
+    ) -> tuple[list[int], list[int]]:
+        return [call for call in calls if call in self.answers], [
+            call for call in calls if call not in self.answers
+        ]
 
     def get(self, call: int) -> Any:
         if isinstance(self.answers[call], Exception):
@@ -103,7 +107,9 @@ def test_stop_request_survives_the_death_of_the_mailbox(cluster: Cluster) -> Non
     assert stop_requested_later(cluster, link)
 
 
-def test_lines_arrive_once_and_progress_is_dropped_while_the_mailbox_is_stuck(cluster: Cluster) -> None:
+def test_lines_arrive_once_and_progress_is_dropped_while_the_mailbox_is_stuck(
+    cluster: Cluster,
+) -> None:
     link = MailboxLink("run")
     link.line("first")
     for number in range(20):
@@ -162,7 +168,8 @@ async def test_report_repeated_by_a_new_worker_group_is_delivered_once() -> None
     second_put = put(queue, second)
     assert await next_report == second
 
-    # A new group resumes before the first report: the driver has decided on that one, but not on the second.
+    # A new group resumes before the first report: the driver has decided on that one, but not on
+    # the second.
     assert await put(queue, first) is True
     repeated_put = put(queue, second)
     assert await list_done(second_put, repeated_put) == [False, False]
@@ -175,7 +182,8 @@ async def test_report_repeated_by_a_new_worker_group_is_delivered_once() -> None
 
 @in_event_loop
 async def test_report_waits_for_its_own_decision() -> None:
-    """A rank is lost while the driver handles its report; the new group resumes from an earlier checkpoint."""
+    """A rank is lost while the driver handles its report; the new group resumes from an earlier
+    checkpoint."""
 
     queue, first, second = ReportQueue(), report(1), report(2)
     put(queue, first)

@@ -1,4 +1,5 @@
-"""Who is blamed when several ranks fail: by what they raised, by who is gone and by time, never by the text."""
+"""Who is blamed when several ranks fail: by what they raised, by who is gone and by time, never by
+the text."""
 
 import copy
 import pickle
@@ -10,7 +11,12 @@ import torch
 import torch.distributed as dist
 
 from hooks.errors import HookError
-from orchestrator.engines.rank_failures import RankFailed, find_root_failure, is_user_error, may_be_secondary
+from orchestrator.engines.rank_failures import (
+    RankFailed,
+    find_root_failure,
+    is_user_error,
+    may_be_secondary,
+)
 from tests.ranks import on_ranks
 from tests.tasks import Points
 
@@ -46,7 +52,9 @@ def out_of_cpp() -> BaseException:
         (out_of_cpp(), True),
     ],
 )
-def test_secondary_failure_is_recognized_by_type_and_origin(error: BaseException, secondary: bool) -> None:
+def test_secondary_failure_is_recognized_by_type_and_origin(
+    error: BaseException, secondary: bool
+) -> None:
     assert may_be_secondary(error) is secondary
 
 
@@ -83,10 +91,18 @@ ORDERS = [
         [failed(0, 2, secondary=True), failed(1, 1, words="gloo Connection closed")],
         1,
     ),
-    ("its own, though the secondary failure's clock is ahead", [failed(0, 0.9, secondary=True), failed(1, 1)], 1),
+    (
+        "its own, though the secondary failure's clock is ahead",
+        [failed(0, 0.9, secondary=True), failed(1, 1)],
+        1,
+    ),
     (
         "the rank that is gone",
-        [failed(0, 1, secondary=True, words="out of memory"), RankFailed.died(1), failed(2, 1, secondary=True)],
+        [
+            failed(0, 1, secondary=True, words="out of memory"),
+            RankFailed.died(1),
+            failed(2, 1, secondary=True),
+        ],
         1,
     ),
     (
@@ -95,11 +111,17 @@ ORDERS = [
         1,
     ),
     ("the first of two user errors", [failed(0, 2), failed(1, 1)], 1),
-    ("the first, where all may be secondary", [failed(0, 2, secondary=True), failed(1, 1, secondary=True)], 1),
+    (
+        "the first, where all may be secondary",
+        [failed(0, 2, secondary=True), failed(1, 1, secondary=True)],
+        1,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("failures", "blamed"), [order[1:] for order in ORDERS], ids=[order[0] for order in ORDERS])
+@pytest.mark.parametrize(
+    ("failures", "blamed"), [order[1:] for order in ORDERS], ids=[order[0] for order in ORDERS]
+)
 def test_root_failure_of_several_is_found(failures: list[RankFailed], blamed: int) -> None:
     random.Random(0).shuffle(failures)
     assert find_root_failure({failure.rank: failure for failure in failures}).rank == blamed
@@ -110,7 +132,12 @@ def test_rank_failure_can_be_pickled() -> None:
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
         assert str(copied) == str(told)
         assert copied.trace == told.trace
-        assert (copied.rank, copied.at, copied.may_be_secondary, copied.is_user_error) == (3, told.at, False, True)
+        assert (copied.rank, copied.at, copied.may_be_secondary, copied.is_user_error) == (
+            3,
+            told.at,
+            False,
+            True,
+        )
 
 
 def test_failure_in_an_inherited_method_of_the_task_names_it() -> None:
@@ -122,9 +149,12 @@ def test_failure_in_an_inherited_method_of_the_task_names_it() -> None:
 
 
 def test_failure_names_the_line_in_the_experiment() -> None:
-    """Here, torch raises: what is told is the line that called it, and the traceback has the rest."""
+    """Here, torch raises: what is told is the line that called it, and the traceback has the
+    rest."""
     told = RankFailed.from_error(0, out_of_cpp())
-    line = 1 + Path(__file__).read_text().splitlines().index("        torch.zeros(2) @ torch.zeros(3)")
+    line = 1 + Path(__file__).read_text().splitlines().index(
+        "        torch.zeros(2) @ torch.zeros(3)"
+    )
     assert told.message.endswith(f" ({__file__}:{line}, in out_of_cpp)")
     assert told.trace.startswith("Traceback (most recent call last)")
     assert told.message.startswith(told.trace.strip().splitlines()[-1])
@@ -132,12 +162,19 @@ def test_failure_names_the_line_in_the_experiment() -> None:
 
 @pytest.mark.parametrize(
     ("words", "again"),
-    [("CUDA error: device-side assert triggered", True), ("CUDA error: uncorrectable ECC error", False)],
+    [
+        ("CUDA error: device-side assert triggered", True),
+        ("CUDA error: uncorrectable ECC error", False),
+    ],
 )
 def test_gpu_failure_is_reported_as_one(words: str, again: bool) -> None:
-    cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
+    cause = raised(
+        torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported")
+    )
     told = RankFailed.from_error(1, raised(HookError("console", "on_step", "x"), cause))
     assert (told.is_user_error, told.may_be_secondary) == (again, False)
-    assert told.message.startswith(f"the GPU failed: {words}. It surfaced in hook 'console' (on_step), but may have")
+    assert told.message.startswith(
+        f"the GPU failed: {words}. It surfaced in hook 'console' (on_step), but may have"
+    )
     assert ("a label or a token ID" in told.message) is again
     assert "CUDA_LAUNCH_BLOCKING=1" in told.message

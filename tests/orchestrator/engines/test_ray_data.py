@@ -24,7 +24,9 @@ class Rows:
 
     count_of: int = 20
     places: list[int] = field(default_factory=list)
-    context: Any = field(default_factory=lambda: SimpleNamespace(execution_options=SimpleNamespace()))
+    context: Any = field(
+        default_factory=lambda: SimpleNamespace(execution_options=SimpleNamespace())
+    )
     counted: int = 0
 
     def count(self) -> int:
@@ -67,7 +69,10 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
         DataContext=SimpleNamespace(get_current=SimpleNamespace),
     )
     whole: Any = SimpleNamespace(
-        data=module, is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 2.0}, cloudpickle=cloudpickle
+        data=module,
+        is_initialized=lambda: True,
+        cluster_resources=lambda: {"CPU": 2.0},
+        cloudpickle=cloudpickle,
     )
     monkeypatch.setitem(sys.modules, "ray.data", module)
     monkeypatch.setitem(sys.modules, "ray", whole)
@@ -109,12 +114,21 @@ def test_resources_of_ranks_are_excluded_once(
     """Ray Train tells Ray Data of its workers by itself."""
     rows = Rows()
     monkeypatch.setattr(OfRay, "data", lambda self: {"train": rows})
-    data_of(OfRay(), experiment(epochs=1, workers={"count": 2, "cpus": 0.5}), of(0, 2), of_train=of_train)
+    data_of(
+        OfRay(),
+        experiment(epochs=1, workers={"count": 2, "cpus": 0.5}),
+        of(0, 2),
+        of_train=of_train,
+    )
     assert vars(rows.context.execution_options) == taken_off
 
 
 def test_rows_are_counted_only_if_an_epoch_is_a_pass() -> None:
-    for fields, length in (({"epochs": 2}, 3), ({"epochs": 2, "epoch_steps": 4}, 4), ({"steps": 9}, 9)):
+    for fields, length in (
+        ({"epochs": 2}, 3),
+        ({"epochs": 2, "epoch_steps": 4}, 4),
+        ({"steps": 9}, 9),
+    ):
         assert Data(OfRay(), experiment(**fields), World(), data_of).train.length() == length
     for fields in ({"epochs": 2, "epoch_steps": 4}, {"steps": 9}):
         with pytest.raises(TypeError, match="number of rows is unknown"):
@@ -129,7 +143,9 @@ def test_resumed_epoch_begins_with_the_first_rows() -> None:
         (6, 42, True),
     ]
     data = Data(OfRay(), experiment(epochs=2), World(), data_of)
-    data.train.restore({"epoch": 1, "pass": 1, "processes": 0, "loader": {}, "is_exhausted": False}, 1)
+    data.train.restore(
+        {"epoch": 1, "pass": 1, "processes": 0, "loader": {}, "is_exhausted": False}, 1
+    )
     assert places([next(data.train.begin(1, 0))]) == list(range(8))
     assert places(data.fresh_batches("train")) == list(range(21))
 
@@ -138,14 +154,22 @@ def test_resumed_epoch_begins_with_the_first_rows() -> None:
     ("fields", "message"),
     [
         ({"loader": {"num_workers": 2}}, "loader.num_workers: has no effect with Ray Data"),
-        ({"workers": {"count": 2}}, "workers.cpus: 1 for each of 2 ranks takes 2 of 2 CPUs.*set at most 0.5"),
+        (
+            {"workers": {"count": 2}},
+            "workers.cpus: 1 for each of 2 ranks takes 2 of 2 CPUs.*set at most 0.5",
+        ),
     ],
 )
-def test_settings_without_effect_or_free_cpus_are_refused(fields: dict[str, Any], message: str) -> None:
+def test_settings_without_effect_or_free_cpus_are_refused(
+    fields: dict[str, Any], message: str
+) -> None:
     world = of(0, 2) if "workers" in fields else World()
     with pytest.raises(ConfigError, match=message):
         data_of(OfRay(), experiment(epochs=1, **fields), world)
 
 
 def test_other_data_is_unchanged() -> None:
-    assert [type(one) for one in data_of(Points(), experiment(), World()).values()] == [PointSet, PointSet]
+    assert [type(one) for one in data_of(Points(), experiment(), World()).values()] == [
+        PointSet,
+        PointSet,
+    ]

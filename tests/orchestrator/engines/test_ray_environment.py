@@ -25,7 +25,9 @@ def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OTHER", "two")
     assert read_environment(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
     assert read_environment([]) == {}
-    with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here; export or remove them") as told:
+    with pytest.raises(
+        UsageError, match="names WANDB_API_KEY, not set here; export or remove them"
+    ) as told:
         read_environment(["HF_TOKEN", "WANDB_API_KEY"])
     assert "one" not in str(told.value).split()
 
@@ -53,10 +55,17 @@ def test_run_requires_the_resources_of_its_fewest_ranks(workers: Workers, asked:
 
 def test_variables_of_the_job_are_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"HF_TOKEN": "one", "OTHER": "two"}
-    assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": given}}
-    job = {"runtime_env": {"env_vars": {"HF_TOKEN": "one"}, "working_dir": "gcs://x.zip"}, "metadata": {}}
+    assert Ray("10.0.0.1:6379", environment=given)._environment == {
+        "runtime_env": {"env_vars": given}
+    }
+    job = {
+        "runtime_env": {"env_vars": {"HF_TOKEN": "one"}, "working_dir": "gcs://x.zip"},
+        "metadata": {},
+    }
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-    assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": {"OTHER": "two"}}}
+    assert Ray("10.0.0.1:6379", environment=given)._environment == {
+        "runtime_env": {"env_vars": {"OTHER": "two"}}
+    }
     assert Ray("10.0.0.1:6379", environment={"HF_TOKEN": "one"})._environment == {}
 
 
@@ -70,7 +79,11 @@ def test_variables_of_the_job_are_not_set_twice(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_ray_starts_only_without_one_to_join(
-    address: str | None, joined: bool | None, starts: bool, told: str, monkeypatch: pytest.MonkeyPatch
+    address: str | None,
+    joined: bool | None,
+    starts: bool,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     if joined is not None:
@@ -84,20 +97,28 @@ def test_ray_starts_only_without_one_to_join(
     [("127.0.0.1:1", "Connection refused"), ("nonsense", "Invalid address format")],
 )
 def test_wrong_address_is_an_error_of_one_line(address: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=rf"^could not join the cluster at {address}: [^\n]*{reason}[^\n]*$"):
+    with pytest.raises(
+        UsageError, match=rf"^could not join the cluster at {address}: [^\n]*{reason}[^\n]*$"
+    ):
         Ray(address).__enter__()
 
 
 def test_both_versions_of_a_mismatch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**options: Any) -> None:
-        raise RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.1\nThis process has:\n  Ray: 2.9")
+        raise RuntimeError(
+            "Version mismatch: The cluster was started with:\n  Ray: 2.1\nThis process has:\n  Ray: 2.9"
+        )
 
     monkeypatch.setattr("ray.init", refuse)
-    with pytest.raises(RunError, match=r"^could not join the cluster at auto: Version .*(\n.*)*2\.1\n.*\n.*2\.9$"):
+    with pytest.raises(
+        RunError, match=r"^could not join the cluster at auto: Version .*(\n.*)*2\.1\n.*\n.*2\.9$"
+    ):
         Ray("auto").__enter__()
 
 
-def test_unreadable_file_of_a_driver_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_of_a_driver_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in (("0", "Model: \t NVIDIA H100 80GB HBM3"), ("1", None)):
         (tmp_path / name).mkdir()
         if text:

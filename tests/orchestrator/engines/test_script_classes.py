@@ -1,4 +1,5 @@
-"""Classes of a script or a notebook: what is carried of them is enough for a process that has none of it."""
+"""Classes of a script or a notebook: what is carried of them is enough for a process that has none
+of it."""
 
 import sys
 from pathlib import Path
@@ -54,7 +55,9 @@ def main(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def experiment(main: dict[str, Any]) -> Experiment:
-    return Experiment(task=main["Cell"](width=2, depth=4), epochs=1, hooks={"marks": main["Marks"]()})
+    return Experiment(
+        task=main["Cell"](width=2, depth=4), epochs=1, hooks={"marks": main["Marks"]()}
+    )
 
 
 def test_classes_of_main_resolve_in_another_process(main: dict[str, Any]) -> None:
@@ -69,7 +72,9 @@ def test_pickled_classes_are_not_recorded_but_their_code_is(
     assert "main_classes" not in with_classes_of_main(experiment(main).source).record()
     monkeypatch.setattr("inspect.getsource", lambda cls: f"class {cls.__name__}: ...")
     done = run(experiment(main), tmp_path, local=True)
-    assert (Path(done.path) / "main.py").read_text() == "class Base: ...\n\nclass Cell: ...\n\nclass Marks: ..."
+    assert (
+        Path(done.path) / "main.py"
+    ).read_text() == "class Base: ...\n\nclass Cell: ...\n\nclass Marks: ..."
 
 
 def test_classes_that_cannot_be_sent_are_refused(
@@ -82,6 +87,8 @@ def test_classes_that_cannot_be_sent_are_refused(
     ):
         run(experiment(main), tmp_path)
     main["SCALE"] = (one for one in ())
-    with pytest.raises(UsageError, match=r"cannot be pickled \(TypeError: .*generator.*define them in a module"):
+    with pytest.raises(
+        UsageError, match=r"cannot be pickled \(TypeError: .*generator.*define them in a module"
+    ):
         run(experiment(main), tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,9 @@ def test_wrong_experiment_is_refused_before_an_attempt_begins(tmp_path: Path) ->
     assert RunFolder(given.location).read_attempts() == []
 
 
-def _session_on_rank(rank: int, world_size: int, given: Assignment, stop_at: int | None) -> list[tuple[int, bool]]:
+def _session_on_rank(
+    rank: int, world_size: int, given: Assignment, stop_at: int | None
+) -> list[tuple[int, bool]]:
     taken = []
     for report in Session(given, World(rank, world_size, rank)).reports():
         taken.append((report.metrics["step"], report.is_final))
@@ -77,11 +79,16 @@ def test_two_ranks_share_one_run_and_its_attempts(tmp_path: Path) -> None:
     assert on_ranks(_session_on_rank, 2, given, 1) == [[(7, False)]] * 2
     assert on_ranks(_session_on_rank, 2, given, None) == [[(7, False), (14, True)]] * 2
     run = Run(RunFolder(given.location))
-    assert [(attempt.world_size, attempt.epoch_iterations) for attempt in run.folder.read_attempts()] == [
+    assert [
+        (attempt.world_size, attempt.epoch_iterations) for attempt in run.folder.read_attempts()
+    ] == [
         (2, 7),
         (2, 7),
     ]
-    assert [(host.rank, host.local_rank) for host in run.folder.read_attempts()[0].hosts] == [(0, 0), (1, 1)]
+    assert [(host.rank, host.local_rank) for host in run.folder.read_attempts()[0].hosts] == [
+        (0, 0),
+        (1, 1),
+    ]
     assert not run.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
     # 52 samples are 7 batches of 4 for each rank; 23 are 12 and 11, so 3 batches each
     assert run.stats.groupby(["phase", "rank"], observed=True).size().to_dict() == {
@@ -105,14 +112,20 @@ class Wide(Points):
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(0.5, 1), (2, 2)])
-def test_engines_use_the_threads_of_the_experiment(tmp_path: Path, cpus: float, threads: int) -> None:
+def test_engines_use_the_threads_of_the_experiment(
+    tmp_path: Path, cpus: float, threads: int
+) -> None:
     """Whatever the process had before; it has these again after."""
     weights, before = [], torch.get_num_threads()
     for number, engine in enumerate(("in-process", "gang")):
         torch.set_num_threads(3)
-        given = assignment(tmp_path / engine, task=f"{__name__}:Wide", batch_size=52, workers={"cpus": cpus})
+        given = assignment(
+            tmp_path / engine, task=f"{__name__}:Wide", batch_size=52, workers={"cpus": cpus}
+        )
         rank = InProcess(Workers(cpus=cpus)) if number == 0 else GangRank(0, Workers(cpus=cpus))
-        rank.begin(given, None) if isinstance(rank, InProcess) else rank.begin(given, Rendezvous("", 0, 0))
+        rank.begin(given, None) if isinstance(rank, InProcess) else rank.begin(
+            given, Rendezvous("", 0, 0)
+        )
         while rank.next() is not None:
             assert torch.get_num_threads() == 3
         run = Run(RunFolder(given.location))

@@ -1,4 +1,5 @@
-"""Which failures end a run on Ray Train at once, and what its log says of an attempt that was lost."""
+"""Which failures end a run on Ray Train at once, and what its log says of an attempt that was
+lost."""
 
 import pytest
 import ray
@@ -32,7 +33,8 @@ def test_user_error_ends_the_run_with_its_own_message() -> None:
 
 
 def test_ray_train_retries_other_failures(waited: list[float]) -> None:
-    """A controller whose trial was killed must not take places for new workers before Ray ends it too."""
+    """A controller whose trial was killed must not take places for new workers before Ray ends it
+    too."""
     OnFailure(None, "nowhere").after_exception(None, {0: LOST})
     OnFailure(None, "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
     assert waited == [2.0, 2.0]
@@ -42,7 +44,9 @@ def test_failure_line_names_attempt_rank_and_node() -> None:
     assert format_failure_line(GONE, []) == f"Failed before it started: rank 1: {DIED}"
     assert format_failure_line(GONE, ATTEMPTS) == f"Rank 1 on gamma failed: {DIED}"
     assert (
-        format_failure_line(RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1])
+        format_failure_line(
+            RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1]
+        )
         == "Rank 0 on alpha failed: RuntimeError: closed by peer"
     )
 

@@ -1,4 +1,5 @@
-"""An error of user code fails the run with its location, and the first failure is the one that is raised."""
+"""An error of user code fails the run with its location, and the first failure is the one that is
+raised."""
 
 import errno
 import os
@@ -52,7 +53,9 @@ class Raises(Hook):
 
 
 @pytest.mark.parametrize("what", RAISED)
-def test_any_error_fails_the_run_with_its_place(tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_any_error_fails_the_run_with_its_place(
+    tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     hooks = {"raises": {"type": f"{__name__}:Raises", "what": what}}
     with pytest.raises(
         RunError, match=rf"{type(RAISED[what]).__name__}.*{Path(__file__).name}:\d+, in on_step"
@@ -119,9 +122,15 @@ GIVES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("method", GIVES)
 def test_wrong_return_value_names_the_method(tmp_path: Path, method: str) -> None:
     with pytest.raises(
-        UsageError, match=rf"{method}\(\) {re.escape(GIVES[method][1])}.*\(.*{Path(__file__).name}:\d+\)"
+        UsageError,
+        match=rf"{method}\(\) {re.escape(GIVES[method][1])}.*\(.*{Path(__file__).name}:\d+\)",
     ):
-        run(described(task=f"{__name__}:Wrong", task_args={"method": method}), tmp_path, "run", local=True)
+        run(
+            described(task=f"{__name__}:Wrong", task_args={"method": method}),
+            tmp_path,
+            "run",
+            local=True,
+        )
 
 
 def test_keyboard_interrupt_raised_by_the_task_is_a_failure(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ ROUNDS, STEPS = 3, 5
 
 @dataclass
 class Fitted(Task):
-    """Fits a line with momentum and dropout; each rank has its own random numbers and its own order of samples."""
+    """Fits a line with momentum and dropout; each rank has its own random numbers and its own order
+    of samples."""
 
     killed_at: int = 0
     once: str = ""
@@ -59,7 +60,11 @@ class Fitted(Task):
                 losses.append(fitted(trained, optimizer, points, batch_size))
                 place["samples"] += batch_size
                 session.record(loss=losses[-1], batch_size=batch_size, seen=place["samples"])
-                if session.step == self.killed_at and session.rank == 1 and not Path(self.once).exists():
+                if (
+                    session.step == self.killed_at
+                    and session.rank == 1
+                    and not Path(self.once).exists()
+                ):
                     Path(self.once).touch()
                     os.kill(os.getpid(), signal.SIGKILL)
             yield {"train/loss": sum(losses) / STEPS, "val/rank": float(session.rank)}
@@ -71,7 +76,9 @@ def built(rank: int) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
     return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), points
 
 
-def fitted(model: nn.Module, optimizer: torch.optim.Optimizer, points: torch.Tensor, batch_size: int) -> float:
+def fitted(
+    model: nn.Module, optimizer: torch.optim.Optimizer, points: torch.Tensor, batch_size: int
+) -> float:
     batch = points[torch.randint(len(points), (batch_size,))]
     loss = (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean()
     optimizer.zero_grad()
@@ -101,19 +108,30 @@ def trained(rank: int, world_size: int, *assignments: Assignment) -> tuple[list[
 
 def written(root: Path, name: str, **arguments: Any) -> Assignment:
     own = make_experiment(
-        {"name": name, "task": f"{HERE}:Fitted", "task_args": arguments, "epochs": ROUNDS, "workers": {"count": 2}}
+        {
+            "name": name,
+            "task": f"{HERE}:Fitted",
+            "task_args": arguments,
+            "epochs": ROUNDS,
+            "workers": {"count": 2},
+        }
     )
     return Assignment(own.source, str(create_run(root, name, to_yaml(own))))
 
 
 def test_killed_run_on_two_ranks_resumes_as_a_raw_loop_bit_for_bit(tmp_path: Path) -> None:
-    given = written(tmp_path, "killed", killed_at=2 * STEPS + 3, once=str(tmp_path / "once")), written(tmp_path, "calm")
+    given = (
+        written(tmp_path, "killed", killed_at=2 * STEPS + 3, once=str(tmp_path / "once")),
+        written(tmp_path, "calm"),
+    )
     assert -signal.SIGKILL in until_killed(trained, 2, given[0])
     by_hand = on_ranks(trained, 2, *given)
     killed, calm = runs = [Run(RunFolder(one.location)) for one in given]
     assert [attempt.checkpoint for attempt in killed.folder.read_attempts()] == [None, "epoch-0002"]
     key = ["rank", "phase", "epoch", "iteration", "step", "samples", "batch_size", "loss", "seen"]
-    rows = [run.stats.sort_values(["rank", "iteration"])[key].reset_index(drop=True) for run in runs]
+    rows = [
+        run.stats.sort_values(["rank", "iteration"])[key].reset_index(drop=True) for run in runs
+    ]
     assert rows[0].equals(rows[1])
     told = ["epoch", "step", "iteration", "samples", "train/loss", "val/rank"]
     assert calm.metrics[told].equals(killed.metrics[told])
@@ -124,9 +142,12 @@ def test_killed_run_on_two_ranks_resumes_as_a_raw_loop_bit_for_bit(tmp_path: Pat
         for run in runs:
             assert [one.tolist() for one in run.weights("last").values()] == weights
     means = [
-        [sum(losses[begin : begin + STEPS]) / STEPS for begin in range(0, len(losses), STEPS)] for losses, _ in by_hand
+        [sum(losses[begin : begin + STEPS]) / STEPS for begin in range(0, len(losses), STEPS)]
+        for losses, _ in by_hand
     ]
-    assert calm.metrics["train/loss"].tolist() == [sum(pair) / 2 for pair in zip(*means, strict=True)]
+    assert calm.metrics["train/loss"].tolist() == [
+        sum(pair) / 2 for pair in zip(*means, strict=True)
+    ]
 
 
 # In one process
@@ -167,9 +188,14 @@ def loop_of(
     **given: Any,
 ) -> CustomLoop:
     store = CheckpointStore(Storage(root)) if root else None
-    length = {name: given.pop(name) for name in ("epochs", "steps") if name in given} or {"epochs": 2}
+    length = {name: given.pop(name) for name in ("epochs", "steps") if name in given} or {
+        "epochs": 2
+    }
     return CustomLoop(
-        Yields(train), experiment(**length), hooks or {}, RunContext(store=store, recorder=Rows(), **given)
+        Yields(train),
+        experiment(**length),
+        hooks or {},
+        RunContext(store=store, recorder=Rows(), **given),
     )
 
 
@@ -183,7 +209,9 @@ def test_events_fire_in_the_order_of_the_hooked_loop(tmp_path: Path) -> None:
         yield {"train/reward": torch.tensor(3.0, requires_grad=True)}
 
     heard = Heard()
-    loop = loop_of(train, tmp_path, {"heard": heard, "checkpoint": Checkpoint(best="val/reward", mode="max")})
+    loop = loop_of(
+        train, tmp_path, {"heard": heard, "checkpoint": Checkpoint(best="val/reward", mode="max")}
+    )
     reports = list(loop.run())
     train_round, saved = ["phase_start train", "step train"], ["save train", "saved train"]
     assert heard.events == [
@@ -236,7 +264,11 @@ def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> Non
 
     first = loop_of(train, tmp_path, steps=10, stop_requested=lambda: asked)
     (is_partial,) = first.run()
-    assert (is_partial.is_partial, is_partial.interrupted, is_partial.stopped) == (True, True, ("interrupted",))
+    assert (is_partial.is_partial, is_partial.interrupted, is_partial.stopped) == (
+        True,
+        True,
+        ("interrupted",),
+    )
     asked = False
     second = loop_of(train, tmp_path, steps=10)
     second.restore("step-00000003")
@@ -248,8 +280,11 @@ def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> Non
     assert left == ["at 3", "at 10"]
 
 
-def solves(yields_at: Collection[int], total: int) -> Callable[[TrainingSession], Iterator[Mapping[str, float]]]:
-    """Yields after some of the steps, and returns after the last: there, or as it is asked to stop."""
+def solves(
+    yields_at: Collection[int], total: int
+) -> Callable[[TrainingSession], Iterator[Mapping[str, float]]]:
+    """Yields after some of the steps, and returns after the last: there, or as it is asked to
+    stop."""
 
     def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
         place = {"sum": 0}
@@ -283,7 +318,9 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     tmp_path: Path, end: str, yields_at: tuple[int, ...], total: int, every: str
 ) -> None:
     length = {"steps": total} if end == "steps" else {"epochs": 9}
-    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval.parse(every), best="train/loss")}
+    hooks: dict[str, Hook] = {
+        "checkpoint": Checkpoint(every=Interval.parse(every), best="train/loss")
+    }
     hooks |= {"stops": Stops(total)} if end == "hook" else {}
     loop = loop_of(solves(yields_at, 99 if end == "hook" else total), tmp_path, hooks, **length)
     reports = list(loop.run())
@@ -303,7 +340,9 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
 
 @pytest.mark.parametrize("save_last", [True, False])
 @pytest.mark.parametrize("end", ["returns", "early_stopping"])
-def test_end_at_a_report_is_saved_once_if_the_last_is_to_be_saved(tmp_path: Path, end: str, save_last: bool) -> None:
+def test_end_at_a_report_is_saved_once_if_the_last_is_to_be_saved(
+    tmp_path: Path, end: str, save_last: bool
+) -> None:
     hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval(0), save_last=save_last)}
     if end == "early_stopping":
         hooks["early_stopping"] = EarlyStopping("train/loss", patience=9, stopping_threshold=0.25)
@@ -356,7 +395,9 @@ def test_process_ends_although_a_trainer_waits_for_a_failed_loop() -> None:
         next(reports)
         1 / 0
     """
-    ended = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", dedent(code)], capture_output=True, text=True, timeout=60
+    )
     assert "ZeroDivisionError" in ended.stderr
 
 
@@ -426,10 +467,14 @@ def test_checkpoint_of_other_parts_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_new_rank", [False, True])
-def test_parts_of_each_rank_need_the_same_number_of_ranks(tmp_path: Path, is_new_rank: bool) -> None:
+def test_parts_of_each_rank_need_the_same_number_of_ranks(
+    tmp_path: Path, is_new_rank: bool
+) -> None:
     list(loop_of(restores(per_rank={"place": {}}), tmp_path, {"checkpoint": Checkpoint()}).run())
     manifest = tmp_path / "epoch-0001" / "manifest.json"
-    entries = {name: value for name, value in json.loads(manifest.read_text()).items() if name != "crc"}
+    entries = {
+        name: value for name, value in json.loads(manifest.read_text()).items() if name != "crc"
+    }
     if is_new_rank:
         del entries["files"]["rank-0000.pt"]
     manifest.write_text(seal(json.dumps(entries | {"world_size": 2})))
@@ -437,7 +482,9 @@ def test_parts_of_each_rank_need_the_same_number_of_ranks(tmp_path: Path, is_new
         loop_of(restores(per_rank={"place": {}}), tmp_path).restore("epoch-0001")
 
 
-def test_loop_without_parts_says_that_it_saves_no_checkpoint(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_loop_without_parts_says_that_it_saves_no_checkpoint(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     with caplog.at_level("INFO", logger="hookyard"):
         loop = loop_of(records(loss=1.0), tmp_path, {"checkpoint": Checkpoint()})
         training = loop.run()

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAUROC, MulticlassConfusionMatrix, MulticlassF1Score
+from torchmetrics.classification import (
+    MulticlassAUROC,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
 
 from hooks import Hook, HookError, State
 from hooks.checkpointing.checkpoint import Checkpoint
@@ -42,7 +46,9 @@ def test_means_are_over_samples_not_batches() -> None:
     model = loop.state.module.eval()
     with torch.no_grad():
         output = model(dataset.points)
-    assert metrics["val/loss"] == pytest.approx(functional.cross_entropy(output, dataset.labels).item(), rel=1e-6)
+    assert metrics["val/loss"] == pytest.approx(
+        functional.cross_entropy(output, dataset.labels).item(), rel=1e-6
+    )
     assert metrics["val/accuracy"] == (output.argmax(1) == dataset.labels).double().mean().item()
 
 
@@ -69,16 +75,23 @@ class Given(Points):
 
 def test_each_value_of_a_meter_has_a_name() -> None:
     dataset: Any = Points().data()["val"]
-    collection = MetricCollection({"macro": MulticlassF1Score(3), "each": MulticlassF1Score(3, average=None)})
+    collection = MetricCollection(
+        {"macro": MulticlassF1Score(3), "each": MulticlassF1Score(3, average=None)}
+    )
     for meter, names in (
         (MulticlassF1Score(3, average=None), ["f1/0", "f1/1", "f1/2"]),
         (collection, ["f1/each/0", "f1/each/1", "f1/each/2", "f1/macro"]),
     ):
         loop = Loop(Given(meter=meter), experiment(epochs=1), {})
         metrics = next(loop.run()).metrics
-        assert sorted(name.removeprefix("val/") for name in metrics if name.startswith("val/f1")) == names
+        assert (
+            sorted(name.removeprefix("val/") for name in metrics if name.startswith("val/f1"))
+            == names
+        )
         with torch.no_grad():
-            expected = MulticlassF1Score(3, average=None)(loop.state.module.eval()(dataset.points), dataset.labels)
+            expected = MulticlassF1Score(3, average=None)(
+                loop.state.module.eval()(dataset.points), dataset.labels
+            )
         assert [metrics[f"val/{name}"] for name in names[:3]] == pytest.approx(expected.tolist())
 
 
@@ -90,7 +103,9 @@ def test_meter_without_numbers_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
 def test_meter_with_the_name_of_another_metric_is_refused(name: str) -> None:
-    with pytest.raises(TaskError, match=rf"meters\(\) returns '{name}', but val/{name} exists already"):
+    with pytest.raises(
+        TaskError, match=rf"meters\(\) returns '{name}', but val/{name} exists already"
+    ):
         list(Loop(Given(meter=MulticlassF1Score(3), called=name), experiment(epochs=1), {}).run())
 
 
@@ -102,7 +117,9 @@ class Several(Metered):
 
 
 def _validate_on_rank(rank: int, world_size: int) -> dict[str, Any]:
-    loop = Loop(Several(), experiment(epochs=1), {}, RunContext(world=World(rank, world_size, rank)))
+    loop = Loop(
+        Several(), experiment(epochs=1), {}, RunContext(world=World(rank, world_size, rank))
+    )
     torch.manual_seed(5)
     for parameter in loop.state.module.parameters():
         nn.init.normal_(parameter)
@@ -117,7 +134,10 @@ def test_validation_counts_every_sample_once_on_any_number_of_ranks(world_size: 
     one = _validate_on_rank(0, 1)
     for values in many:
         assert values == pytest.approx(one, rel=1e-6)
-        assert (values["val/accuracy"], values["val/few/accuracy"]) == (one["val/accuracy"], one["val/few/accuracy"])
+        assert (values["val/accuracy"], values["val/few/accuracy"]) == (
+            one["val/accuracy"],
+            one["val/few/accuracy"],
+        )
 
 
 @dataclass
@@ -128,16 +148,36 @@ class Drawing(Points):
 
     def data(self) -> Mapping[str, Any]:
         data = super().data()
-        return {**data, **{f"val/{number}": PointSet(11, False, 5) for number in range(1, self.sets)}}
+        return {
+            **data,
+            **{f"val/{number}": PointSet(11, False, 5) for number in range(1, self.sets)},
+        }
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         output: Tensor = super().forward(model, batch)
-        return output + torch.rand_like(output) + np.random.rand() * random.random() if not model.training else output
+        return (
+            output + torch.rand_like(output) + np.random.rand() * random.random()
+            if not model.training
+            else output
+        )
 
 
 def drawing(hooks: Mapping[str, Any] | None = None, **fields: Any) -> Any:
-    task_args = {"dropout": 0.3, "noisy": True, "batch_norm": True, "test": 9, **fields.pop("task_args", {})}
-    return described(**{"task": f"{__name__}:Drawing", "task_args": task_args, "hooks": {**(hooks or {})}, **fields})
+    task_args = {
+        "dropout": 0.3,
+        "noisy": True,
+        "batch_norm": True,
+        "test": 9,
+        **fields.pop("task_args", {}),
+    }
+    return described(
+        **{
+            "task": f"{__name__}:Drawing",
+            "task_args": task_args,
+            "hooks": {**(hooks or {})},
+            **fields,
+        }
+    )
 
 
 EVERY = {
@@ -152,7 +192,12 @@ WEIGHTS = {
 
 def measured(reports: Sequence[Mapping[str, Any]], step: int, phase: str) -> dict[str, Any]:
     """The metrics of a phase at a step, without times and memory."""
-    metrics = {name: value for report in reports if report["step"] == step for name, value in report.items()}
+    metrics = {
+        name: value
+        for report in reports
+        if report["step"] == step
+        for name, value in report.items()
+    }
     return {
         name: value
         for name, value in metrics.items()
@@ -167,14 +212,21 @@ def assert_measured_again(done: Run) -> None:
         for phase in ("val", "test"):
             step = CheckpointStore(done.folder.find_checkpoint_folder()).read_position(name).step
             if expected := measured(done.reports(), step, phase):
-                assert measured(done.evaluate(name, phase).reports(), step, phase) == expected, (name, phase)
+                assert measured(done.evaluate(name, phase).reports(), step, phase) == expected, (
+                    name,
+                    phase,
+                )
                 checked += 1
     assert checked
 
 
 @pytest.mark.parametrize(("every", "weights"), [("its best", "both"), ("steps", "ema")])
-def test_evaluating_a_checkpoint_again_gives_the_metrics_of_the_run(every: str, weights: str, tmp_path: Path) -> None:
-    experiment = drawing({**EVERY[every], **WEIGHTS[weights]}, validate_every="4 steps", task_args={"sets": 2})
+def test_evaluating_a_checkpoint_again_gives_the_metrics_of_the_run(
+    every: str, weights: str, tmp_path: Path
+) -> None:
+    experiment = drawing(
+        {**EVERY[every], **WEIGHTS[weights]}, validate_every="4 steps", task_args={"sets": 2}
+    )
     assert_measured_again(run(experiment, tmp_path, "run", local=True))
 
 
@@ -203,16 +255,21 @@ class Seen(Hook):
 
 
 def test_validation_may_have_no_loss() -> None:
-    """Metrics and meters stay those of the same training, with a loss there; the rows of val have none."""
+    """Metrics and meters stay those of the same training, with a loss there; the rows of val have
+    none."""
     seen, rows = Seen(), Rows()
     fields: Any = {"epochs": 2}
     task = Detector(test=9)
     detected = [
-        report.metrics for report in Loop(task, experiment(**fields), {"seen": seen}, RunContext(recorder=rows)).run()
+        report.metrics
+        for report in Loop(
+            task, experiment(**fields), {"seen": seen}, RunContext(recorder=rows)
+        ).run()
     ]
     reports = [report.metrics for report in Loop(Metered(test=9), experiment(**fields), {}).run()]
     without = [
-        {name: value for name, value in report.items() if name not in ("val/loss", "test/loss")} for report in reports
+        {name: value for name, value in report.items() if name not in ("val/loss", "test/loss")}
+        for report in reports
     ]
     assert detected == without
     assert {"val/accuracy", "val/f1", "train/loss"} < detected[0].keys()
@@ -236,15 +293,21 @@ def test_validation_may_leave_everything_to_hooks() -> None:
     assert [name for name in metrics if "/" in name] == ["train/loss"]
 
 
-@pytest.mark.parametrize("hook", [EarlyStopping("val/loss"), Checkpoint(best="val/loss")], ids=["monitor", "best"])
+@pytest.mark.parametrize(
+    "hook", [EarlyStopping("val/loss"), Checkpoint(best="val/loss")], ids=["monitor", "best"]
+)
 def test_hook_that_monitors_a_missing_loss_names_the_metrics_there_are(hook: Hook) -> None:
-    with pytest.raises(HookError, match=r"there is no metric 'val/loss'; available: train/loss, .*val/accuracy"):
+    with pytest.raises(
+        HookError, match=r"there is no metric 'val/loss'; available: train/loss, .*val/accuracy"
+    ):
         list(Loop(Detector(), experiment(epochs=1), {"hook": hook}).run())
 
 
 def test_checkpoints_are_kept_by_a_metric_that_there_is(tmp_path: Path) -> None:
     store, hook = CheckpointStore(Storage(tmp_path), "points"), Checkpoint()
-    list(Loop(Detector(), experiment(epochs=1), {"checkpoint": hook}, RunContext(store=store)).run())
+    list(
+        Loop(Detector(), experiment(epochs=1), {"checkpoint": hook}, RunContext(store=store)).run()
+    )
     assert [best["metric"] for best in hook.state_dict()["bests"]] == ["val/accuracy"]
 
 
@@ -254,7 +317,9 @@ class Fickle(Points):
     first: Any = False
 
     def loss(self, output: Tensor, batch: Any) -> Any:
-        is_without = self.progress.phase == "val" and (self.progress.phase_iteration == 0) == self.first
+        is_without = (
+            self.progress.phase == "val" and (self.progress.phase_iteration == 0) == self.first
+        )
         return None if is_without else super().loss(output, batch)
 
 
@@ -262,7 +327,9 @@ class Fickle(Points):
 def test_some_losses_of_a_phase_are_refused(first: bool) -> None:
     task = Fickle()
     task.first = first
-    with pytest.raises(TaskError, match=r"loss\(\) returns None for some batches of val.*test_evaluation\.py"):
+    with pytest.raises(
+        TaskError, match=r"loss\(\) returns None for some batches of val.*test_evaluation\.py"
+    ):
         list(Loop(task, experiment(epochs=1), {}).run())
 
 
@@ -276,7 +343,9 @@ def test_training_needs_a_loss() -> None:
 def _detect(rank: int, world_size: int) -> dict[str, Any]:
     """Validate on two samples, of which the last rank has none."""
     world = World(rank=rank, world_size=world_size)
-    return next(Loop(Bare(val=2), experiment(epochs=1, batch_size=4), {}, RunContext(world=world)).run()).metrics
+    return next(
+        Loop(Bare(val=2), experiment(epochs=1, batch_size=4), {}, RunContext(world=world)).run()
+    ).metrics
 
 
 def test_rank_without_a_sample_validates_without_a_loss() -> None:

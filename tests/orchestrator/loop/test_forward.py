@@ -1,4 +1,5 @@
-"""What a task's forward pass may do with its model: call it, call parts of it, and look at what it has."""
+"""What a task's forward pass may do with its model: call it, call parts of it, and look at what it
+has."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,11 +80,22 @@ def run_loop(task: OfParts, world: World | None = None, **fields: Any) -> dict[s
     """A run, with averaged weights in validation."""
     world = world or World()
     rows = Rows()
-    fields = {"batch_size": 8 // world.world_size, "workers": Workers(count=world.world_size), **fields}
-    loop = Loop(task, experiment(**fields), {"ema": EMA(decay=0.5)}, RunContext(world=world, recorder=rows))
+    fields = {
+        "batch_size": 8 // world.world_size,
+        "workers": Workers(count=world.world_size),
+        **fields,
+    }
+    loop = Loop(
+        task, experiment(**fields), {"ema": EMA(decay=0.5)}, RunContext(world=world, recorder=rows)
+    )
     reports = [report.metrics for report in loop.run()]
     weights = {} if is_sharded(loop.state.module) else numbers(loop.state.module)
-    return {"weights": weights, "reports": reports, "rows": rows.columns("phase", "loss"), "types": set(task.seen)}
+    return {
+        "weights": weights,
+        "reports": reports,
+        "rows": rows.columns("phase", "loss"),
+        "types": set(task.seen),
+    }
 
 
 FINDING = (
@@ -109,9 +121,12 @@ def _on_two(rank: int, world_size: int) -> dict[str, Any]:
         "parts": run_loop(OfParts(train=48), world),
         "whole": run_loop(OfParts(train=48, whole=True), world),
         "accumulated": [
-            run_loop(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)
+            run_loop(OfParts(train=48, whole=whole), world, accumulate=2)["weights"]
+            for whole in (False, True)
         ],
-        "sharded": run_loop(OfParts(train=48, whole=True), world, workers=Workers(count=2, strategy="fsdp"))["reports"],
+        "sharded": run_loop(
+            OfParts(train=48, whole=True), world, workers=Workers(count=2, strategy="fsdp")
+        )["reports"],
     }
 
 
@@ -126,7 +141,10 @@ def test_ranks_that_call_submodules_train_as_one_process(two: list[dict[str, Any
         assert found["parts"]["weights"] == two[0]["parts"]["weights"]
         for name, value in alone["weights"].items():
             torch.testing.assert_close(
-                torch.tensor(found["parts"]["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6
+                torch.tensor(found["parts"]["weights"][name]),
+                torch.tensor(value),
+                rtol=1e-4,
+                atol=1e-6,
             )
         for one, other in zip(alone["reports"], found["parts"]["reports"], strict=True):
             assert other == pytest.approx({**one, "samples": one["samples"] / 2}, abs=1e-5)
@@ -150,11 +168,15 @@ def test_sharded_ranks_train_as_replicas_do(two: list[dict[str, Any]]) -> None:
             assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_unused_parameters_are_named_in_the_first_iteration_that_leaves_them_out(two: list[dict[str, Any]]) -> None:
+def test_unused_parameters_are_named_in_the_first_iteration_that_leaves_them_out(
+    two: list[dict[str, Any]],
+) -> None:
     assert len(run_loop(OfTheBody(train=48))["reports"]) == 2
     for found in two:
         for text in found["unused"].values():
-            assert "does not depend on 2 of the model's 5 parameters (head.weight, head.bias)" in text
+            assert (
+                "does not depend on 2 of the model's 5 parameters (head.weight, head.bias)" in text
+            )
             assert "workers: {ddp: {find_unused_parameters: true}}" in text
 
 
@@ -164,4 +186,6 @@ def test_find_unused_parameters_trains_the_rest_as_one_process(two: list[dict[st
         for weights in found["found"]:
             assert weights == two[0]["found"][0]
             for name, value in alone.items():
-                torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(
+                    torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-6
+                )

@@ -35,7 +35,9 @@ def run(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Lo
 
 
 @pytest.mark.parametrize(
-    "task", [Points(), Points(dropout=0.5, batch_norm=True)], ids=["plain", "dropout and batch norm"]
+    "task",
+    [Points(), Points(dropout=0.5, batch_norm=True)],
+    ids=["plain", "dropout and batch norm"],
 )
 def test_training_equals_a_raw_loop(task: Points) -> None:
     assert numbers(run(task).state.module) == numbers(raw_training(task))
@@ -75,14 +77,19 @@ def test_loop_is_garbage_collected(tmp_path: Path) -> None:
             RunContext(store=CheckpointStore(Storage(tmp_path / name)), artifacts=tmp_path),
         )
         list(loop.run())
-        kept |= {f"{name} {part}": weakref.ref(getattr(loop.state, part)) for part in ("module", "optimizer")}
+        kept |= {
+            f"{name} {part}": weakref.ref(getattr(loop.state, part))
+            for part in ("module", "optimizer")
+        }
         del loop
     assert [name for name, part in kept.items() if part() is not None] == []
 
 
 def test_sampler_seed_gives_each_epoch_the_order_of_torchs_sampler() -> None:
     loop = run(Points(), {"sampler_seed": DistSamplerSeed()}, epochs=3, seed=4)
-    assert numbers(loop.state.module) == numbers(raw_training(Points(), epochs=3, seed=4, new_order=True))
+    assert numbers(loop.state.module) == numbers(
+        raw_training(Points(), epochs=3, seed=4, new_order=True)
+    )
     assert numbers(loop.state.module) != numbers(raw_training(Points(), epochs=3, seed=4))
 
 
@@ -95,14 +102,19 @@ def test_accumulation_averages_each_group_and_the_smaller_last_one() -> None:
 
 def test_run_with_steps_ends_in_the_middle_of_an_epoch() -> None:
     loop = run(Points(), {"sampler_seed": DistSamplerSeed()}, steps=9)
-    assert numbers(loop.state.module) == numbers(raw_training(Points(), max_steps=9, new_order=True))
+    assert numbers(loop.state.module) == numbers(
+        raw_training(Points(), max_steps=9, new_order=True)
+    )
     assert (loop.state.epoch, loop.state.step, loop.state.samples) == (1, 9, 52 + 16)
 
 
 def _train_on_rank(rank: int, world_size: int, batch_size: int) -> dict[str, Any]:
     seen = Seen()
     loop = Loop(
-        Points(), experiment(batch_size=batch_size), {"seen": seen}, RunContext(world=World(rank, world_size, rank))
+        Points(),
+        experiment(batch_size=batch_size),
+        {"seen": seen},
+        RunContext(world=World(rank, world_size, rank)),
     )
     reports = [report.metrics for report in loop.run()]
     return {"weights": numbers(loop.state.module), "reports": reports, "seen": seen.indices}
@@ -112,7 +124,8 @@ def _train_on_rank(rank: int, world_size: int, batch_size: int) -> dict[str, Any
 
 
 def diary(lines: list[str], asks: Callable[[str, State], None] = lambda event, state: None) -> Hook:
-    """A hook that writes down every event with phase, epoch, iteration, step and samples, and may ask for something."""
+    """A hook that writes down every event with phase, epoch, iteration, step and samples, and may
+    ask for something."""
 
     def noting(event: str) -> Callable[..., None]:
         def note(self: Hook, state: State, *rest: Any) -> None:
@@ -129,11 +142,13 @@ def diary(lines: list[str], asks: Callable[[str, State], None] = lambda event, s
 
 
 def test_events_fire_in_order_with_counters_of_completed_work(tmp_path: Path) -> None:
-    """Five samples in batches of two, accumulated by two: steps of two micro-batches and of one. A checkpoint is asked
-    for after the first step, after training and after validation."""
+    """Five samples in batches of two, accumulated by two: steps of two micro-batches and of one. A
+    checkpoint is asked for after the first step, after training and after validation."""
 
     def ask(event: str, state: State) -> None:
-        if (event == "on_step" and state.phase == "train" and state.step == 1) or event == "on_phase_end":
+        if (
+            event == "on_step" and state.phase == "train" and state.step == 1
+        ) or event == "on_phase_end":
             state.request_checkpoint("a test")
 
     lines: list[str] = []
@@ -149,11 +164,17 @@ def test_events_fire_in_order_with_counters_of_completed_work(tmp_path: Path) ->
     assert lines == [
         *at("- 0 0 0 0", "start"),
         *at("train 0 0 0 0", f"phase_start {forward} backward"),
-        *at("train 0 1 0 2", f"step {forward} backward gradients update"),  # the second micro-batch makes the step
-        *at("train 0 2 1 4", f"step save saved {forward} backward gradients update"),  # the last is a step of its own
+        *at(
+            "train 0 1 0 2", f"step {forward} backward gradients update"
+        ),  # the second micro-batch makes the step
+        *at(
+            "train 0 2 1 4", f"step save saved {forward} backward gradients update"
+        ),  # the last is a step of its own
         *at("train 0 3 2 5", "step"),
         *at("train 1 3 2 5", "phase_end save saved"),
-        *at("val 1 3 2 5", f"phase_start {forward} step {forward} step phase_end save saved report"),
+        *at(
+            "val 1 3 2 5", f"phase_start {forward} step {forward} step phase_end save saved report"
+        ),
         "report not final",
         *at("test 1 3 2 5", f"phase_start {forward} step phase_end report"),
         "report final",
@@ -241,11 +262,16 @@ TRAIN = ["train/accuracy", "train/loss"]
 
 
 def test_validation_every_two_epochs_and_at_the_end() -> None:
-    assert validations(epochs=3, validate_every=Interval(2)) == [(0, 7, TRAIN), (1, 14, BOTH), (2, 21, BOTH)]
+    assert validations(epochs=3, validate_every=Interval(2)) == [
+        (0, 7, TRAIN),
+        (1, 14, BOTH),
+        (2, 21, BOTH),
+    ]
 
 
 def test_validation_in_steps_is_independent_of_epochs() -> None:
-    # 7 steps in an epoch: validation at 4, 8 and 12, reports at each epoch's end too; the last one always validates
+    # 7 steps in an epoch: validation at 4, 8 and 12, reports at each epoch's end too; the last one
+    # always validates
     assert validations(epochs=2, validate_every=Interval(4, "steps")) == [
         (0, 4, BOTH),
         (0, 7, TRAIN),
@@ -257,7 +283,9 @@ def test_validation_in_steps_is_independent_of_epochs() -> None:
 
 def test_training_means_cover_every_sample_of_one_round() -> None:
     rows = Rows()
-    loop = Loop(Points(), experiment(validate_every=Interval(4, "steps")), {}, RunContext(recorder=rows))
+    loop = Loop(
+        Points(), experiment(validate_every=Interval(4, "steps")), {}, RunContext(recorder=rows)
+    )
     reports = [report.metrics for report in loop.run()]
     train = rows.columns("loss", "batch_size", phase="train")
     for report, begin, end in zip(reports, [0, 4, 7, 8, 12], [4, 7, 8, 12, 14], strict=True):
@@ -268,7 +296,12 @@ def test_training_means_cover_every_sample_of_one_round() -> None:
 
 def test_each_iteration_has_one_row() -> None:
     rows = Rows()
-    loop = Loop(Points(test=5), experiment(validate_every=Interval(4, "steps")), {}, RunContext(recorder=rows))
+    loop = Loop(
+        Points(test=5),
+        experiment(validate_every=Interval(4, "steps")),
+        {},
+        RunContext(recorder=rows),
+    )
     list(loop.run())
     assert rows.columns("epoch", "iteration", "step", "samples", phase="train")[:8] == [
         *((0, n, n, 8 * n) for n in range(1, 7)),
@@ -296,7 +329,11 @@ def _on_rank(rank: int, world_size: int) -> dict[str, Any]:
     fields = experiment(batch_size=4, validate_every=Interval(3, "steps"))
     uneven = Loop(Points(train=29, val=3, test=1), fields, {}, context)
     reports = [(report.metrics["step"], sorted(report.metrics)) for report in uneven.run()]
-    return {"disagree": str(error.value), "uneven": reports, "trained": _train_on_rank(rank, world_size, 4)}
+    return {
+        "disagree": str(error.value),
+        "uneven": reports,
+        "trained": _train_on_rank(rank, world_size, 4),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +348,9 @@ def test_ranks_with_uneven_data_report_at_the_same_steps(two: list[dict[str, Any
     assert [step for step, _ in first] == [3, 4, 6, 8, 8]
 
 
-def test_ranks_with_other_collective_hooks_are_refused_instead_of_hanging(two: list[dict[str, Any]]) -> None:
+def test_ranks_with_other_collective_hooks_are_refused_instead_of_hanging(
+    two: list[dict[str, Any]],
+) -> None:
     for rank in two:
         assert "rank 1 has []" in rank["disagree"]
         assert "'together:Collective'" in rank["disagree"]
@@ -322,8 +361,12 @@ def test_two_ranks_train_as_one_with_twice_the_batch(two: list[dict[str, Any]]) 
     one = _train_on_rank(0, 1, 8)
     assert first["weights"] == second["weights"]
     for name, value in first["weights"].items():
-        torch.testing.assert_close(torch.tensor(value), torch.tensor(one["weights"][name]), rtol=1e-5, atol=1e-6)
-    for of_rank_0, of_rank_1, joined in zip(first["seen"], second["seen"], one["seen"], strict=True):
+        torch.testing.assert_close(
+            torch.tensor(value), torch.tensor(one["weights"][name]), rtol=1e-5, atol=1e-6
+        )
+    for of_rank_0, of_rank_1, joined in zip(
+        first["seen"], second["seen"], one["seen"], strict=True
+    ):
         assert sorted(of_rank_0 + of_rank_1) == sorted(joined)
     for two_report, one_report in zip(first["reports"], one["reports"], strict=True):
         assert two_report["train/loss"] == pytest.approx(one_report["train/loss"], rel=1e-5)
@@ -360,18 +403,28 @@ class Batches(Hook):
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])
-def test_samples_draw_from_the_seed_of_the_rank_or_of_the_batch_in_a_process(processes: int) -> None:
+def test_samples_draw_from_the_seed_of_the_rank_or_of_the_batch_in_a_process(
+    processes: int,
+) -> None:
     hook, batch_size = Batches(), 6
-    settings = experiment(epochs=2, seed=4, batch_size=batch_size, loader={"num_workers": processes})
+    settings = experiment(
+        epochs=2, seed=4, batch_size=batch_size, loader={"num_workers": processes}
+    )
     list(Loop(NoisyPoints(), settings, {"batches": hook}).run())
     torch.manual_seed(4)
     expected = []
     for epoch in range(2):
         for place in range(0, 16, batch_size):
             if processes:
-                torch.manual_seed(int(np.random.SeedSequence([4, epoch, place]).generate_state(1)[0]))
-            expected.append(torch.stack([torch.rand(5) for _ in range(min(batch_size, 16 - place))]))
-    assert all(torch.equal(drawn, reference) for drawn, reference in zip(hook.drawn, expected, strict=True))
+                torch.manual_seed(
+                    int(np.random.SeedSequence([4, epoch, place]).generate_state(1)[0])
+                )
+            expected.append(
+                torch.stack([torch.rand(5) for _ in range(min(batch_size, 16 - place))])
+            )
+    assert all(
+        torch.equal(drawn, reference) for drawn, reference in zip(hook.drawn, expected, strict=True)
+    )
 
 
 TASK = Points(train=52, val=23, test=23)  # 7, 3 and 3 iterations of 8 samples
@@ -397,7 +450,8 @@ class Paced(Hook):
 def test_interval_counts_iterations_of_each_phase_separately() -> None:
     hook = Paced()
     list(Loop(TASK, experiment(epochs=4), {"paced": hook}).run())
-    # of 28 training iterations the 5th, 10th ...; of 12 in validation the 5th and the 10th; the test has 3
+    # of 28 training iterations the 5th, 10th ...; of 12 in validation the 5th and the 10th; the
+    # test has 3
     assert [place for place in hook.after if place[0] == "train"] == [
         ("train", n // 7, n % 7 or 7) for n in (5, 10, 15, 20, 25)
     ]
@@ -406,12 +460,19 @@ def test_interval_counts_iterations_of_each_phase_separately() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"validate_every": Interval(4, "steps")}, {"accumulate": 2}], ids=["steps", "accumulation"]
+    "fields",
+    [{"validate_every": Interval(4, "steps")}, {"accumulate": 2}],
+    ids=["steps", "accumulation"],
 )
 def test_resumed_run_keeps_the_interval(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
         hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
-        loop = Loop(TASK, experiment(epochs=4, **fields), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
+        loop = Loop(
+            TASK,
+            experiment(epochs=4, **fields),
+            hooks,
+            RunContext(store=CheckpointStore(Storage(tmp_path))),
+        )
         if restore:
             loop.restore(restore)
         list(loop.run())

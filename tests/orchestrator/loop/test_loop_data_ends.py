@@ -1,4 +1,5 @@
-"""Where data ends: a run that is killed at any event and resumed is the undisturbed run, whatever its data is."""
+"""Where data ends: a run that is killed at any event and resumed is the undisturbed run, whatever
+its data is."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ HEAVY = 39
 
 
 class OwnLoader:
-    """Gives batches in the order of the points, keeps its place between two calls of `__iter__`, and counts passes."""
+    """Gives batches in the order of the points, keeps its place between two calls of `__iter__`,
+    and counts passes."""
 
     def __init__(self, points: PointSet, is_sized: bool) -> None:
         self.points, self.place, self.passes = points, 0, 0
@@ -38,7 +40,10 @@ class OwnLoader:
     def __iter__(self) -> Iterator[Any]:
         while self.place < len(self.points):
             begin, self.place = self.place, self.place + 8
-            rows = [self.points[(row + self.passes) % len(self.points)] for row in range(begin, self.place)]
+            rows = [
+                self.points[(row + self.passes) % len(self.points)]
+                for row in range(begin, self.place)
+            ]
             points, labels, places = zip(*rows[: len(self.points) - begin], strict=True)
             yield torch.stack(points), torch.stack(labels), torch.tensor(places)
         self.place, self.passes = 0, self.passes + 1
@@ -83,7 +88,11 @@ class Drawing(Streams):
         return {"drawn": torch.rand(self.batch_size(batch))}
 
     def sampler(self, dataset: Any, phase: str) -> Any:
-        return [1.0 + place % 3 for place in range(len(dataset))] if self.weighted and phase == "train" else None
+        return (
+            [1.0 + place % 3 for place in range(len(dataset))]
+            if self.weighted and phase == "train"
+            else None
+        )
 
 
 class Killed(BaseException):
@@ -104,7 +113,8 @@ SEEN: list[Seen] = []
 
 @dataclass
 class Dies(Hook):
-    """Asks for a checkpoint wherever there can be one, and ends the run at an event, counted from 1."""
+    """Asks for a checkpoint wherever there can be one, and ends the run at an event, counted from
+    1."""
 
     at: int = 0
     dies_after: int = 0
@@ -153,7 +163,14 @@ def written(root: Path, kind: str, **changes: Any) -> Assignment:
         "epochs": 3,
         "batch_size": 8,
         "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
-        "task_args": {"batch_norm": True, "dropout": 0.3, "noisy": True, "val": 11, "test": 5, "kind": "shuffled"},
+        "task_args": {
+            "batch_norm": True,
+            "dropout": 0.3,
+            "noisy": True,
+            "val": 11,
+            "test": 5,
+            "kind": "shuffled",
+        },
         "hooks": {
             "console": None,
             "memory_stats": None,
@@ -169,7 +186,9 @@ def written(root: Path, kind: str, **changes: Any) -> Assignment:
     return Assignment(experiment.source, str(create_run(root, "run", to_yaml(experiment))))
 
 
-def run_loop(assignment: Assignment, at: int = 0, world: World | None = None, **changes: Any) -> list[str]:
+def run_loop(
+    assignment: Assignment, at: int = 0, world: World | None = None, **changes: Any
+) -> list[str]:
     """Trains until the event at which the run is to die; returns the events."""
     CALLS.clear()
     source = assignment.source.with_values({"hooks.dies.at": at, **changes})
@@ -184,25 +203,40 @@ def run_loop(assignment: Assignment, at: int = 0, world: World | None = None, **
 def left(location: str) -> tuple[Any, Any, Any]:
     """The reports, rows and weights of a run."""
     run = Run(RunFolder(location))
-    reports = run.metrics.drop(columns=[name for name in ("attempt", "time") if name in run.metrics])
+    reports = run.metrics.drop(
+        columns=[name for name in ("attempt", "time") if name in run.metrics]
+    )
     rows = run.stats[["phase", "epoch", "iteration", "step", "samples", "batch_size", "loss"]]
     assert not rows.duplicated(["phase", "epoch", "iteration"]).any()
     weights = {name: tensor.tolist() for name, tensor in run.weights("last").items()}
     told = [
-        row.dropna().to_dict() for _, row in reports[sorted(name for name in reports if "_s" not in name)].iterrows()
+        row.dropna().to_dict()
+        for _, row in reports[sorted(name for name in reports if "_s" not in name)].iterrows()
     ]
     return told, rows.sort_values(["phase", "epoch", "iteration"]).to_dict("records"), weights
 
 
 def places(events: Sequence[str]) -> list[int]:
-    """Events to die at: in the last two training phases, at their ends, and in what follows each."""
+    """Events to die at: in the last two training phases, at their ends, and in what follows
+    each."""
     ends = [number for number, event in enumerate(events, start=1) if event == "on_phase_end train"]
-    following = ("on_saved train", "on_step val", "on_phase_end val", "on_report val", "on_step train", "on_step test")
+    following = (
+        "on_saved train",
+        "on_step val",
+        "on_phase_end val",
+        "on_report val",
+        "on_step train",
+        "on_step test",
+    )
     return sorted(
         {
             number
             for end, after in zip(ends[-2:], (following[:1], following), strict=False)
-            for number in (end - 1, end, *(events.index(one, end) + 1 for one in after if one in events[end:]))
+            for number in (
+                end - 1,
+                end,
+                *(events.index(one, end) + 1 for one in after if one in events[end:]),
+            )
         }
     )
 
@@ -238,7 +272,10 @@ CHANGES: list[dict[str, Any]] = [
     {"epochs": 1},
     {"loader.num_workers": 1, "batch_size": 16},
 ]
-CHANGED = {"map-style": {"indexed": "train val"}, "own sampler": {"indexed": "train val", "weighted": True}}
+CHANGED = {
+    "map-style": {"indexed": "train val"},
+    "own sampler": {"indexed": "train val", "weighted": True},
+}
 
 
 class Changed(NamedTuple):
@@ -249,12 +286,20 @@ class Changed(NamedTuple):
     reports: list[tuple[int, int]]
 
 
-def changed(root: Path, kind: str, iteration: int, change: dict[str, Any], *worlds: World | None) -> Changed:
+def changed(
+    root: Path, kind: str, iteration: int, change: dict[str, Any], *worlds: World | None
+) -> Changed:
     """Trains up to the checkpoint of an iteration in one world, and on in another."""
     of_task = {"train": 50, "test": 0, "batch_norm": False, **CHANGED[kind]}
-    given = {"epochs": 2, **{f"task_args.{name}": value for name, value in of_task.items()}, "hooks.dies.every": 1}
+    given = {
+        "epochs": 2,
+        **{f"task_args.{name}": value for name, value in of_task.items()},
+        "hooks.dies.every": 1,
+    }
     assignment = (
-        written(root, "changed", **given) if all(world is None or world.is_master for world in worlds) else None
+        written(root, "changed", **given)
+        if all(world is None or world.is_master for world in worlds)
+        else None
     )
     if assignment is None or worlds[0] != worlds[1]:
         assignment = World(dist.get_rank(), 2).broadcast(lambda: assignment)
@@ -267,12 +312,17 @@ def changed(root: Path, kind: str, iteration: int, change: dict[str, Any], *worl
             dist.barrier()
         seen.append([*SEEN])
     run = Run(RunFolder(assignment.location))
-    metrics, validated = run.metrics, run.stats.query("phase == 'val'").groupby("epoch")["batch_size"].sum()
+    metrics, validated = (
+        run.metrics,
+        run.stats.query("phase == 'val'").groupby("epoch")["batch_size"].sum(),
+    )
     assert {*validated} == {11}, "every sample of val has one row in an epoch"
     return Changed(seen[0], seen[1], list(zip(metrics["epoch"], metrics["step"], strict=True)))
 
 
-def expect_the_rest_once(kind: str, change: dict[str, Any], ranks: Sequence[Changed], world_size: int) -> None:
+def expect_the_rest_once(
+    kind: str, change: dict[str, Any], ranks: Sequence[Changed], world_size: int
+) -> None:
     before = [seen for one in ranks for seen in one.before]
     epoch = max(seen.epoch for seen in before)
     after = [seen for one in ranks for seen in one.after]
@@ -281,7 +331,9 @@ def expect_the_rest_once(kind: str, change: dict[str, Any], ranks: Sequence[Chan
     left = 50 - sum(len(seen.samples) for seen in before if seen.epoch == epoch)
     repeated = -left % world_size if left > 0 else 0
     whole = 50 + repeated if left > 0 else 50 - left
-    assert len(trained) == whole - ((left + repeated) % together if change.get("loader.drop_last") else 0)
+    assert len(trained) == whole - (
+        (left + repeated) % together if change.get("loader.drop_last") else 0
+    )
     if kind != "own sampler":
         assert len(trained) - len({*trained}) <= max(repeated, -left)
     reports = ranks[0].reports
@@ -290,9 +342,13 @@ def expect_the_rest_once(kind: str, change: dict[str, Any], ranks: Sequence[Chan
 
 
 @pytest.mark.parametrize("number", range(len(CHANGES)))
-def test_resume_with_other_settings_sees_the_remaining_samples_once(number: int, tmp_path: Path) -> None:
+def test_resume_with_other_settings_sees_the_remaining_samples_once(
+    number: int, tmp_path: Path
+) -> None:
     change, kind = CHANGES[number], list(CHANGED)[number % 2]
-    iteration = (1, 6, 7, 8)[number // 2]  # the first, in the middle of an epoch, its last, and the first of the next
+    iteration = (1, 6, 7, 8)[
+        number // 2
+    ]  # the first, in the middle of an epoch, its last, and the first of the next
     run = changed(tmp_path, kind, iteration, change, World(), World())
     assert run.before[-1].iteration == iteration
     expect_the_rest_once(kind, change, [run], 1)

@@ -64,7 +64,9 @@ class Validated(Hook):
     def on_phase_end(self, state: State) -> None:
         if state.phase == "val":
             self.steps.append(state.step)
-            self.buffers[state.metrics["val/loss"]] = [buffer.tolist() for buffer in state.module.buffers()]
+            self.buffers[state.metrics["val/loss"]] = [
+                buffer.tolist() for buffer in state.module.buffers()
+            ]
 
 
 def open_store(folder: Path) -> CheckpointStore:
@@ -99,19 +101,30 @@ RUNNERS: dict[str, tuple[Any, dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("request_", ["stop", "pause"])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_run_ends_at_the_next_boundary_while_all_steps_are_skipped(runner: str, request_: str, tmp_path: Path) -> None:
+def test_run_ends_at_the_next_boundary_while_all_steps_are_skipped(
+    runner: str, request_: str, tmp_path: Path
+) -> None:
     task, fields, accumulate = RUNNERS[runner]
-    hooks = {"skips": Skips(after=0), "asks": AsksFor(request_, (4,)), "checkpoint": Checkpoint(every=Interval(9))}
+    hooks = {
+        "skips": Skips(after=0),
+        "asks": AsksFor(request_, (4,)),
+        "checkpoint": Checkpoint(every=Interval(9)),
+    }
     loop = Loop(task, experiment(**fields), hooks, RunContext(store=open_store(tmp_path)))
     *_, last = loop.run()
     boundary = -(-4 // accumulate) * accumulate
-    assert (loop.state.step, last.stopped, last.interrupted) == (0, ("a test",), request_ == "pause")
+    assert (loop.state.step, last.stopped, last.interrupted) == (
+        0,
+        ("a test",),
+        request_ == "pause",
+    )
     assert loop.state.iteration == boundary
     assert open_store(tmp_path).list_names() == [f"step-00000000-iteration-{boundary:08d}"]
 
 
 def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
-    """Where two ranks end that skip all steps, when one of them asks for a stop or an interruption comes."""
+    """Where two ranks end that skip all steps, when one of them asks for a stop or an interruption
+    comes."""
 
     def train(accumulate: int, interrupted: bool) -> tuple[int, int, list[str]]:
         hooks: dict[str, Hook] = {"skips": Skips(after=0)}
@@ -128,23 +141,35 @@ def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
         return loop.state.iteration, loop.state.step, store.list_names()
 
     stopping_module.CHECK_EVERY_S = 0.0
-    return [train(accumulate, interrupted) for accumulate, interrupted in product((1, 3), (False, True))]
+    return [
+        train(accumulate, interrupted) for accumulate, interrupted in product((1, 3), (False, True))
+    ]
 
 
-def test_ranks_end_together_at_the_next_boundary_while_all_steps_are_skipped(tmp_path: Path) -> None:
+def test_ranks_end_together_at_the_next_boundary_while_all_steps_are_skipped(
+    tmp_path: Path,
+) -> None:
     first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path))
     names = {4: ["step-00000000-iteration-00000004"], 6: ["step-00000000-iteration-00000006"]}
     assert first == second == [(end, 0, names[end]) for end in (4, 4, 6, 6)]
 
 
 def test_checkpoint_requested_in_a_skipped_step_is_saved_at_its_boundary(tmp_path: Path) -> None:
-    """With three micro-batches a step, iterations 4 to 6 and 7 to 9 are skipped; 8 and 13 lie within steps."""
+    """With three micro-batches a step, iterations 4 to 6 and 7 to 9 are skipped; 8 and 13 lie
+    within steps."""
     hooks = {"skips": Skips(frozenset({6, 9})), "asks": AsksFor("checkpoint", (6, 8, 13))}
     context = RunContext(store=open_store(tmp_path))
     list(Loop(Points(train=200), experiment(accumulate=3, epochs=1), hooks, context).run())
     assert open_store(tmp_path).list_names() == ["step-00000003"], "the run keeps the newest"
     positions = Positions()
-    list(Loop(Points(train=200), experiment(accumulate=3, epochs=1), {**hooks, "saved": positions}, context).run())
+    list(
+        Loop(
+            Points(train=200),
+            experiment(accumulate=3, epochs=1),
+            {**hooks, "saved": positions},
+            context,
+        ).run()
+    )
     assert positions.saved == [
         (6, "step-00000001-iteration-00000006"),
         (9, "step-00000001-iteration-00000009"),
@@ -164,7 +189,8 @@ class Positions(Hook):
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_resume_after_a_skipped_step_is_bit_for_bit(accumulate: int, tmp_path: Path) -> None:
-    """Also from checkpoints of the same step, and with a change of the learning rate at this step."""
+    """Also from checkpoints of the same step, and with a change of the learning rate at this
+    step."""
     fields: dict[str, Any] = {
         "accumulate": accumulate,
         "batch_size": 4,
@@ -186,7 +212,10 @@ def test_resume_after_a_skipped_step_is_bit_for_bit(accumulate: int, tmp_path: P
             loop.restore(restore)
         reports = [report.metrics for report in loop.run()]
         assert loop.state.optimizer is not None
-        return (numbers(loop.state.module), loop.state.optimizer.state_dict()["param_groups"]), reports
+        return (
+            numbers(loop.state.module),
+            loop.state.optimizer.state_dict()["param_groups"],
+        ), reports
 
     expected, reports = train(open_store(tmp_path / "whole"))
     names = open_store(tmp_path / "whole").list_names()
@@ -226,7 +255,8 @@ class LossAlone(Points):
 def test_best_checkpoint_has_the_buffers_that_were_validated(
     every: Interval, background: bool, best: str | None, tmp_path: Path
 ) -> None:
-    """The last iteration of each epoch skips its step, and its batch changes the running statistics."""
+    """The last iteration of each epoch skips its step, and its batch changes the running
+    statistics."""
     validated = Validated()
     hooks = {
         "skips": Skips(frozenset({4, 8, 12})),
@@ -241,16 +271,38 @@ def test_best_checkpoint_has_the_buffers_that_were_validated(
     best_buffers = validated.buffers[min(validated.buffers)]
     assert stored_buffers(store, name) == best_buffers
     last = store.resolve("last")
-    assert (store.read_position(last).iteration, store.read_position(last).stage > Stage.TRAIN) == (12, True)
+    assert (store.read_position(last).iteration, store.read_position(last).stage > Stage.TRAIN) == (
+        12,
+        True,
+    )
 
 
 def test_stream_that_ends_within_a_step_is_saved_as_validated(tmp_path: Path) -> None:
     """Four batches make two steps; the fifth changes only the running statistics."""
     validated, store = Validated(), open_store(tmp_path)
-    hooks = {"checkpoint": Checkpoint(every=STEP, keep=None, best="val/loss"), "validated": validated}
-    fields: dict[str, Any] = {"epochs": None, "steps": 99, "accumulate": 2, "loader": {"on_exhausted": "stop"}}
-    list(Loop(Streams(train=40, val=11, batch_norm=True), experiment(**fields), hooks, RunContext(store=store)).run())
-    assert store.list_names() == ["step-00000001", "step-00000002", "step-00000002-iteration-00000005"]
+    hooks = {
+        "checkpoint": Checkpoint(every=STEP, keep=None, best="val/loss"),
+        "validated": validated,
+    }
+    fields: dict[str, Any] = {
+        "epochs": None,
+        "steps": 99,
+        "accumulate": 2,
+        "loader": {"on_exhausted": "stop"},
+    }
+    list(
+        Loop(
+            Streams(train=40, val=11, batch_norm=True),
+            experiment(**fields),
+            hooks,
+            RunContext(store=store),
+        ).run()
+    )
+    assert store.list_names() == [
+        "step-00000001",
+        "step-00000002",
+        "step-00000002-iteration-00000005",
+    ]
     (buffers,) = validated.buffers.values()
     for label in ("best", "last"):
         assert stored_buffers(store, label) == buffers
@@ -262,15 +314,24 @@ def test_validates_once_at_each_interval_while_steps_are_skipped(accumulate: int
     validated = Validated()
     attempts = (3, 4, 7, 8)
     skips = Skips(frozenset(accumulate * attempt for attempt in attempts))
-    fields: dict[str, Any] = {"accumulate": accumulate, "validate_every": "2 steps", "epochs": None, "steps": 8}
+    fields: dict[str, Any] = {
+        "accumulate": accumulate,
+        "validate_every": "2 steps",
+        "epochs": None,
+        "steps": 8,
+    }
     task = Points(train=16 * accumulate, val=11)
     list(Loop(task, experiment(**fields), {"skips": skips, "validated": validated}).run())
     assert validated.steps == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize("save_last", [True, False])
-@pytest.mark.parametrize("fields", [{}, {"validate_every": "2 steps"}, {"epochs": None, "steps": 99}])
-def test_run_that_stops_at_a_validation_keeps_its_end(fields: dict[str, Any], save_last: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "fields", [{}, {"validate_every": "2 steps"}, {"epochs": None, "steps": 99}]
+)
+def test_run_that_stops_at_a_validation_keeps_its_end(
+    fields: dict[str, Any], save_last: bool, tmp_path: Path
+) -> None:
     hooks = {
         "checkpoint": Checkpoint(every=Interval(0), save_last=save_last),
         "early_stopping": EarlyStopping("val/loss", patience=1, min_delta=99),
@@ -279,7 +340,9 @@ def test_run_that_stops_at_a_validation_keeps_its_end(fields: dict[str, Any], sa
     loop = Loop(Points(), experiment(**fields), hooks, RunContext(store=store))
     *_, last = loop.run()
     assert last.stopped
-    assert [store.read_position(name).iteration for name in store.list_names()] == [loop.state.iteration] * save_last
+    assert [store.read_position(name).iteration for name in store.list_names()] == [
+        loop.state.iteration
+    ] * save_last
     assert (last.checkpoint is not None) == save_last
 
 
@@ -298,7 +361,9 @@ def test_run_that_is_killed_after_it_saved_its_end_still_stops_when_resumed(tmp_
     (name,) = open_store(tmp_path).list_names()
     resumed, other = make_loop(), make_loop(name="other")
     resumed.restore(name)
-    assert [report.metrics for report in resumed.run()] == [report.metrics for report in reports[1:]]
+    assert [report.metrics for report in resumed.run()] == [
+        report.metrics for report in reports[1:]
+    ]
     assert resumed.stopping.reasons == reports[-1].stopped != ()
     other.restore(name)
     next(other.run())

@@ -31,12 +31,19 @@ class Parts(Points):
     as_parts: bool = True
 
     def loss(self, output: Tensor, batch: Any) -> Any:
-        parts = {"entropy": functional.cross_entropy(output, batch[1]), "size": 0.1 * output.square().mean()}
+        parts = {
+            "entropy": functional.cross_entropy(output, batch[1]),
+            "size": 0.1 * output.square().mean(),
+        }
         return parts if self.as_parts else parts["entropy"] + parts["size"]
 
 
 def live(
-    folder: Path, world: World | None = None, restore: str | None = None, stop: int | None = None, **task: Any
+    folder: Path,
+    world: World | None = None,
+    restore: str | None = None,
+    stop: int | None = None,
+    **task: Any,
 ) -> tuple[Loop, Rows, list[dict[str, Any]]]:
     world, rows = world or World(), Rows()
     store = CheckpointStore(Storage(folder), is_master=world.is_master)
@@ -56,14 +63,23 @@ def test_sum_is_trained_and_rows_and_reports_have_the_terms(tmp_path: Path) -> N
     whole, plain, told = live(tmp_path / "whole", as_parts=False)
     assert numbers(loop.state.module) == numbers(whole.state.module)
     assert rows.columns("phase", "iteration", "loss") == plain.columns("phase", "iteration", "loss")
-    assert all(entropy + size == pytest.approx(loss) for loss, entropy, size in rows.columns("loss", "entropy", "size"))
+    assert all(
+        entropy + size == pytest.approx(loss)
+        for loss, entropy, size in rows.columns("loss", "entropy", "size")
+    )
     for report, other in zip(reports, told, strict=True):
-        assert {name: value for name, value in report.items() if not name.endswith(("/entropy", "/size"))} == other
+        assert {
+            name: value
+            for name, value in report.items()
+            if not name.endswith(("/entropy", "/size"))
+        } == other
         assert report["val/entropy"] + report["val/size"] == pytest.approx(report["val/loss"])
 
 
 def test_metric_named_loss_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Parts, "metrics", lambda self, output, batch: {"loss": torch.ones(len(batch[1]))})
+    monkeypatch.setattr(
+        Parts, "metrics", lambda self, output, batch: {"loss": torch.ones(len(batch[1]))}
+    )
     with pytest.raises(TaskError, match=r"metrics\(\) and loss\(\) both return 'loss'"):
         live(tmp_path, as_parts=False)
 
@@ -76,10 +92,15 @@ def test_metric_named_loss_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ({"a": 1.0}, r"loss\(\) returns 1.0 for its term 'a'"),
         ({"": torch.ones(())}, r"loss\(\) names a term '': expected text"),
         ({"loss": torch.ones(())}, r"loss\(\) names a term 'loss': every row has a column"),
-        ({"accuracy": torch.ones((), requires_grad=True)}, r"metrics\(\) and loss\(\) both return 'accuracy'"),
+        (
+            {"accuracy": torch.ones((), requires_grad=True)},
+            r"metrics\(\) and loss\(\) both return 'accuracy'",
+        ),
     ],
 )
-def test_invalid_terms_are_refused(given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_invalid_terms_are_refused(
+    given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def loss(self: Any, output: Any, batch: Any) -> Any:
         return given
 

@@ -42,20 +42,27 @@ class FailsOnce(Hook):
     marker: str = ""
 
     def on_step(self, state: State) -> None:
-        if (state.phase, state.step, state.phase_iteration) == ("val/few", 12, 1) and not Path(self.marker).exists():
+        if (state.phase, state.step, state.phase_iteration) == ("val/few", 12, 1) and not Path(
+            self.marker
+        ).exists():
             Path(self.marker).touch()
             raise ZeroDivisionError("broken on purpose")
 
 
 HOOKS = {
     "ema": {"decay": 0.9, "evaluate": "both"},
-    "checkpoint": {"every": "2 steps", "keep": None, "best": ["val/noisy/ema/accuracy", "val/few/loss"]},
+    "checkpoint": {
+        "every": "2 steps",
+        "keep": None,
+        "best": ["val/noisy/ema/accuracy", "val/few/loss"],
+    },
     "early_stopping": {"monitor": "val/few/ema/loss", "patience": 100},
 }
 
 
 def test_each_dataset_is_evaluated_and_reported_by_its_name(tmp_path: Path) -> None:
-    """Several validations an epoch; the second attempt begins where the first was killed within one of them."""
+    """Several validations an epoch; the second attempt begins where the first was killed within one
+    of them."""
     fails = {"fails": {"type": f"{__name__}:FailsOnce", "marker": str(tmp_path / "marker")}}
     one = described(task=TASK, validate_every="3 steps", hooks={**HOOKS, **fails})
     (tmp_path / "marker").touch()
@@ -65,7 +72,13 @@ def test_each_dataset_is_evaluated_and_reported_by_its_name(tmp_path: Path) -> N
         run(one, tmp_path, "broken", local=True)
     done = resume(tmp_path / "broken")
 
-    assert [report["step"] for report in done.reports() if "val/few/loss" in report] == [3, 6, 9, 12, 14]
+    assert [report["step"] for report in done.reports() if "val/few/loss" in report] == [
+        3,
+        6,
+        9,
+        12,
+        14,
+    ]
     keys, names = (
         ["rank", "phase", "epoch", "iteration"],
         [name for name in done.metrics if "/" in name and not name.endswith(("_s", "_bytes"))],
@@ -81,7 +94,9 @@ def test_each_dataset_is_evaluated_and_reported_by_its_name(tmp_path: Path) -> N
     ]
 
     raw = Points().model()
-    raw.load_state_dict(torch.load(Path(str(done.checkpoint("last"))) / "model.pt", weights_only=True))
+    raw.load_state_dict(
+        torch.load(Path(str(done.checkpoint("last"))) / "model.pt", weights_only=True)
+    )
     for name, size in {"val": 23, "val/noisy": 31, "val/few": 9, "test/far": 6}.items():
         points = PointSet(size, noisy=False, seed=size)
         reported = next(one for one in reversed(done.reports()) if f"{name}/loss" in one)
@@ -90,7 +105,9 @@ def test_each_dataset_is_evaluated_and_reported_by_its_name(tmp_path: Path) -> N
                 functional.cross_entropy(raw(points.points), points.labels).item(), rel=1e-5
             )
 
-    best = max(done.reports(), key=lambda one: (one.get("val/noisy/ema/accuracy", -1.0), -one["step"]))
+    best = max(
+        done.reports(), key=lambda one: (one.get("val/noisy/ema/accuracy", -1.0), -one["step"])
+    )
     assert (done.best and (done.best.metric, done.best.value, done.best.step)) == (
         "val/noisy/ema/accuracy",
         best["val/noisy/ema/accuracy"],
@@ -100,7 +117,13 @@ def test_each_dataset_is_evaluated_and_reported_by_its_name(tmp_path: Path) -> N
     with torch.no_grad():
         loss = functional.cross_entropy(done.load("best")(points.points), points.labels).item()
     assert loss == pytest.approx(best["val/noisy/ema/loss"], rel=1e-5) != best["val/noisy/loss"]
-    assert done.summary("phase").index.tolist() == ["train", "val", "val/few", "val/noisy", "test/far"]
+    assert done.summary("phase").index.tolist() == [
+        "train",
+        "val",
+        "val/few",
+        "val/noisy",
+        "test/far",
+    ]
 
 
 @dataclass
@@ -126,16 +149,24 @@ class Answer(nn.Module):
         return {"loss": 42.0}
 
 
-@pytest.mark.parametrize("phase", ["valid", "vall/x", "train/x", "val/", "val/a b", "val/a/b", "val/.x", "/val", 3])
+@pytest.mark.parametrize(
+    "phase", ["valid", "vall/x", "train/x", "val/", "val/a b", "val/a/b", "val/.x", "/val", 3]
+)
 def test_invalid_phase_name_is_refused(phase: Any) -> None:
     with pytest.raises(ConfigError, match=f"data\\(\\) returns a phase '{phase}'"):
         Loop(Other(phase=phase), experiment(), {})
 
 
 def test_two_metrics_of_one_name_are_refused() -> None:
-    config = described(task=f"{__name__}:Other", task_args={"phase": "val/ema"}, hooks={"ema": {"evaluate": "both"}})
+    config = described(
+        task=f"{__name__}:Other",
+        task_args={"phase": "val/ema"},
+        hooks={"ema": {"evaluate": "both"}},
+    )
     loop = Loop(Other(phase="val/ema"), config, resolve(config.source).hooks)
-    with pytest.raises(TaskError, match="data\\(\\) has a phase 'val/ema', which is the name of the hook 'ema'"):
+    with pytest.raises(
+        TaskError, match="data\\(\\) has a phase 'val/ema', which is the name of the hook 'ema'"
+    ):
         next(loop.run())
     with pytest.raises(TaskError, match="val/few/loss would be metrics of two phases; rename one"):
         next(Loop(Other(phase="val/few", meter="few"), experiment(), {}).run())

@@ -20,10 +20,15 @@ DECAYS = (0.5, 0.9)
 
 
 def experiments(hooks: dict[str, Any], **fields: Any) -> list[Any]:
-    """Return one experiment for each decay of an average, with dropout, BatchNorm and noisy samples."""
+    """Return one experiment for each decay of an average, with dropout, BatchNorm and noisy
+    samples."""
     task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True}
     return [
-        described(hooks={"ema": {"decay": decay, "evaluate": "both"}, **hooks}, task_args=task_args, **fields)
+        described(
+            hooks={"ema": {"decay": decay, "evaluate": "both"}, **hooks},
+            task_args=task_args,
+            **fields,
+        )
         for decay in DECAYS
     ]
 
@@ -65,7 +70,8 @@ def assert_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
 
 @dataclass
 class Requests(Hook):
-    """A hook of the training that requests the end of the run or a checkpoint in the middle of an epoch."""
+    """A hook of the training that requests the end of the run or a checkpoint in the middle of an
+    epoch."""
 
     stop_after: int = 0
     save_after: int = 0
@@ -77,20 +83,28 @@ class Requests(Hook):
             state.request_checkpoint("requested")
 
 
-@pytest.mark.parametrize("request_", [{"stop_after": 5}, {"save_after": 3}], ids=["stop", "checkpoint"])
-def test_request_of_a_training_hook_reaches_all_runs(request_: dict[str, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "request_", [{"stop_after": 5}, {"save_after": 3}], ids=["stop", "checkpoint"]
+)
+def test_request_of_a_training_hook_reaches_all_runs(
+    request_: dict[str, int], tmp_path: Path
+) -> None:
     hooks = {
         "requests": {"type": f"{__name__}:Requests", **request_},
         "checkpoint": {"every": "9 epochs", "save_last": False, "keep": None},
     }
     members = experiments(hooks)
     alone = train_alone(new_runs(tmp_path / "alone", members))
-    assert (len(reports(alone[1])), checkpoints(alone[1])) in [(1, ["step-00000005"]), (2, ["step-00000003"])]
+    assert (len(reports(alone[1])), checkpoints(alone[1])) in [
+        (1, ["step-00000005"]),
+        (2, ["step-00000003"]),
+    ]
     assert_equal(train_together(new_runs(tmp_path / "shared", members)), alone)
 
 
 def test_schedule_free_optimizer_trains_and_saves_each_run_as_alone(tmp_path: Path) -> None:
-    """Each run's checkpoints within an epoch have the weights of the optimizer's evaluation mode."""
+    """Each run's checkpoints within an epoch have the weights of the optimizer's evaluation
+    mode."""
     optimizer = {"type": "tests.orchestrator.loop.step.test_optimizer_modes:Coarse", "lr": 0.5}
     members = experiments({"checkpoint": {"every": "3 steps", "keep": None}}, optimizer=optimizer)
     alone = train_alone(new_runs(tmp_path / "alone", members))
@@ -120,7 +134,9 @@ def test_checkpoint_of_a_run_follows_the_rows_of_its_training(tmp_path: Path) ->
     leader, _ = train_together(new_runs(tmp_path, [first, second]))
     assert len(reports(leader)) == 1
     assert CountsStoredRows.counts[-1][0] == 21
-    assert all(iteration == rows for iteration, rows in CountsStoredRows.counts), CountsStoredRows.counts
+    assert all(iteration == rows for iteration, rows in CountsStoredRows.counts), (
+        CountsStoredRows.counts
+    )
 
 
 FIELDS = {"accumulate": 2, "validate_every": "2 steps"}
@@ -129,15 +145,20 @@ HOOKS = {"checkpoint": {"every": "3 steps", "keep": None, "best": "val/loss"}}
 
 @pytest.mark.parametrize("epochs", [2, 3])
 def test_runs_resume_from_checkpoints_as_alone(epochs: int, tmp_path: Path) -> None:
-    """With three epochs the schedule of the learning rate is another, and moves to the checkpoint's place."""
+    """With three epochs the schedule of the learning rate is another, and moves to the checkpoint's
+    place."""
     schedule = {"scheduler": {"type": "CosineAnnealingLR"}, "epochs": epochs}
-    begun = train_alone(new_runs(tmp_path / "begun", experiments(HOOKS, **{**FIELDS, **schedule, "epochs": 2})))
+    begun = train_alone(
+        new_runs(tmp_path / "begun", experiments(HOOKS, **{**FIELDS, **schedule, "epochs": 2}))
+    )
     for name in checkpoints(begun[0])[epochs - 2 :: 4]:
         shared, alone = (
             [
                 replace(assignment, checkpoint=f"{run.path}/checkpoints/{name}")
                 for assignment, run in zip(
-                    new_runs(tmp_path / name / kind, experiments(HOOKS, **FIELDS, **schedule)), begun, strict=True
+                    new_runs(tmp_path / name / kind, experiments(HOOKS, **FIELDS, **schedule)),
+                    begun,
+                    strict=True,
                 )
             ]
             for kind in ("shared", "alone")

@@ -16,7 +16,14 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop import training_loop
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.span_clock import INTERVALS, BackwardTimer, Clock, CudaClock, DeviceSpan, DeviceTimestamp
+from orchestrator.loop.span_clock import (
+    INTERVALS,
+    BackwardTimer,
+    Clock,
+    CudaClock,
+    DeviceSpan,
+    DeviceTimestamp,
+)
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.storage import Storage
@@ -61,7 +68,10 @@ def test_time_between_two_marks_counts_for_its_span(time: Time) -> None:
     clock.recording = True
     seconds = [2.0**n for n in range(len(INTERVALS))]
     found = columns(clock, numbers_of(time, clock, seconds, clock.restart()))
-    expected = {name: [sum(s for s, one in zip(seconds, INTERVALS, strict=True) if one == name)] for name in INTERVALS}
+    expected = {
+        name: [sum(s for s, one in zip(seconds, INTERVALS, strict=True) if one == name)]
+        for name in INTERVALS
+    }
     assert found == {**expected, "checkpoint_s": [0.0], "step_s": [2.0 ** len(INTERVALS) - 1]}
     assert set(SPANS) | {"step_s"} == set(found)
     assert clock.iteration_s == 2.0 ** len(INTERVALS) - 1
@@ -140,7 +150,8 @@ def test_event_is_reused_once_its_time_is_read(device: Device) -> None:
 def iterations_on(
     device: Device, *, saves_before: int = -1, waits_in: int = -1, recording: bool = True
 ) -> tuple[CudaClock, list[dict[str, Any]]]:
-    """Clock and rows of five iterations: each interval takes a millisecond on the host and a second on the device."""
+    """Clock and rows of five iterations: each interval takes a millisecond on the host and a second
+    on the device."""
     clock, rows = CudaClock(), []
     clock.recording = recording
     ended = clock.restart()
@@ -158,10 +169,15 @@ def iterations_on(
             device.wait()
         row: dict[str, Any] = {}
         times = clock.close(row, ended, marks)
-        rows.append(row | {name: made(np.array([times]))[0] for name, made in clock.columns.items()})
+        rows.append(
+            row | {name: made(np.array([times]))[0] for name, made in clock.columns.items()}
+        )
         ended = times[-1]
     return clock, [
-        {name: value.resolve() if isinstance(value, DeviceSpan) else value for name, value in row.items()}
+        {
+            name: value.resolve() if isinstance(value, DeviceSpan) else value
+            for name, value in row.items()
+        }
         for row in rows
     ]
 
@@ -176,7 +192,9 @@ def test_device_step_lasts_from_end_to_end_however_far_the_host_is_ahead(device:
     assert [row["host_step_s"] for row in rows] == pytest.approx(
         [0.001 * WORK] * 3 + [4 * WORK - 3 * 0.001 * WORK + 0.001, 0.001 * WORK]
     )
-    assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, *[WORK] * 3, WORK + 0.001])
+    assert [row["step_s"] for row in rows] == pytest.approx(
+        [WORK + 0.001, *[WORK] * 3, WORK + 0.001]
+    )
     for row in rows:
         assert sum(row[name] for name in SPANS) == pytest.approx(row["step_s"])
         assert [row[name] for name in ("data_wait_s", "hooks_s")] == pytest.approx(
@@ -187,7 +205,9 @@ def test_device_step_lasts_from_end_to_end_however_far_the_host_is_ahead(device:
 def test_device_wait_for_a_checkpoint_is_in_checkpoint_s(device: Device) -> None:
     _, rows = iterations_on(device, saves_before=2)
     assert [row["checkpoint_s"] for row in rows] == pytest.approx([0, 0, 100, 0, 0])
-    assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, WORK, WORK + 100.001, WORK, WORK], abs=0.002)
+    assert [row["step_s"] for row in rows] == pytest.approx(
+        [WORK + 0.001, WORK, WORK + 100.001, WORK, WORK], abs=0.002
+    )
 
 
 def test_iteration_s_is_that_of_the_last_measured_iteration(device: Device) -> None:
@@ -199,7 +219,8 @@ def test_iteration_s_is_that_of_the_last_measured_iteration(device: Device) -> N
 
 
 class Dawdles(Hook):
-    """Takes a second after the second step, two to save what it asks for there, and four as a validation begins."""
+    """Takes a second after the second step, two to save what it asks for there, and four as a
+    validation begins."""
 
     def __init__(self, time: Time) -> None:
         self.time = time
@@ -258,9 +279,12 @@ class Net(nn.Module):
 def _gradients(
     rank: int, looked_on: bool, accumulate: int = 1, dtype: Any = None, **options: Any
 ) -> tuple[list[Any], int]:
-    """The gradients of three steps, and how many passes had a mark between their beginning and their end."""
+    """The gradients of three steps, and how many passes had a mark between their beginning and
+    their end."""
     torch.manual_seed(0)
-    model = DistributedDataParallel(Net("find_unused_parameters" in options), broadcast_buffers=False, **options)
+    model = DistributedDataParallel(
+        Net("find_unused_parameters" in options), broadcast_buffers=False, **options
+    )
     clock, found, marks = Clock(), [], 0
     clock.recording = True
     own = BackwardTimer(model, clock) if looked_on else None
@@ -281,7 +305,8 @@ def _gradients(
 
 def _gradients_in_all_ways(rank: int, world_size: int) -> dict[str, Any]:
     return {
-        way: [_gradients(rank, looked_on, **options) for looked_on in (False, True)] for way, options in WAYS.items()
+        way: [_gradients(rank, looked_on, **options) for looked_on in (False, True)]
+        for way, options in WAYS.items()
     }
 
 
@@ -293,9 +318,14 @@ def _without_recording(rank: int, world_size: int) -> float:
 
 
 def _timestamps(rank: int, world_size: int) -> list[float]:
-    """Seconds at which a pass begins, is marked and ends, where rank 1 begins only once rank 0 has its mark."""
+    """Seconds at which a pass begins, is marked and ends, where rank 1 begins only once rank 0 has
+    its mark."""
     model, clock = DistributedDataParallel(Net(False), broadcast_buffers=False), Clock()
-    clock.recording, timer, store = True, BackwardTimer(model, clock), dist.distributed_c10d._get_default_store()
+    clock.recording, timer, store = (
+        True,
+        BackwardTimer(model, clock),
+        dist.distributed_c10d._get_default_store(),
+    )
 
     def mark() -> float:
         now = perf_counter()
@@ -313,11 +343,17 @@ def _timestamps(rank: int, world_size: int) -> list[float]:
 
 
 def _on_rank(rank: int, world_size: int) -> tuple[dict[str, Any], float, list[float]]:
-    return _gradients_in_all_ways(rank, world_size), _without_recording(rank, world_size), _timestamps(rank, world_size)
+    return (
+        _gradients_in_all_ways(rank, world_size),
+        _without_recording(rank, world_size),
+        _timestamps(rank, world_size),
+    )
 
 
 def test_wait_is_measured_and_gradients_equal_those_of_ddp() -> None:
-    (own, unmarked, (began, marked, ended)), (other, _, (late_began, late_marked, late_ended)) = on_ranks(_on_rank)
+    (own, unmarked, (began, marked, ended)), (other, _, (late_began, late_marked, late_ended)) = (
+        on_ranks(_on_rank)
+    )
     for way in WAYS:
         (without, _), (gradients, marks) = own[way]
         assert gradients == without, way

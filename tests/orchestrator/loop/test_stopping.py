@@ -24,7 +24,9 @@ class Two:
 
     world_size = 2
 
-    def __init__(self, asked: bool = False, iteration_s: float = 0.0, waited_s: float = 0.0) -> None:
+    def __init__(
+        self, asked: bool = False, iteration_s: float = 0.0, waited_s: float = 0.0
+    ) -> None:
         self.other = [float(asked), iteration_s, -waited_s]
         self.calls = 0
 
@@ -66,7 +68,9 @@ def test_ranks_check_about_every_quarter_of_a_second(monkeypatch: pytest.MonkeyP
     assert asked_at(Two(), 1500, 1e-9) == [1, 1001]
 
 
-def test_slow_checks_take_no_more_than_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_checks_take_no_more_than_their_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A thousand ranks, a collective of 40 ms and steps of 10 ms; some steps are delayed."""
     time = ManualClock()
     monkeypatch.setattr(stopping_module, "perf_counter", time)
@@ -84,7 +88,9 @@ def test_slow_checks_take_no_more_than_their_share_of_the_time(monkeypatch: pyte
             before = world.calls
             stopping.is_stop_requested()
     assert before == pytest.approx(20_000 * 0.01 * 0.005 / 0.04, rel=0.2)
-    assert asked_at(Two(waited_s=0.001), 12, 0.05) == [1, 6, 11], "what costs little is asked as often as ever"
+    assert asked_at(Two(waited_s=0.001), 12, 0.05) == [1, 6, 11], (
+        "what costs little is asked as often as ever"
+    )
 
 
 def test_wait_for_other_ranks_is_added_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +116,13 @@ class Others(World):
 
 def test_reasons_of_all_ranks_are_joined_and_a_stop_outranks_a_pause() -> None:
     """If early stopping ends the run while it is interrupted, a resume must not train on."""
-    for stops, expected in (([], ("interrupted", "time is up")), (["enough"], ("enough", "interrupted", "time is up"))):
-        stopping = StopCoordinator(State(), Others((stops, ["time is up"]), (stops, [])), Clock(), lambda: True)
+    for stops, expected in (
+        ([], ("interrupted", "time is up")),
+        (["enough"], ("enough", "interrupted", "time is up")),
+    ):
+        stopping = StopCoordinator(
+            State(), Others((stops, ["time is up"]), (stops, [])), Clock(), lambda: True
+        )
         stopping.agree()
         assert stopping.reasons == expected
         assert stopping.interrupted == (not stops)
@@ -172,9 +183,18 @@ def test_interrupted_run_stops_after_a_step_with_a_checkpoint(tmp_path: Path) ->
         calls.append(1)
         return len(calls) >= 5
 
-    loop = Loop(Points(), experiment(accumulate=2), {}, RunContext(store=store, stop_requested=stop_requested))
+    loop = Loop(
+        Points(),
+        experiment(accumulate=2),
+        {},
+        RunContext(store=store, stop_requested=stop_requested),
+    )
     reports = list(loop.run())
-    assert [(r.stopped, r.interrupted, r.is_final) for r in reports][-1] == (("interrupted",), True, True)
+    assert [(r.stopped, r.interrupted, r.is_final) for r in reports][-1] == (
+        ("interrupted",),
+        True,
+        True,
+    )
     assert store.read_position(store.list_names()[-1]).iteration == loop.state.iteration
     # asked at the steps alone, never between the micro-batches of one
     assert (loop.state.phase_iteration % 2 == 0) or loop.state.phase_iteration == 7
@@ -196,28 +216,37 @@ def test_paused_run_resumes_bit_for_bit(tmp_path: Path, phase: str) -> None:
     whole = Loop(Points(test=5), experiment(), {})
     expected = list(whole.run())
     store = CheckpointStore(Storage(tmp_path))
-    begun = list(Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, RunContext(store=store)).run())
+    begun = list(
+        Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, RunContext(store=store)).run()
+    )
     assert [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in begun] == [
         (7, ("time is up",), True, True)
     ]
     resumed = Loop(Points(test=5), experiment(), {}, RunContext(store=store))
     resumed.restore(store.list_names()[-1])
     rest = list(resumed.run())
-    assert [r.metrics for r in rest if r.metrics["step"] > 7] == [r.metrics for r in expected if r.metrics["step"] > 7]
+    assert [r.metrics for r in rest if r.metrics["step"] > 7] == [
+        r.metrics for r in expected if r.metrics["step"] > 7
+    ]
     assert numbers(resumed.state.module) == numbers(whole.state.module)
 
 
 def _stop_on_rank_1(rank: int, world_size: int, root: str) -> list[Any]:
-    """Reports and checkpoints of two ranks that check at each step, or rarely, whether the other was asked to stop."""
+    """Reports and checkpoints of two ranks that check at each step, or rarely, whether the other
+    was asked to stop."""
 
     def train(check_every_s: float) -> tuple[list[Any], list[str]]:
         stopping_module.CHECK_EVERY_S = check_every_s
         store = CheckpointStore(Storage(f"{root}/{check_every_s}"), is_master=rank == 0)
         context = RunContext(
-            world=World(rank, world_size, rank), store=store, stop_requested=lambda: rank == 1 and loop.state.step >= 3
+            world=World(rank, world_size, rank),
+            store=store,
+            stop_requested=lambda: rank == 1 and loop.state.step >= 3,
         )
         loop = Loop(Points(), experiment(batch_size=4), {}, context)
-        return [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in loop.run()], store.list_names()
+        return [
+            (r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in loop.run()
+        ], store.list_names()
 
     return [train(0.0), train(1e9)]
 
@@ -226,4 +255,6 @@ def test_stop_requested_on_one_rank_ends_all_ranks_at_the_same_step(tmp_path: Pa
     first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path))
     assert first == second
     assert first[0] == ([(3, ("interrupted",), True, True)], ["step-00000003"])
-    assert first[1] == ([(7, ("interrupted",), True, True)], ["epoch-0001"]), "at the end of the round at the latest"
+    assert first[1] == ([(7, ("interrupted",), True, True)], ["epoch-0001"]), (
+        "at the end of the round at the latest"
+    )

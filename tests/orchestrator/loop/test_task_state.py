@@ -26,7 +26,8 @@ from tests.tasks import Rows, experiment
 PAGE = Path(__file__).parents[3] / "docs" / "tasks.md"
 EPOCHS, TEXTS, CHUNK = 3, 8, 6
 KILLED_AT = {1: (4, 11), 2: (7, 10)}
-"""Steps by the number of ranks: at a validation and right after an epoch's end; between two, and at an epoch's end."""
+"""Steps by the number of ranks: at a validation and right after an epoch's end; between two, and at
+an epoch's end."""
 
 
 class Killed(BaseException):
@@ -55,7 +56,9 @@ def page_s_task(folder: Path) -> Any:
 
 def raw(rank: int, ranks: int, folder: Path) -> tuple[list[float], list[Any]]:
     """The same in plain torch: the losses of a rank, and the weights at the end."""
-    texts = torch.randint(10, (12, 61), generator=torch.Generator().manual_seed(0))[:TEXTS].chunk(ranks)[rank]
+    texts = torch.randint(10, (12, 61), generator=torch.Generator().manual_seed(0))[:TEXTS].chunk(
+        ranks
+    )[rank]
     torch.manual_seed(0)
     model: nn.Module = page_s_task(folder).model()
     trained = DistributedDataParallel(model) if ranks > 1 else model
@@ -86,7 +89,9 @@ def loop_of(rank: int, ranks: int, folder: Path, dies_at: int = 0) -> tuple[Loop
         loader={"eval_batch_size": 4 // ranks},
         validate_every="4 steps",
     )
-    return Loop(page_s_task(folder), settings, hooks, RunContext(world=world, store=store, recorder=rows)), rows
+    return Loop(
+        page_s_task(folder), settings, hooks, RunContext(world=world, store=store, recorder=rows)
+    ), rows
 
 
 def killed_and_resumed(rank: int, ranks: int, root: str) -> list[Any]:
@@ -105,11 +110,15 @@ def killed_and_resumed(rank: int, ranks: int, root: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_killed_recurrent_model_resumes_as_a_raw_loop_bit_for_bit(ranks: int, tmp_path: Path) -> None:
+def test_killed_recurrent_model_resumes_as_a_raw_loop_bit_for_bit(
+    ranks: int, tmp_path: Path
+) -> None:
     for step in KILLED_AT[ranks]:
         (tmp_path / str(step)).mkdir()
     results = (
-        [killed_and_resumed(0, 1, str(tmp_path))] if ranks == 1 else on_ranks(killed_and_resumed, ranks, str(tmp_path))
+        [killed_and_resumed(0, 1, str(tmp_path))]
+        if ranks == 1
+        else on_ranks(killed_and_resumed, ranks, str(tmp_path))
     )
     for expected, *runs in results:
         assert len(expected[0]) == EPOCHS * 10

@@ -23,7 +23,8 @@ from tests.tasks import Points, experiment
 
 
 class Fails(Hook):
-    """Takes a second, gives the device in the third iteration what never ends, and fails in the fifth."""
+    """Takes a second, gives the device in the third iteration what never ends, and fails in the
+    fifth."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -50,15 +51,23 @@ def test_failed_run_does_not_wait_for_a_stuck_device(
     rows = open_recorded(storage, "rows").read().to_pylist()
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert all(row["loss"] > 0 and "step_s" not in row for row in rows)
-    assert "The last 4 rows of rank 0 are incomplete: its device had not finished computing them" in caplog.messages
+    assert (
+        "The last 4 rows of rank 0 are incomplete: its device had not finished computing them"
+        in caplog.messages
+    )
     # Of what the hook took, the device has told two iterations.
-    (cost,) = [row for row in open_recorded(storage, "costs").read().to_pylist() if row["event"] == "on_step"]
+    (cost,) = [
+        row
+        for row in open_recorded(storage, "costs").read().to_pylist()
+        if row["event"] == "on_step"
+    ]
     assert (cost["calls"], cost["seconds"]) == (4, 2.0)
 
 
 @dataclass
 class Recording(Points):
-    """Records the places of the samples of each batch, summed, in every method that sees a batch."""
+    """Records the places of the samples of each batch, summed, in every method that sees a
+    batch."""
 
     train: int = 20
     val: int = 10
@@ -69,7 +78,9 @@ class Recording(Points):
         return super().forward(model, batch)
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
-        self.progress.record(in_loss=batch[2].sum(), with_graph=output.mean(), plain=float(len(output)))
+        self.progress.record(
+            in_loss=batch[2].sum(), with_graph=output.mean(), plain=float(len(output))
+        )
         return super().loss(output, batch)
 
     def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
@@ -78,14 +89,18 @@ class Recording(Points):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_values_recorded_by_a_task_are_columns_in_each_phase(tmp_path: Path, accumulate: int) -> None:
+def test_values_recorded_by_a_task_are_columns_in_each_phase(
+    tmp_path: Path, accumulate: int
+) -> None:
     settings = {"batch_size": 8, "accumulate": accumulate, "optimizer": {"type": "SGD", "lr": 0.1}}
     rows = run(Experiment(task=Recording, epochs=2, **settings), tmp_path, local=True).stats
     for phase, samples in {"train": 20, "val": 10, "test": 6}.items():
         here = rows[rows["phase"] == phase]
         epochs = 1 if phase == "test" else 2
         assert (
-            here["plain"].tolist() == here["batch_size"].tolist() == ([8.0] * (samples // 8) + [samples % 8]) * epochs
+            here["plain"].tolist()
+            == here["batch_size"].tolist()
+            == ([8.0] * (samples // 8) + [samples % 8]) * epochs
         )
         for name in ("in_forward", "in_loss", "in_metrics"):
             assert here[name].sum() == epochs * sum(range(samples))

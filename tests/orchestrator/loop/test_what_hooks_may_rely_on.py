@@ -1,4 +1,5 @@
-"""Guarantees for hooks, as docs/migrating/ lists them: where phases begin, and when batch and gradients exist."""
+"""Guarantees for hooks, as docs/migrating/ lists them: where phases begin, and when batch and
+gradients exist."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,11 @@ def test_phase_starts_with_each_epoch_of_a_run_with_steps() -> None:
 def test_phase_starts_again_after_a_validation_within_an_epoch() -> None:
     begins = Begins()
     # validations at 3, 6 and 7
-    list(Loop(Points(), experiment(epochs=1, validate_every=Interval(3, "steps")), {"begins": begins}).run())
+    list(
+        Loop(
+            Points(), experiment(epochs=1, validate_every=Interval(3, "steps")), {"begins": begins}
+        ).run()
+    )
     assert begins.epochs == [0, 0, 0]
 
 
@@ -60,7 +65,10 @@ class Batches(Hook):
 def test_batch_exists_from_on_batch_on() -> None:
     batches = Batches()
     list(Loop(Points(train=16, val=8), experiment(epochs=1), {"batches": batches}).run())
-    assert batches.there == [("train", False), ("train", True)] * 2 + [("val", False), ("val", True)]
+    assert batches.there == [("train", False), ("train", True)] * 2 + [
+        ("val", False),
+        ("val", True),
+    ]
 
 
 class Notes(Hook):
@@ -102,7 +110,12 @@ def resumed_after_three_steps(folder: Path) -> tuple[Notes, Notes]:
 def test_model_has_the_restored_weights_in_on_load_and_on_start(tmp_path: Path) -> None:
     first, second = resumed_after_three_steps(tmp_path)
     assert "on_load" not in first.found
-    assert second.found["on_load"] == second.found["on_start"] == first.found["on_step"] != first.found["on_start"]
+    assert (
+        second.found["on_load"]
+        == second.found["on_start"]
+        == first.found["on_step"]
+        != first.found["on_start"]
+    )
 
 
 def test_phase_starts_again_when_resumed_in_its_middle(tmp_path: Path) -> None:
@@ -113,7 +126,9 @@ def test_phase_starts_again_when_resumed_in_its_middle(tmp_path: Path) -> None:
 def test_gradients_are_none_after_a_step_and_kept_before_it() -> None:
     notes = Notes()
     list(Loop(Points(val=0), experiment(epochs=1, accumulate=3), {"notes": notes}).run())
-    assert notes.gradients == [(stepped, stepped) for stepped in (False, False, True, False, False, True, True)]
+    assert notes.gradients == [
+        (stepped, stepped) for stepped in (False, False, True, False, False, True, True)
+    ]
 
 
 class Gathers(Hook):
@@ -145,7 +160,10 @@ def _save(rank: int, world_size: int, root: str) -> list[str]:
     hooks = {"gathers": Gathers(), "ema": HOOKS["ema"]()}
     list(
         Loop(
-            Points(val=0), experiment(epochs=1), hooks, RunContext(world=World(rank, world_size, rank), store=store)
+            Points(val=0),
+            experiment(epochs=1),
+            hooks,
+            RunContext(world=World(rank, world_size, rank), store=store),
         ).run()
     )
     return sorted(store.written)
@@ -164,5 +182,12 @@ def test_collective_in_on_save_does_not_hang(saved: tuple[Path, list[list[str]]]
 
 def test_shared_files_are_written_by_one_rank(saved: tuple[Path, list[list[str]]]) -> None:
     of_master, of_other = saved[1]
-    assert of_master == ["ema.pt", "gathered.pt", "hooks.pt", "model.pt", "optimizer.pt", "rank-0000.pt"]
+    assert of_master == [
+        "ema.pt",
+        "gathered.pt",
+        "hooks.pt",
+        "model.pt",
+        "optimizer.pt",
+        "rank-0000.pt",
+    ]
     assert of_other == ["rank-0001.pt"]

@@ -27,7 +27,10 @@ def _talk(rank: int, world_size: int) -> dict[str, Any]:
         made.append(rank)
         return f"from {rank}"
 
-    together, apart = World(rank, world_size, node="here"), World(rank, world_size, node=f"host{rank}")
+    together, apart = (
+        World(rank, world_size, node="here"),
+        World(rank, world_size, node=f"host{rank}"),
+    )
     for placed in (together, apart):
         placed.number_on_nodes()
     return {
@@ -53,7 +56,8 @@ def test_ranks_exchange_values() -> None:
 
 
 class Deaf(dist.ProcessGroup):
-    """A backend that, like NCCL within a node, never notices a lost peer: a wait ends when it is aborted."""
+    """A backend that, like NCCL within a node, never notices a lost peer: a wait ends when it is
+    aborted."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -77,7 +81,9 @@ class Unanswered(dist.Work):
 
 
 def test_abort_ends_a_collective_that_waits_forever() -> None:
-    dist.Backend.register_backend("deaf", lambda store, rank, size, timeout: Deaf(rank, size), devices=["cpu"])
+    dist.Backend.register_backend(
+        "deaf", lambda store, rank, size, timeout: Deaf(rank, size), devices=["cpu"]
+    )
     dist.init_process_group("deaf", store=dist.HashStore(), rank=0, world_size=1)
     try:
         world, told = World(0, 2), []

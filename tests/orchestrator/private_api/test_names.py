@@ -9,7 +9,9 @@ from packaging.version import Version
 from orchestrator.private_api.ray_settings import SETTINGS
 from tests.private_names import assert_there
 
-CORE, TUNE, IN_SETTINGS = (f"orchestrator/private_api/{name}.py" for name in ("ray_core", "ray_tune", "ray_settings"))
+CORE, TUNE, IN_SETTINGS = (
+    f"orchestrator/private_api/{name}.py" for name in ("ray_core", "ray_tune", "ray_settings")
+)
 
 NODE, CONTROLLER = "ray._private.node:Node", "ray.tune.execution.tune_controller:TuneController"
 SCHEDULERS = "ray.tune.schedulers"
@@ -27,7 +29,9 @@ USES = {
         "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback",
         "ray.train.torch:TorchTrainer._create_default_callbacks",
     ),
-    (CORE, "leaving nodes that will be taken away"): ("ray._private.state:state.get_draining_nodes",),
+    (CORE, "leaving nodes that will be taken away"): (
+        "ray._private.state:state.get_draining_nodes",
+    ),
     (CORE, "the message of a rank's error"): (
         "ray.train.v2._internal.util:UserExceptionWithTraceback _base_exc",
         "ray.exceptions:RayTaskError cause",
@@ -35,10 +39,16 @@ USES = {
     (TUNE, "forgetting trials that are over"): (
         "ray.tune:tune.TuneController",
         *(f"{CONTROLLER}.{name}" for name in ("on_step_end", "_mark_trial_to_checkpoint")),
-        *(f"{CONTROLLER} {name}" for name in ("_stopped_trials", "_failed_trials", "_live_trials", "_trial_to_actor")),
+        *(
+            f"{CONTROLLER} {name}"
+            for name in ("_stopped_trials", "_failed_trials", "_live_trials", "_trial_to_actor")
+        ),
     ),
     (TUNE, "the death of a process between two trials"): (
-        *(f"{CONTROLLER}.{name}" for name in ("_schedule_trial_task", "_set_trial_status", "_trial_task_failure")),
+        *(
+            f"{CONTROLLER}.{name}"
+            for name in ("_schedule_trial_task", "_set_trial_status", "_trial_task_failure")
+        ),
         f"{CONTROLLER}._unstage_trial_with_resources",
         f"{CONTROLLER} _resetting_trials",
     ),
@@ -46,7 +56,9 @@ USES = {
         "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller",
     ),
     (TUNE, "showing progress"): ("ray.tune.progress_reporter:TrialProgressCallback",),
-    (TUNE, "replaying the reports of earlier trials"): (f"{SCHEDULERS}:MedianStoppingRule _results",),
+    (TUNE, "replaying the reports of earlier trials"): (
+        f"{SCHEDULERS}:MedianStoppingRule _results",
+    ),
     (TUNE, "ending trials whose bracket has ended"): (
         f"{SCHEDULERS}:HyperBandScheduler _hyperbands",
         *(f"{SCHEDULERS}.hyperband:_Bracket.{name}" for name in ("finished", "cleanup_full")),
@@ -83,4 +95,6 @@ def test_ray_reads_the_setting(name: str, sources: str) -> None:
         pytest.skip("there is no such watcher before ray 2.57")
     # What is in lower case belongs to Ray's C++, whose names are without the prefix.
     known = name.removeprefix("RAY_") if name != name.upper() else name
-    assert known in sources, f"ray {ray.__version__} does not read {name}: {IN_SETTINGS} relies on it"
+    assert known in sources, (
+        f"ray {ray.__version__} does not read {name}: {IN_SETTINGS} relies on it"
+    )

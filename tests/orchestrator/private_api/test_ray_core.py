@@ -33,7 +33,9 @@ def test_workers_put_only_the_driver_s_first_folder_first(
     assert worker_path(*ray) == expected
 
 
-def test_workers_on_the_driver_s_machine_have_the_driver_s_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_on_the_driver_s_machine_have_the_driver_s_import_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "path", ["/env/bin", "/env/site-packages", "/study"])
     path = ["/lib/python"]
     for folder in worker_path("/env/bin", "/study", on_this_machine=True):

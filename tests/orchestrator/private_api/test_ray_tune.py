@@ -1,4 +1,5 @@
-"""Trials that Tune's loop forgets, and a process that fails between two trials; without any process."""
+"""Trials that Tune's loop forgets, and a process that fails between two trials; without any
+process."""
 
 import gc
 import weakref
@@ -33,16 +34,27 @@ class Warm:
         return SimpleNamespace(remote=lambda *_, **__: object())
 
 
-def taking_the_next_trial(folder: Path, controller_class: Any, max_failures: int = 3) -> tuple[Any, Trial]:
-    """Return a controller that has just told its one process, warm from an earlier trial, to take a new trial."""
-    controller = controller_class(reuse_actors=True, resource_manager_factory=MagicMock, storage=MagicMock())
+def taking_the_next_trial(
+    folder: Path, controller_class: Any, max_failures: int = 3
+) -> tuple[Any, Trial]:
+    """Return a controller that has just told its one process, warm from an earlier trial, to take a
+    new trial."""
+    controller = controller_class(
+        reuse_actors=True, resource_manager_factory=MagicMock, storage=MagicMock()
+    )
     actors, place = controller._actor_manager, PlacementGroupFactory([{"CPU": 1}])
     warm = TrackedActor(
-        0, on_start=controller._actor_started, on_stop=controller._actor_stopped, on_error=controller._actor_failed
+        0,
+        on_start=controller._actor_started,
+        on_stop=controller._actor_stopped,
+        on_error=controller._actor_failed,
     )
     actors._live_actors_to_ray_actors_resources[warm] = (Warm(), MagicMock())
     trial = Trial("nothing", stub=True, placement_group_factory=place, max_failures=max_failures)
-    trial.storage, trial.get_trainable_cls = MagicMock(trial_driver_staging_path=str(folder)), lambda: Trainable
+    trial.storage, trial.get_trainable_cls = (
+        MagicMock(trial_driver_staging_path=str(folder)),
+        lambda: Trainable,
+    )
     controller._actor_cache.increase_max(place)
     controller._actor_cache.cache_object(place, warm)
     controller.add_trial(trial)
@@ -68,7 +80,9 @@ def test_tune_s_own_controller_loses_the_trial(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [DEATH, MISTAKE])
-def test_a_trial_waits_again_after_a_failure_and_ends_after_too_many(tmp_path: Path, error: Exception) -> None:
+def test_a_trial_waits_again_after_a_failure_and_ends_after_too_many(
+    tmp_path: Path, error: Exception
+) -> None:
     controller, trial = taking_the_next_trial(tmp_path, Controller)
     answer_task(controller, error)
     assert (trial.status, trial.run_metadata.num_failures) == (Trial.PENDING, 1)

@@ -21,13 +21,19 @@ def sent_by(monkeypatch: pytest.MonkeyPatch, run: Storage) -> list[str]:
     found: list[str] = []
     create, delete = Storage.create, Storage.delete
     monkeypatch.setattr(
-        Storage, "create", lambda self, name: (name[0] == "." or found.append(name), create(self, name))[1]
+        Storage,
+        "create",
+        lambda self, name: (name[0] == "." or found.append(name), create(self, name))[1],
     )
-    monkeypatch.setattr(Storage, "delete", lambda self, name: (found.append(f"-{name}"), delete(self, name))[1])
+    monkeypatch.setattr(
+        Storage, "delete", lambda self, name: (found.append(f"-{name}"), delete(self, name))[1]
+    )
     return found
 
 
-def test_changed_files_are_uploaded_and_removed_ones_deleted(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_files_are_uploaded_and_removed_ones_deleted(
+    run: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     artifacts, sent = Artifacts(run), sent_by(monkeypatch, run)
     (artifacts.folder / "board").mkdir()
     (artifacts.folder / "board/events").write_text("a")
@@ -38,7 +44,12 @@ def test_changed_files_are_uploaded_and_removed_ones_deleted(run: Storage, monke
     artifacts.send()
     (artifacts.folder / "board/events").unlink()
     artifacts.send()
-    assert [*sorted(sent[:2]), *sent[2:]] == ["board/events", "scalars.jsonl", "scalars.jsonl", "-board/events"]
+    assert [*sorted(sent[:2]), *sent[2:]] == [
+        "board/events",
+        "scalars.jsonl",
+        "scalars.jsonl",
+        "-board/events",
+    ]
     assert run.read("scalars.jsonl") == b"1\n2\n"
     artifacts.close()
     assert not artifacts.folder.exists()
@@ -69,22 +80,29 @@ def test_resumed_rank_appends_to_its_files(run: Storage, monkeypatch: pytest.Mon
         one.send()
     assert sent == [], "what was fetched is not sent again"
     present = [sorted(path.name for path in one.folder.rglob("*.txt")) for one in later]
-    assert present == [["rank=0.txt", "rank=2.txt"], ["rank=1.txt"]], "of a rank that is no more, too, and once"
+    assert present == [["rank=0.txt", "rank=2.txt"], ["rank=1.txt"]], (
+        "of a rank that is no more, too, and once"
+    )
     appended(later[0], "own/rank=2.txt", "after\n")
     later[0].send()
     assert (sent, run.read("own/rank=2.txt")) == (["own/rank=2.txt"], b"before\nafter\n")
 
 
 def test_list_cannot_name_files_outside_the_folder(run: Storage, tmp_path: Path) -> None:
-    run.write(".artifacts/rank-0000.json", b'{"files": ["../../outside", "/etc/passwd", 5, "none"]}')
+    run.write(
+        ".artifacts/rank-0000.json", b'{"files": ["../../outside", "/etc/passwd", 5, "none"]}'
+    )
     later = Artifacts(run)
     later.fetch()
     assert list(later.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("last", range(1, 12))
-def test_kill_at_any_operation_loses_no_uploaded_file(run: Storage, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """Killed while it sends, a rank takes up at least what it had sent before, and at most what it was about to."""
+def test_kill_at_any_operation_loses_no_uploaded_file(
+    run: Storage, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Killed while it sends, a rank takes up at least what it had sent before, and at most what it
+    was about to."""
     first = Artifacts(run)
     appended(first, "a.log", "1\n")
     first.send()

@@ -9,21 +9,33 @@ from orchestrator.records.metadata import Host
 from orchestrator.records.run_folder import create_run
 
 
-def stack(rank: int, idle_s: float, *, waits: bool = False, limit_s: float = 300, at: float = 1000.0) -> RankStack:
+def stack(
+    rank: int, idle_s: float, *, waits: bool = False, limit_s: float = 300, at: float = 1000.0
+) -> RankStack:
     return RankStack(rank, "n1", at, idle_s, limit_s, waits, f"place {rank}", f"stack {rank}\n")
 
 
 @pytest.mark.parametrize(
     ("said", "hung", "silent", "waiting"),
     [
-        pytest.param([stack(0, 305, waits=True), stack(1, 301)], [1], [], [0], id="one stands, one waits"),
+        pytest.param(
+            [stack(0, 305, waits=True), stack(1, 301)], [1], [], [0], id="one stands, one waits"
+        ),
         pytest.param([stack(0, 305), stack(1, 301)], [0, 1], [], [], id="both stand"),
         pytest.param(
-            [stack(0, 400, waits=True), stack(1, 390, waits=True)], [], [], [0, 1], id="calls that do not match"
+            [stack(0, 400, waits=True), stack(1, 390, waits=True)],
+            [],
+            [],
+            [0, 1],
+            id="calls that do not match",
         ),
         pytest.param([stack(0, 400, waits=True)], [], [1], [0], id="the other says nothing"),
         pytest.param(
-            [stack(0, 400, waits=True), stack(1, 290, at=900)], [], [1], [0], id="the other has stopped saying anything"
+            [stack(0, 400, waits=True), stack(1, 290, at=900)],
+            [],
+            [1],
+            [0],
+            id="the other has stopped saying anything",
         ),
     ],
 )
@@ -45,8 +57,13 @@ def test_hung_ranks_are_distinguished_from_waiting_ones(
         pytest.param([], id="nobody says anything"),
         pytest.param([stack(0, 290, waits=True), stack(1, 290)], id="not for long enough"),
         pytest.param([stack(0, 305, waits=True)], id="the other may be about to say so"),
-        pytest.param([stack(0, 900, waits=True), stack(1, 0)], id="the other makes progress, slowly"),
-        pytest.param([stack(0, 900, waits=True), stack(1, 1000, limit_s=1500)], id="the other saves a checkpoint"),
+        pytest.param(
+            [stack(0, 900, waits=True), stack(1, 0)], id="the other makes progress, slowly"
+        ),
+        pytest.param(
+            [stack(0, 900, waits=True), stack(1, 1000, limit_s=1500)],
+            id="the other saves a checkpoint",
+        ),
     ],
 )
 def test_slow_ranks_do_not_hang(said: list[RankStack]) -> None:
@@ -56,7 +73,9 @@ def test_slow_ranks_do_not_hang(said: list[RankStack]) -> None:
 def test_hang_is_found_in_the_newest_attempt(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
     for _ in range(2):
-        folder.begin_attempt(hosts=[Host(rank, "n1", rank, "cpu", "2") for rank in range(2)], world_size=2)
+        folder.begin_attempt(
+            hosts=[Host(rank, "n1", rank, "cpu", "2") for rank in range(2)], world_size=2
+        )
     assert find_hang(folder) is None
     before, now = (HangReports(folder, attempt, 2) for attempt in (0, 1))
     before.write(stack(1, 400))

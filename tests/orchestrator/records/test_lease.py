@@ -1,4 +1,5 @@
-"""A run has one driver. Hosts that cannot be seen are told by a name in their claims, time by the dates of files."""
+"""A run has one driver. Hosts that cannot be seen are told by a name in their claims, time by the
+dates of files."""
 
 import json
 import os
@@ -34,7 +35,13 @@ def folder(tmp_path: Path) -> Storage:
 
 
 def put(
-    run: Storage, driver: Process, state: State = "held", *, age_s: float = 0, name: str = "5", fencing_token: int = 1
+    run: Storage,
+    driver: Process,
+    state: State = "held",
+    *,
+    age_s: float = 0,
+    name: str = "5",
+    fencing_token: int = 1,
 ) -> Path:
     """A claim of another driver, which gave its last sign so long ago."""
     claim = Claim(f"{name}.json", state, driver, "2026-01-01T00:00:00Z", fencing_token)
@@ -63,7 +70,8 @@ def test_run_has_one_driver_until_it_leaves(storage: Storage) -> None:
         assert is_driven(storage)
         with (
             pytest.raises(
-                UsageError, match=rf"run is still running \(process {os.getpid()}, since 2.*Z\); stop it first"
+                UsageError,
+                match=rf"run is still running \(process {os.getpid()}, since 2.*Z\); stop it first",
             ),
             Lease(storage),
         ):
@@ -71,9 +79,9 @@ def test_run_has_one_driver_until_it_leaves(storage: Storage) -> None:
         assert len(read_claims(storage)) == 1, "who was refused leaves nothing"
     assert is_driven(storage) is False
     with Lease(storage) as second:
-        assert [(claim.name, claim.state, claim.fencing_token) for claim in read_claims(storage)] == [
-            (second.name, "held", 2)
-        ]
+        assert [
+            (claim.name, claim.state, claim.fencing_token) for claim in read_claims(storage)
+        ] == [(second.name, "held", 2)]
 
 
 def test_driver_elsewhere_is_dead_without_heartbeats(folder: Storage) -> None:
@@ -91,8 +99,11 @@ def test_driver_elsewhere_is_dead_without_heartbeats(folder: Storage) -> None:
         assert len(read_claims(folder)) == 1
 
 
-def test_heartbeats_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All files are an hour old by this machine's clock; the last heartbeat is as new as a file written now."""
+def test_heartbeats_are_dated_by_the_clock_of_the_store(
+    folder: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files are an hour old by this machine's clock; the last heartbeat is as new as a file
+    written now."""
     write = Storage.write
 
     def dated(self: Storage, name: str, data: bytes | str) -> None:
@@ -117,27 +128,51 @@ def test_store_without_dates_needs_force(storage: Storage) -> None:
 
 def test_force_does_not_replace_a_visible_driver(folder: Storage) -> None:
     put(folder, replace(Process.this(), pid=os.getppid(), process_started=None))
-    with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, force=True):
+    with (
+        pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"),
+        Lease(folder, force=True),
+    ):
         pass
 
 
 @pytest.mark.parametrize(
-    "change", [{"state": "strange"}, {"state": ["released"]}, {"fencing_token": "1"}, {"driver": {"pid": 1}}, None]
+    "change",
+    [
+        {"state": "strange"},
+        {"state": ["released"]},
+        {"fencing_token": "1"},
+        {"driver": {"pid": 1}},
+        None,
+    ],
 )
-def test_damaged_claim_counts_until_it_expires(folder: Storage, change: dict[str, object] | None) -> None:
+def test_damaged_claim_counts_until_it_expires(
+    folder: Storage, change: dict[str, object] | None
+) -> None:
     file = put(folder, elsewhere())
-    file.write_text("{" if change is None else json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(UsageError, match=r"driven by process 0 on an unknown host .* --force-lease"), Lease(folder):
+    file.write_text(
+        "{" if change is None else json.dumps({**json.loads(file.read_text()), **change})
+    )
+    with (
+        pytest.raises(UsageError, match=r"driven by process 0 on an unknown host .* --force-lease"),
+        Lease(folder),
+    ):
         pass
     os.utime(file, (0, 0))
     with Lease(folder):
         assert not file.exists()
 
 
-def test_smaller_claim_wins_between_two_requests(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_claim_wins_between_two_requests(
+    folder: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(folder, elsewhere(), "requested", name="0", fencing_token=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
-    with pytest.raises(UsageError, match=r"process .* on elsewhere started driving .* at the same time"), Lease(folder):
+    with (
+        pytest.raises(
+            UsageError, match=r"process .* on elsewhere started driving .* at the same time"
+        ),
+        Lease(folder),
+    ):
         pass
     (folder / FOLDER).delete("0.json")
     put(folder, elsewhere(), "requested", name="9", fencing_token=0)
@@ -146,7 +181,9 @@ def test_smaller_claim_wins_between_two_requests(folder: Storage, monkeypatch: p
         pass
 
 
-def test_driver_that_starts_meanwhile_is_seen(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_that_starts_meanwhile_is_seen(
+    folder: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(folder, elsewhere(), "requested", name="x", fencing_token=0)
     monkeypatch.setattr(lease, "sleep", lambda seconds: put(folder, elsewhere(), name="x"))
     with pytest.raises(UsageError, match="on elsewhere since"), Lease(folder):
@@ -154,7 +191,9 @@ def test_driver_that_starts_meanwhile_is_seen(folder: Storage, monkeypatch: pyte
     assert [claim.name for claim in read_claims(folder)] == ["x.json"]
 
 
-def test_exactly_one_of_many_concurrent_drivers_starts(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_one_of_many_concurrent_drivers_starts(
+    folder: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lease, "_WAIT_S", 0.001)
     drove: list[str] = []
     refused: list[str] = []
@@ -190,7 +229,9 @@ def test_replaced_driver_stops_writing(tmp_path: Path) -> None:
         (claim,) = read_claims(run.storage)
         put(run.storage, elsewhere(), name="other", fencing_token=2)
         first.check()
-        with pytest.raises(LeaseLost, match=r"process \d+ on elsewhere has driven .* writes nothing more there"):
+        with pytest.raises(
+            LeaseLost, match=r"process \d+ on elsewhere has driven .* writes nothing more there"
+        ):
             run.update(status="failed")
         with pytest.raises(LeaseLost):
             first.check()
@@ -251,7 +292,11 @@ def test_unfinished_files_of_dead_processes_are_deleted(folder: Storage) -> None
     for name in left | kept:
         folder.write(name, "x")
     with Lease(folder):
-        there = {path.relative_to(str(folder)).as_posix() for path in Path(str(folder)).rglob("*") if path.is_file()}
+        there = {
+            path.relative_to(str(folder)).as_posix()
+            for path in Path(str(folder)).rglob("*")
+            if path.is_file()
+        }
         assert {name for name in there if not name.startswith(FOLDER)} == kept
 
 
@@ -277,7 +322,9 @@ def test_zombie_is_not_alive() -> None:
     assert not zombie.is_alive()
 
 
-@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier one"}, {"boot": None}])
+@pytest.mark.parametrize(
+    "change", [{"host": "elsewhere"}, {"boot": "an earlier one"}, {"boot": None}]
+)
 def test_process_elsewhere_is_not_visible(change: dict[str, str | None]) -> None:
     assert not replace(Process.this(), **change).is_visible()  # type: ignore[arg-type]
 

@@ -38,7 +38,14 @@ def test_number_takes_the_first_free_name(tmp_path: Path) -> None:
     (tmp_path / "digits-2024").mkdir()
     assert find_free_name(wanted).name == "digits-2"
     assert [take(wanted, "number"), take(wanted, "number")] == ["digits-2", "digits-4"]
-    assert sorted(os.listdir(tmp_path)) == ["digits", "digits-2", "digits-2024", "digits-3", "digits-4", "other"]
+    assert sorted(os.listdir(tmp_path)) == [
+        "digits",
+        "digits-2",
+        "digits-2024",
+        "digits-3",
+        "digits-4",
+        "other",
+    ]
 
 
 def test_number_passes_over_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
@@ -77,7 +84,9 @@ def test_replace_leaves_a_running_run_alone(tmp_path: Path) -> None:
     assert len(old.read_reports()) == 1
 
 
-@pytest.mark.parametrize("files", [["notes.txt"], ["experiment.yaml"], ["run.json"], ["run.json", "weights.pt"]])
+@pytest.mark.parametrize(
+    "files", [["notes.txt"], ["experiment.yaml"], ["run.json"], ["run.json", "weights.pt"]]
+)
 def test_replace_leaves_files_alone_that_are_not_a_run(tmp_path: Path, files: list[str]) -> None:
     (tmp_path / "digits").mkdir()
     for name in files:
@@ -103,7 +112,9 @@ def test_replace_leaves_a_trial_alone(tmp_path: Path) -> None:
 
 
 def test_wrong_choice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="if_exists must be 'error', 'number' or 'replace', got 'overwrite'"):
+    with pytest.raises(
+        UsageError, match="if_exists must be 'error', 'number' or 'replace', got 'overwrite'"
+    ):
         take(RunFolder(tmp_path, "digits"), "overwrite")  # type: ignore[arg-type]
 
 
@@ -114,7 +125,9 @@ def test_wrong_choice_is_refused(tmp_path: Path) -> None:
     ("status", "advised"),
     [("finished", False), ("stopped", False), ("failed", True), ("interrupted", True)],
 )
-def test_refusal_advises_to_resume_only_what_can_be_resumed(tmp_path: Path, status: str, advised: bool) -> None:
+def test_refusal_advises_to_resume_only_what_can_be_resumed(
+    tmp_path: Path, status: str, advised: bool
+) -> None:
     old = ended(tmp_path, status=status)
     with pytest.raises(UsageError) as refused:
         take(old, "error")

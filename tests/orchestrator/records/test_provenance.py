@@ -36,12 +36,23 @@ def test_versions_and_command_line(tmp_path: Path) -> None:
 def test_all_installed_packages_are_recorded_as_importlib_finds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder, name in (("a", "Some_Package-1.0+cu1"), ("b", "some.package-2.0"), ("b", "other-3"), ("b", "no-4.egg")):
+    for folder, name in (
+        ("a", "Some_Package-1.0+cu1"),
+        ("b", "some.package-2.0"),
+        ("b", "other-3"),
+        ("b", "no-4.egg"),
+    ):
         info = tmp_path / folder / f"{name}.dist-info"
         info.mkdir(parents=True)
         package, version_ = name.split("-")
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version_}\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "missing"), str(tmp_path / "a"), str(tmp_path / "b"), *sys.path])
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version_}\n"
+        )
+    monkeypatch.setattr(
+        sys,
+        "path",
+        [str(tmp_path / "missing"), str(tmp_path / "a"), str(tmp_path / "b"), *sys.path],
+    )
     about = collect_provenance([str(tmp_path)])["packages"]
     expected: dict[str, str] = {}
     for found in distributions():
@@ -70,7 +81,10 @@ def test_untracked_files_are_listed(repository: Path) -> None:
     (repository / ".gitignore").write_text("*.pt\n")
     for name in ("new_task.py", "weights.pt"):
         (repository / name).touch()
-    assert collect_provenance([str(repository)])["git"]["untracked"] == [".gitignore", "new_task.py"]
+    assert collect_provenance([str(repository)])["git"]["untracked"] == [
+        ".gitignore",
+        "new_task.py",
+    ]
 
 
 def test_code_that_is_not_in_git_is_no_error(tmp_path: Path) -> None:
@@ -78,7 +92,9 @@ def test_code_that_is_not_in_git_is_no_error(tmp_path: Path) -> None:
     assert collect_provenance([str(tmp_path / "missing")])["git"] is None
 
 
-def test_only_listed_environment_variables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_listed_environment_variables_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "HF_TOKEN"):
         monkeypatch.setenv(name, "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")

@@ -14,11 +14,20 @@ from orchestrator.records.removal import plan_removal
 from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.storage import Storage
 
-MANIFEST = {"name": "epoch-0001", "files": {"model.pt": {"sha256": "0", "bytes": 1}}, "world_size": 1, "metrics": {}}
+MANIFEST = {
+    "name": "epoch-0001",
+    "files": {"model.pt": {"sha256": "0", "bytes": 1}},
+    "world_size": 1,
+    "metrics": {},
+}
 
 
 def made(
-    root: Path | str, name: str, experiment: str = "hooks: {}\n", status: str = "finished", **metadata: object
+    root: Path | str,
+    name: str,
+    experiment: str = "hooks: {}\n",
+    status: str = "finished",
+    **metadata: object,
 ) -> RunFolder:
     folder = create_run(root, name, experiment, **metadata)
     folder.storage.write("stats/attempt=0/rows", b"1234")
@@ -29,7 +38,9 @@ def made(
 
 def checkpoint(folder: RunFolder) -> None:
     position = asdict(Position(epoch=1, iteration=1, step=1, samples=1))
-    folder.find_checkpoint_folder().write("epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position}))
+    folder.find_checkpoint_folder().write(
+        "epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position})
+    )
 
 
 def test_run_is_removed_with_yes(tmp_path: Path) -> None:
@@ -47,7 +58,9 @@ def test_run_is_removed_with_yes(tmp_path: Path) -> None:
 
 
 def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
-    folder = made(tmp_path / "runs", "one", f"hooks: {{checkpoint: {{out_dir: {tmp_path / 'kept'}}}}}\n")
+    folder = made(
+        tmp_path / "runs", "one", f"hooks: {{checkpoint: {{out_dir: {tmp_path / 'kept'}}}}}\n"
+    )
     checkpoint(folder)
     (tmp_path / "kept" / "other").mkdir()
     removal = plan_removal(str(folder))
@@ -60,7 +73,9 @@ def test_run_that_another_continues_is_kept_until_it_has_checkpoints(tmp_path: P
     folder = made(tmp_path, "first")
     before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
     longer = made(tmp_path, "longer", continued_from=before)
-    with pytest.raises(UsageError, match=r"longer continues from .*first, and has no checkpoint of its own yet"):
+    with pytest.raises(
+        UsageError, match=r"longer continues from .*first, and has no checkpoint of its own yet"
+    ):
         plan_removal(str(folder))
     checkpoint(longer)
     plan_removal(str(folder)).execute()
@@ -98,7 +113,9 @@ def test_nothing_is_removed_where_one_of_several_is_refused(tmp_path: Path) -> N
     assert folder.exists()
 
 
-def test_interrupted_removal_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_removal_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = made(tmp_path, "one")
     removal = plan_removal(str(folder))
 

@@ -106,13 +106,19 @@ def test_name_is_free_after_a_kill_during_creation(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "digits")
     killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
     with pytest.raises(
-        UsageError, match=r"has no run.json; the process was killed while creating it, and a new run can reuse the name"
+        UsageError,
+        match=r"has no run.json; the process was killed while creating it, and a new run can reuse the name",
     ):
         RunFolder.open(str(folder))
     with Lease(folder.storage):
         make(tmp_path, seed=7)
     assert RunFolder.open(str(folder)).read_metadata().seed == 7
-    assert sorted(os.listdir(tmp_path / "digits")) == [".driver", "experiment.yaml", "run.json", "source.json"]
+    assert sorted(os.listdir(tmp_path / "digits")) == [
+        ".driver",
+        "experiment.yaml",
+        "run.json",
+        "source.json",
+    ]
 
 
 def test_folder_with_a_user_s_experiment_is_left_alone(tmp_path: Path) -> None:
@@ -134,7 +140,12 @@ def test_attempts_record_their_number_and_start(tmp_path: Path) -> None:
     assert (first.number, second.number) == (0, 1)
     one, two = folder.read_attempts()
     assert (one.number, one.checkpoint, one.position, one.world_size) == (0, None, Position(), 2)
-    assert (two.number, two.checkpoint, two.world_size, two.position) == (1, "epoch-0001", 1, position)
+    assert (two.number, two.checkpoint, two.world_size, two.position) == (
+        1,
+        "epoch-0001",
+        1,
+        position,
+    )
 
 
 def test_attempt_without_a_file_does_not_count(tmp_path: Path) -> None:

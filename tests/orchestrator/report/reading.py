@@ -1,4 +1,5 @@
-"""Pages read back: markup has to be well-formed, its tables are lists again, and its charts are lines."""
+"""Pages read back: markup has to be well-formed, its tables are lists again, and its charts are
+lines."""
 
 import base64
 import json

@@ -16,7 +16,10 @@ def rows_of(**columns: Any) -> Rows:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.tuples(st.integers(0, 30), st.floats(-1e6, 1e6)), min_size=1, max_size=80), st.integers(1, 10))
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.floats(-1e6, 1e6)), min_size=1, max_size=80),
+    st.integers(1, 10),
+)
 def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: int) -> None:
     at, values = (np.array(part, dtype=float) for part in zip(*points, strict=True))
     found = compute_envelope(rows_of(step=at.astype(int), value=values), "step", "value", bins)
@@ -30,7 +33,9 @@ def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: 
 
 
 def test_envelope_ignores_values_that_are_not_finite() -> None:
-    found = compute_envelope(rows_of(step=[1, 2, 3], value=[1.0, float("nan"), float("inf")]), "step", "value", 10)
+    found = compute_envelope(
+        rows_of(step=[1, 2, 3], value=[1.0, float("nan"), float("inf")]), "step", "value", 10
+    )
     assert (found.index.tolist(), found["known"].sum()) == ([1], 1)
     nothing = compute_envelope(rows_of(step=[1], value=[float("nan")]), "step", "value", 10)
     assert (len(nothing), nothing["known"].sum()) == (0, 0)
@@ -55,7 +60,9 @@ def test_groups_have_nearly_equal_sizes() -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.integers(0, 100))
+@given(
+    st.integers(1, 6), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.integers(0, 100)
+)
 def test_heat_map_cell_is_the_maximum_of_its_group(
     ranks: int, iterations: int, down: int, across: int, seed: int
 ) -> None:
@@ -69,7 +76,9 @@ def test_heat_map_cell_is_the_maximum_of_its_group(
     grid = compute_max_per_bin(Rows.wrap(table), ["value"], down, across)["value"]
     assert (grid.values.shape <= np.array([down, across])).all()
     for groups, name in ((grid.index, "rank"), (grid.columns, "iteration")):
-        positions = [position for group in groups for position in range(group.left, group.right + 1)]
+        positions = [
+            position for group in groups for position in range(group.left, group.right + 1)
+        ]
         assert sorted(positions) == [*table[name].unique()]
         assert len({*groups.length[:-1]}) <= 1
     for ranks_of_row, row in grid.iterrows():
@@ -84,5 +93,7 @@ def test_heat_map_cell_is_the_maximum_of_its_group(
 
 
 def test_a_cell_without_a_value_is_empty() -> None:
-    grid = compute_max_per_bin(rows_of(rank=[0, 1], iteration=[1, 2], value=[1.0, 2.0]), ["value"], 9, 9)["value"]
+    grid = compute_max_per_bin(
+        rows_of(rank=[0, 1], iteration=[1, 2], value=[1.0, 2.0]), ["value"], 9, 9
+    )["value"]
     assert grid.isna().to_numpy().tolist() == [[False, True], [True, False]]

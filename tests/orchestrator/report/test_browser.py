@@ -1,4 +1,5 @@
-"""The pages as a browser shows them: charts are drawn, nothing sticks out, and nothing is an error."""
+"""The pages as a browser shows them: charts are drawn, nothing sticks out, and nothing is an
+error."""
 
 from pathlib import Path
 
@@ -41,7 +42,9 @@ LOOK = """(async () => {
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_pages_render_in_a_browser(tmp_path: Path) -> None:
     run = tmp_path / "run.html"
-    run.write_text(make_run_page(run_of(name=HOSTILE, reports=[{"step": 1, f"val/{HOSTILE}": 0.5}]), "now"))
+    run.write_text(
+        make_run_page(run_of(name=HOSTILE, reports=[{"step": 1, f"val/{HOSTILE}": 0.5}]), "now")
+    )
     space = {"optimizer.lr": {"grid": [0.01, 0.2]}}
     settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
     outcome = sweep(described(sweep=settings), tmp_path, local=True)

@@ -27,7 +27,9 @@ def test_user_text_is_escaped_in_charts() -> None:
         draw_lines(HOSTILE, HOSTILE, [Line(HOSTILE, STEPS, STEPS)], HOSTILE, HOSTILE),
         draw_curves(HOSTILE, HOSTILE, {HOSTILE: (STEPS, STEPS)}, HOSTILE),
         draw_stacks(HOSTILE, spans, HOSTILE),
-        draw_scatter(HOSTILE, pd.DataFrame({HOSTILE: [1.0], "y": [2.0]}, index=[HOSTILE]), [HOSTILE]),
+        draw_scatter(
+            HOSTILE, pd.DataFrame({HOSTILE: [1.0], "y": [2.0]}, index=[HOSTILE]), [HOSTILE]
+        ),
         draw_parallel_coordinates(HOSTILE, trials, HOSTILE),
     ]
     for drawn in markup:
@@ -56,19 +58,25 @@ def test_user_text_is_escaped_in_charts() -> None:
 def test_axis_has_the_unit_of_the_column(
     name: str, values: list[float], suffix: str, shown: list[float], kind: str
 ) -> None:
-    chart = charts_of(draw_lines("x", name, [Line("x", STEPS[:2], np.array(values, dtype=float))], "step"))["x"]
+    chart = charts_of(
+        draw_lines("x", name, [Line("x", STEPS[:2], np.array(values, dtype=float))], "step")
+    )["x"]
     assert np.allclose(chart["data"][0]["y"], shown, equal_nan=True)
     axis = chart["layout"]["yaxis"]
     assert (axis["ticksuffix"], axis.get("type")) == (suffix, kind)
 
 
 def test_axis_of_a_constant_begins_at_zero() -> None:
-    chart = charts_of(draw_lines("lr", "lr", [Line("lr", STEPS, np.full(3, 0.01))], "iteration"))["lr"]
+    chart = charts_of(draw_lines("lr", "lr", [Line("lr", STEPS, np.full(3, 0.01))], "iteration"))[
+        "lr"
+    ]
     assert chart["layout"]["yaxis"]["rangemode"] == "tozero"
 
 
 def test_a_band_is_drawn_below_its_line() -> None:
-    chart = charts_of(draw_lines("x", "step_s", [Line("x", STEPS, STEPS, low=STEPS - 1, high=STEPS + 1)], "step"))["x"]
+    chart = charts_of(
+        draw_lines("x", "step_s", [Line("x", STEPS, STEPS, low=STEPS - 1, high=STEPS + 1)], "step")
+    )["x"]
     low, high, line = chart["data"]
     assert (low["y"], high["y"], line["y"]) == ([0, 1, 2], [2, 3, 4], [1, 2, 3])
     assert (high["fill"], line["customdata"]) == ("tonexty", [[0, 2], [1, 3], [2, 4]])
@@ -80,12 +88,21 @@ def test_curve_of_the_best_trial_is_strongest_and_on_top() -> None:
     traces = charts_of(draw_curves("x", "loss", drawn, "best"))["x"]["data"]
     assert [trace["name"] for trace in traces] == ["worst", "middle", "best"]
     assert traces[0]["opacity"] < traces[1]["opacity"] < traces[2]["opacity"] == 1
-    assert (len(traces[1]["x"]), traces[1]["x"][0], traces[1]["x"][-1]) == (figures.MAX_POINTS, 0, many[-1])
+    assert (len(traces[1]["x"]), traces[1]["x"][0], traces[1]["x"][-1]) == (
+        figures.MAX_POINTS,
+        0,
+        many[-1],
+    )
 
 
 def test_parallel_coordinates_have_a_height_for_each_value() -> None:
     trials = pd.DataFrame(
-        {"rate": [0.01, 0.1, 1.0], "kind": ["b", None, "a"], "step_s": [0.1, 0.2, 0.3], "same": [1024] * 3},
+        {
+            "rate": [0.01, 0.1, 1.0],
+            "kind": ["b", None, "a"],
+            "step_s": [0.1, 0.2, 0.3],
+            "same": [1024] * 3,
+        },
         index=["t0", "t1", "t2"],
     )
     chart = charts_of(draw_parallel_coordinates("x", trials, "t0"))["x"]
@@ -93,7 +110,9 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
     assert [*traces] == ["t2", "t1", "t0"]
     assert traces["t2"]["opacity"] < traces["t1"]["opacity"] < traces["t0"]["opacity"] == 1
     heights = np.array([traces[trial]["y"] for trial in trials.index], dtype=float)
-    assert np.allclose(heights.T, [[0, 0.5, 1], [1, np.nan, 0], [0, 0.5, 1], [0, 0, 0]], equal_nan=True)
+    assert np.allclose(
+        heights.T, [[0, 0.5, 1], [1, np.nan, 0], [0, 0.5, 1], [0, 0, 0]], equal_nan=True
+    )
     assert traces["t0"]["text"] == ["0.01", "b", "100 ms", "1,024"]
     long = trials.rename(columns={"rate": f"hooks.{'x' * 40}.decay"})
     chart_of_long = charts_of(draw_parallel_coordinates("x", long, "t0"))["x"]
@@ -110,7 +129,9 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
 
 
 def test_parallel_coordinates_leave_out_infinite_values() -> None:
-    trials = pd.DataFrame({"loss": [1.0, 3.0, np.inf], "other": [1.0, 2.0, -np.inf]}, index=["t0", "t1", "t2"])
+    trials = pd.DataFrame(
+        {"loss": [1.0, 3.0, np.inf], "other": [1.0, 2.0, -np.inf]}, index=["t0", "t1", "t2"]
+    )
     traces = charts_of(draw_parallel_coordinates("x", trials, "t0"))["x"]["data"]
     heights = [np.array(trace["y"], dtype=float) for trace in reversed(traces)]
     np.testing.assert_equal(heights, [[0, 0], [1, 1], [np.nan, np.nan]])
@@ -119,7 +140,8 @@ def test_parallel_coordinates_leave_out_infinite_values() -> None:
 def test_a_heat_map_has_its_unit_and_one_is_visible() -> None:
     groups = pd.IntervalIndex.from_tuples([(0, 0), (1, 4)], closed="both")
     grids = {
-        name: pd.DataFrame([[value, np.nan], [0, value]], groups, groups) for name, value in (("a", 0.002), ("b", 2.0))
+        name: pd.DataFrame([[value, np.nan], [0, value]], groups, groups)
+        for name, value in (("a", 0.002), ("b", 2.0))
     }
     chart = charts_of(draw_heat_maps("x", grids, ""))["x"]
     first, second = chart["data"]
@@ -127,4 +149,7 @@ def test_a_heat_map_has_its_unit_and_one_is_visible() -> None:
     assert (first["x"], first["y"], second["visible"]) == (["0", "1-4"], ["0", "1-4"], False)
     assert (first["colorbar"]["ticksuffix"], second["colorbar"]["ticksuffix"]) == (" ms", " s")
     (menu,) = chart["layout"]["updatemenus"]
-    assert [button["args"][0]["visible"] for button in menu["buttons"]] == [[True, False], [False, True]]
+    assert [button["args"][0]["visible"] for button in menu["buttons"]] == [
+        [True, False],
+        [False, True],
+    ]

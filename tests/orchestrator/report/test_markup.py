@@ -66,7 +66,9 @@ def test_cells_have_units_and_exact_titles() -> None:
 
 
 def test_rows_have_a_head_and_columns_of_numbers_are_marked() -> None:
-    tree = parsed(make_table("x", ("name", "count", "word"), [("a", 1, "b")], headings={"count": "how many"}))
+    tree = parsed(
+        make_table("x", ("name", "count", "word"), [("a", 1, "b")], headings={"count": "how many"})
+    )
     assert [(head.get("scope"), head.get("class"), text_of(head)) for head in tree.iter("th")] == [
         ("col", None, "name"),
         ("col", "numbers", "how many"),
@@ -83,7 +85,9 @@ def test_a_share_has_a_bar_and_its_number() -> None:
 
 def test_cell_may_be_a_quantity_or_markup() -> None:
     made = make_table(
-        "x", ("name", "value"), [("a", Quantity("rss_bytes", 2**20)), ("b", element("a", "link", href="#b"))]
+        "x",
+        ("name", "value"),
+        [("a", Quantity("rss_bytes", 2**20)), ("b", element("a", "link", href="#b"))],
     )
     assert tables_of(made)["x"][1:] == [["a", "1 MiB"], ["b", "link"]]
     assert next(parsed(made).iter("a")).get("href") == "#b"
@@ -93,4 +97,6 @@ def test_exact_values_keep_all_digits() -> None:
     assert format_exactly("step_s", 0.1 + 0.2) == "0.30000000000000004 s"
     assert format_exactly("loss", np.float64(1) / 3) == repr(1 / 3)
     assert format_exactly("rank", np.int64(7)) == "7"
-    assert [format_exactly("x", value) for value in ("text", None, float("nan"), True)] == [None] * 4
+    assert [format_exactly("x", value) for value in ("text", None, float("nan"), True)] == [
+        None
+    ] * 4

@@ -12,7 +12,10 @@ def made() -> str:
         "a <b>",
         "runs/<a>",
         element("h1", "x"),
-        [page.Section("one", "One", element("p", "y"), "why"), page.Section("two", "Two", "none <b>")],
+        [
+            page.Section("one", "One", element("p", "y"), "why"),
+            page.Section("two", "Two", "none <b>"),
+        ],
         "now",
     )
 
@@ -20,8 +23,12 @@ def made() -> str:
 def test_page_allows_only_its_own_scripts_and_fetches_nothing() -> None:
     html = made()
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
-    policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)[0].replace("&#x27;", "'")
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)[0].replace(
+        "&#x27;", "'"
+    )
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     assert len(scripts) == 2
     assert dict(rule.split(" ", 1) for rule in policy.split("; ")) == {
         "default-src": "'none'",
@@ -29,7 +36,9 @@ def test_page_allows_only_its_own_scripts_and_fetches_nothing() -> None:
         "img-src": "data: blob:",
         "script-src": " ".join(f"'sha256-{digest}'" for digest in digests),
     }
-    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)|@import|url\(""", html.split("<script>")[0])
+    assert not re.findall(
+        r"""(?:src|href)=["'](?!data:|#)|@import|url\(""", html.split("<script>")[0]
+    )
 
 
 def test_sections_have_headings_and_links() -> None:

@@ -13,7 +13,10 @@ from tests.orchestrator.stats.insight.runs import costs, slower, training
 SECTIONS = ("findings", "best", "learning", "time", "memory", "hooks", "recorded", "experiment")
 
 
-REPORTS = [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}]
+REPORTS = [
+    {"epoch": 1, "step": 100, "val/accuracy": 0.5},
+    {"epoch": 2, "step": 200, "val/accuracy": 0.75},
+]
 FINISHED = RunMetadata("digits", "finished", "2026-11-21T09:00:00Z", ended="2026-11-21T10:30:00Z")
 
 
@@ -48,7 +51,10 @@ def run_of(
 
 def tiles(run: Any) -> dict[str, str]:
     tree = main_of(make_run_page(run, "now"))
-    return {text_of(name): text_of(value) for name, value in zip(tree.iter("dt"), tree.iter("dd"), strict=True)}
+    return {
+        text_of(name): text_of(value)
+        for name, value in zip(tree.iter("dt"), tree.iter("dd"), strict=True)
+    }
 
 
 def test_headline_has_best_metrics_and_costs() -> None:
@@ -69,7 +75,10 @@ def test_headline_has_last_value_of_a_metric_without_direction() -> None:
     found = tiles(run_of(reports=reports))
     assert found["last val/score"] == "0.5epoch 2, step 200"
     assert found["best val/ppl"] == "7epoch 2, step 200"
-    assert tiles(run_of(reports=reports, modes={"val/score": "max"}))["best val/score"] == "0.75epoch 1, step 100"
+    assert (
+        tiles(run_of(reports=reports, modes={"val/score": "max"}))["best val/score"]
+        == "0.75epoch 1, step 100"
+    )
 
 
 def test_every_section_exists_for_any_run() -> None:
@@ -87,7 +96,9 @@ def test_every_section_exists_for_any_run() -> None:
 
 
 def test_running_run_has_no_wall_time() -> None:
-    assert "wall time" not in tiles(run_of(metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z")))
+    assert "wall time" not in tiles(
+        run_of(metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z"))
+    )
 
 
 SIGNS = {"iterations": 200, "ranks": 2, "step_s": 0.1}
@@ -106,7 +117,12 @@ def diagnosis_of(count: int) -> Diagnosis:
 def test_card_has_sentence_and_advice() -> None:
     section = render_findings(diagnosis_of(1).with_path("runs/x"), "runs/x")
     (card,) = parsed(section.content).iter("article")
-    assert [text_of(part) for part in card] == ["1. data", "sentence 0", "Try: advice", "See: hookyard stats runs/x"]
+    assert [text_of(part) for part in card] == [
+        "1. data",
+        "sentence 0",
+        "Try: advice",
+        "See: hookyard stats runs/x",
+    ]
     assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
 
 
@@ -118,4 +134,6 @@ def test_only_the_most_serious_findings_are_shown() -> None:
 
 def test_healthy_run_and_run_with_too_few_rows() -> None:
     assert "No findings" in str(render_findings(diagnosis_of(0), "x").content)
-    assert "too few rows" in str(render_findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)
+    assert "too few rows" in str(
+        render_findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content
+    )

@@ -12,7 +12,16 @@ from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of
 from tests.tasks import described
 
-SECTIONS = ("trials", "best", "coordinates", "importance", "front", "progress", "spending", "experiment")
+SECTIONS = (
+    "trials",
+    "best",
+    "coordinates",
+    "importance",
+    "front",
+    "progress",
+    "spending",
+    "experiment",
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +47,9 @@ def test_sweep_page_lists_trials_best_first(outcome: Sweep) -> None:
     table = tables_of(tree)["Each trial at its best report, best first"]
     assert [row[0] for row in table[1:]] == list(expected.index)
     assert outcome.best.name in (
-        name for name, best in expected["val/accuracy"].items() if best == expected["val/accuracy"].iloc[0]
+        name
+        for name, best in expected["val/accuracy"].items()
+        if best == expected["val/accuracy"].iloc[0]
     )
     curves = lines_of(charts_of(tree)["val/accuracy"])
     assert {name: len(steps) for name, (steps, _) in curves.items()} == {
@@ -51,21 +62,28 @@ def test_spans_of_a_trial_are_means_of_its_rows(outcome: Sweep) -> None:
     rows = trial.stats
     means = rows[rows["phase"] == "train"][["forward_s", "backward_s"]].mean()
     found = compute_mean_spans(outcome, [trial.name])
-    assert found.loc[trial.name, ["forward_s", "backward_s"]].tolist() == pytest.approx(means.tolist())
+    assert found.loc[trial.name, ["forward_s", "backward_s"]].tolist() == pytest.approx(
+        means.tolist()
+    )
 
 
 def test_shared_training_costs_until_its_longest_trial_ends() -> None:
     alone = pd.DataFrame({"train_s": [2.0, 8.0], "ranks": [2, 1], "reports": [4, 2]}, ["a", "b"])
     follower = pd.DataFrame({"ranks": [2], "reports": [10], "leader": "a"}, ["c"])
     values = [
-        make_cost_tiles(trials)[0].value for trials in (alone, pd.concat([alone.assign(leader=["a", None]), follower]))
+        make_cost_tiles(trials)[0].value
+        for trials in (alone, pd.concat([alone.assign(leader=["a", None]), follower]))
     ]
     assert values == [Quantity("", 12.0), Quantity("", 18.0)]
 
 
-def test_the_use_of_the_best_checkpoint_depends_on_its_trial(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_use_of_the_best_checkpoint_depends_on_its_trial(
+    outcome: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task with a custom loop has no order of samples, and no model to load."""
-    monkeypatch.setattr(RunFolder, "read_attempts", lambda folder: [Attempt(0)] if folder.exists() else [])
+    monkeypatch.setattr(
+        RunFolder, "read_attempts", lambda folder: [Attempt(0)] if folder.exists() else []
+    )
     assert ".best.checkpoint(" in make_sweep_page(outcome, "now")
 
 

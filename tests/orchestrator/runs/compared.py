@@ -24,8 +24,13 @@ def stored(run: Run) -> list[Any]:
             return {key: plain(item) for key, item in value.items() if key != "memory_stats"}
         return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
-    # Memory differs between processes, and an interruption stores one more name in the checkpoint hook.
-    return [(file.name, plain(torch.load(file, weights_only=True))) for file in files if file.name != "hooks.pt"]
+    # Memory differs between processes, and an interruption stores one more name in the checkpoint
+    # hook.
+    return [
+        (file.name, plain(torch.load(file, weights_only=True)))
+        for file in files
+        if file.name != "hooks.pt"
+    ]
 
 
 def each_row_once(stats: pd.DataFrame) -> bool:

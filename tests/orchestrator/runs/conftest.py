@@ -46,7 +46,11 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
 @pytest.fixture
 def outcome(tmp_path: Path) -> Sweep:
     """A sweep over two learning rates, the second of which is better."""
-    settings = {"metric": "val/loss", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
+    settings = {
+        "metric": "val/loss",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.001, 0.1]}},
+    }
     return sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
 
 

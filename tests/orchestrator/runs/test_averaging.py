@@ -1,4 +1,5 @@
-"""An average made after training is the one that training with its std would have kept, as far as it says of itself."""
+"""An average made after training is the one that training with its std would have kept, as far as
+it says of itself."""
 
 import json
 import re
@@ -45,7 +46,11 @@ def averaging(**fields: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run(averaging(hooks={"trail": {"type": f"{__name__}:Trail"}}), tmp_path_factory.mktemp("runs"), local=True)
+    return run(
+        averaging(hooks={"trail": {"type": f"{__name__}:Trail"}}),
+        tmp_path_factory.mktemp("runs"),
+        local=True,
+    )
 
 
 def invoke(*words: object, code: int = 0) -> str:
@@ -54,16 +59,23 @@ def invoke(*words: object, code: int = 0) -> str:
     return result.output
 
 
-@pytest.mark.parametrize(("std", "at"), [(0.05, None), (0.10, 28), (0.07, None), (0.07, 28), (0.15, None)])
-def test_average_is_the_weighted_sum_within_its_error(done: Run, std: float, at: int | None) -> None:
-    """By Cauchy-Schwarz, a weight's error is at most the distance of the profiles times the norm of its values."""
+@pytest.mark.parametrize(
+    ("std", "at"), [(0.05, None), (0.10, 28), (0.07, None), (0.07, 28), (0.15, None)]
+)
+def test_average_is_the_weighted_sum_within_its_error(
+    done: Run, std: float, at: int | None
+) -> None:
+    """By Cauchy-Schwarz, a weight's error is at most the distance of the profiles times the norm of
+    its values."""
     made = done.average(std, at)
     assert (made.step, made.std) == (at or 42, std)
     values = torch.load(Path(done.path) / "trail.pt", weights_only=True)[: made.step]
     g = exponent(std)
     norm = (g + 1) / ((2 * g + 1) * made.step) ** 0.5
     names = [name for name, _ in done.load("last").named_parameters()]
-    for place, (name, expected) in enumerate(zip(names, direct(values, [*range(1, made.step + 1)], std), strict=True)):
+    for place, (name, expected) in enumerate(
+        zip(names, direct(values, [*range(1, made.step + 1)], std), strict=True)
+    ):
         bound = made.error * norm * torch.stack([value[place] for value in values]).norm(dim=0)
         assert ((made.weights[name].double() - expected).abs() <= bound + 1e-6).all()
     assert made.error <= (1e-6 if std in POWER["std"] else MAX_ERROR)
@@ -75,7 +87,9 @@ def test_other_tensors_of_an_average_are_the_checkpoint_s(done: Run) -> None:
     assert all(value.dtype == kept[name].dtype for name, value in made.weights.items())
     assert torch.equal(made.weights["1.running_var"], kept["1.running_var"])
     assert sum(term.factor for term in made.terms) == pytest.approx(1, abs=0.01)
-    assert {*range(4, 42, 4), 42} <= {term.step for term in made.terms}  # each 4 steps, and the last
+    assert {*range(4, 42, 4), 42} <= {
+        term.step for term in made.terms
+    }  # each 4 steps, and the last
 
 
 def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Path) -> None:
@@ -89,12 +103,18 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
     assert report["path"].endswith("/evaluations/epoch-0006-val")
     assert report["metrics"]["val/loss"] == pytest.approx(done.reports()[-1]["val/loss"], rel=1e-6)
     wide = tmp_path / "wide.safetensors"
-    made = json.loads(invoke("average", done.path, "--std", 0.15, "--at", 28, "--output", wide, "--json"))
+    made = json.loads(
+        invoke("average", done.path, "--std", 0.15, "--at", 28, "--output", wide, "--json")
+    )
     assert (made["file"], made["step"], made["checkpoint"]) == (str(wide), 28, "epoch-0004")
     fields = {"task_args": {"batch_norm": True}, "init": {"from": str(wide), "strict": True}}
-    begun = run(described(epochs=1, optimizer={"type": "SGD", "lr": 0.0}, **fields), tmp_path, local=True)
+    begun = run(
+        described(epochs=1, optimizer={"type": "SGD", "lr": 0.0}, **fields), tmp_path, local=True
+    )
     expected = done.average(0.15, 28).weights
-    assert all(torch.equal(begun.weights("last")[name], expected[name]) for name in ("0.weight", "4.bias"))
+    assert all(
+        torch.equal(begun.weights("last")[name], expected[name]) for name in ("0.weight", "4.bias")
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,12 +126,17 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
         ),
         (["--std", 0.4], r"--std must be greater than 0 and at most 0\.2886.*got 0\.4"),
         (["--std", "nan"], "--std must be greater than 0"),
-        (["--std", 0.07, "--at", 11], r"no snapshot at step 11; there are 4, 8, 12, 16, 20, \d+ and others"),
+        (
+            ["--std", 0.07, "--at", 11],
+            r"no snapshot at step 11; there are 4, 8, 12, 16, 20, \d+ and others",
+        ),
         (["--std", 0.07, "--output", "/proc/x.pt"], r"cannot write /proc/x\.pt"),
         (["--std", 0.07, "--hook", "slow"], "--hook must be one of ema.* got slow"),
     ],
 )
-def test_std_that_snapshots_do_not_approximate_is_refused(done: Run, words: list[Any], answer: str) -> None:
+def test_std_that_snapshots_do_not_approximate_is_refused(
+    done: Run, words: list[Any], answer: str
+) -> None:
     before = sorted(Path(done.path).rglob("*"))
     assert re.search(answer, invoke("average", done.path, *words, code=2))
     assert sorted(Path(done.path).rglob("*")) == before
@@ -119,8 +144,9 @@ def test_std_that_snapshots_do_not_approximate_is_refused(done: Run, words: list
 
 def test_run_without_snapshots_error_names_the_setting(tmp_path: Path) -> None:
     plain = run(described(epochs=1, hooks={"ema": {}}), tmp_path, local=True)
-    assert "has no snapshots; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}" in invoke(
-        "average", plain.path, "--std", 0.07, code=2
+    assert (
+        "has no snapshots; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}"
+        in invoke("average", plain.path, "--std", 0.07, code=2)
     )
 
 
@@ -132,7 +158,9 @@ def test_damaged_snapshot_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_average_over_turns_ends_with_the_last_step_of_any_optimizer(tmp_path: Path) -> None:
-    experiment = written(task_args={"order": "dg d"}, hooks={**NONE, "checkpoint": {}, "ema": POWER})
+    experiment = written(
+        task_args={"order": "dg d"}, hooks={**NONE, "checkpoint": {}, "ema": POWER}
+    )
     trained = run(experiment, tmp_path, local=True)
     made, kept = trained.average(0.05), trained.weights("last")
     assert (made.step, made.error) == (trained.stats["step"].max(), pytest.approx(0, abs=1e-6))
@@ -142,7 +170,8 @@ def test_average_over_turns_ends_with_the_last_step_of_any_optimizer(tmp_path: P
 
 def test_ranks_and_shards_give_the_same_average(tmp_path: Path) -> None:
     ddp, fsdp = (
-        averaging(epochs=3, task_args={}, workers={"count": 2, "strategy": strategy}) for strategy in ("ddp", "fsdp")
+        averaging(epochs=3, task_args={}, workers={"count": 2, "strategy": strategy})
+        for strategy in ("ddp", "fsdp")
     )
     whole, shards = (one.average(0.07) for one in train_on_ranks(2, tmp_path, ddp=ddp, fsdp=fsdp))
     assert whole.terms == shards.terms

@@ -27,14 +27,22 @@ def answer(*words: str) -> str:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run(described(epochs=3, hooks={"checkpoint": {"keep": 1}}), tmp_path_factory.mktemp("runs"), local=True)
+    return run(
+        described(epochs=3, hooks={"checkpoint": {"keep": 1}}),
+        tmp_path_factory.mktemp("runs"),
+        local=True,
+    )
 
 
 def test_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> None:
     """By the first metric of val that is no loss, which nobody had to name."""
     accuracies = done.metrics["val/accuracy"]
     assert done.best is not None
-    assert (done.best.metric, done.best.mode, done.best.value) == ("val/accuracy", "max", accuracies.max())
+    assert (done.best.metric, done.best.mode, done.best.value) == (
+        "val/accuracy",
+        "max",
+        accuracies.max(),
+    )
     assert done.best.epoch == accuracies.idxmax() < 2
     assert done.best.checkpoint == f"epoch-000{accuracies.idxmax() + 1}"
     assert done.best.checkpoint_value == done.best.value
@@ -48,14 +56,20 @@ def test_printed_code_and_command_work_as_they_are(done: Run, tmp_path: Path) ->
     for name, weight in done.weights("best").items():
         assert torch.equal(typed["model"].state_dict()[name], weight)
     assert use["command"].endswith(" epochs=6")
-    plan = json.loads(answer(*shlex.split(use["command"])[1:], "--storage", str(tmp_path), "--plan", "--json"))
+    plan = json.loads(
+        answer(*shlex.split(use["command"])[1:], "--storage", str(tmp_path), "--plan", "--json")
+    )
     assert done.best is not None
     assert plan["continued_from"]["checkpoint"] == done.best.checkpoint
     assert plan["config"]["epochs"] == 6
 
 
 def test_printed_command_doubles_a_schedule_as_long_as_the_run(tmp_path: Path) -> None:
-    done = run(described(scheduler={"type": "CosineAnnealingLR", "T_max": 2, "eta_min": 2}), tmp_path, local=True)
+    done = run(
+        described(scheduler={"type": "CosineAnnealingLR", "T_max": 2, "eta_min": 2}),
+        tmp_path,
+        local=True,
+    )
     assert json.loads(answer("show", str(done.path), "--json"))["use"]["command"].endswith(
         " epochs=4 scheduler.T_max=4"
     )
@@ -75,10 +89,13 @@ def test_best_without_a_checkpoint_names_the_best_stored_one(tmp_path: Path) -> 
 
 
 def test_report_of_a_checkpoint_is_found_by_its_iteration(tmp_path: Path) -> None:
-    """After the first epoch, updates are skipped: all reports have the same step, but other running statistics."""
+    """After the first epoch, updates are skipped: all reports have the same step, but other running
+    statistics."""
     skips = {"type": "tests.orchestrator.loop.test_loop_skipped_steps:Skips", "after": 7}
     hooks = {"skips": skips, "checkpoint": {"best": "val/loss"}}
-    done = run(described(epochs=3, task_args={"batch_norm": True}, hooks=hooks), tmp_path, local=True)
+    done = run(
+        described(epochs=3, task_args={"batch_norm": True}, hooks=hooks), tmp_path, local=True
+    )
     assert [*done.metrics["step"]] == [7, 7, 7]
     losses = done.metrics["val/loss"]
     assert losses.nunique() == 3
@@ -94,10 +111,16 @@ class BreaksLater(Points):
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         loss = super().loss(output, batch)
-        return loss * math.nan if self.progress.phase == "train" and self.progress.iteration >= 7 else loss
+        return (
+            loss * math.nan
+            if self.progress.phase == "train" and self.progress.iteration >= 7
+            else loss
+        )
 
 
-def test_weights_of_before_a_divergence_whose_updates_were_skipped_are_offered(tmp_path: Path) -> None:
+def test_weights_of_before_a_divergence_whose_updates_were_skipped_are_offered(
+    tmp_path: Path,
+) -> None:
     hooks = {"nan_guard": {"action": "skip", "patience": 99}, "checkpoint": {"best": "val/loss"}}
     done = run(described(task=f"{__name__}:BreaksLater", hooks=hooks), tmp_path, local=True)
     known = json.loads(answer("show", str(done.path), "--json"))
@@ -136,7 +159,10 @@ def test_sweep_offers_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
         ("@best", "nowhere is not a run"),
         ("@nothing", "no checkpoint 'nothing'"),
         ("@last", "set epochs to more than that"),
-        ("", "is a run, not an experiment file. To continue its best checkpoint as a new run: hookyard run "),
+        (
+            "",
+            "is a run, not an experiment file. To continue its best checkpoint as a new run: hookyard run ",
+        ),
     ],
 )
 def test_wrong_reference_is_a_usage_error(done: Run, reference: str, told: str) -> None:
@@ -157,7 +183,12 @@ def stopping(metric: str, mode: str) -> dict[str, Any]:
         ({"best": "auto"}, stopping("val/accuracy", "min"), "val/accuracy", "min"),
         ({"best": "val/loss", "mode": "max"}, {}, "val/loss", "max"),
         ({"best": ["val/loss", "val/accuracy"], "mode": ["min", "min"]}, {}, "val/loss", "min"),
-        ({"best": ["val/loss", "val/accuracy"]}, stopping("val/accuracy", "min"), "val/loss", "min"),
+        (
+            {"best": ["val/loss", "val/accuracy"]},
+            stopping("val/accuracy", "min"),
+            "val/loss",
+            "min",
+        ),
     ],
 )
 def test_hook_and_readers_agree_on_the_best(
@@ -169,11 +200,18 @@ def test_hook_and_readers_agree_on_the_best(
     value = (max if mode == "max" else min)(report[metric] for report in done.reports())
     best = done.best
     assert best is not None
-    assert (best.metric, best.mode, best.value, best.checkpoint_value) == (metric, mode, value, value)
+    assert (best.metric, best.mode, best.value, best.checkpoint_value) == (
+        metric,
+        mode,
+        value,
+        value,
+    )
     assert done.checkpoint("best").name == best.checkpoint
     assert done.folder.read_metadata().best == vars(best)
     assert done.modes[metric] == mode
-    assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", str(done.path))
+    assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer(
+        "show", str(done.path)
+    )
     shutil.rmtree(Path(done.path, "checkpoints"))
     Path(done.path, "checkpoints").mkdir()
     again = done.best
@@ -195,7 +233,11 @@ class Scored(Points):
 
     def metrics(self, output: Tensor, batch: Any) -> dict[str, Tensor]:
         validates = self.progress.phase == "val"
-        return {"score": torch.full((len(output),), self.scores[self.progress.step // 7 - 1] if validates else 0.0)}
+        return {
+            "score": torch.full(
+                (len(output),), self.scores[self.progress.step // 7 - 1] if validates else 0.0
+            )
+        }
 
 
 def test_best_is_finite(tmp_path: Path) -> None:
@@ -209,7 +251,9 @@ def test_best_is_finite(tmp_path: Path) -> None:
             hooks={"checkpoint": {"best": "val/score", "mode": mode, "keep": None}},
         )
         done = run(experiment, tmp_path, f"run-{number}", local=True)
-        expected = (max if mode == "max" else min)(score for score in scores if math.isfinite(score))
+        expected = (max if mode == "max" else min)(
+            score for score in scores if math.isfinite(score)
+        )
         assert done.best is not None
         assert (done.best.value, done.best.checkpoint_value) == (expected, expected)
         assert done.checkpoint("best").name == f"epoch-000{scores.index(expected) + 1}"
@@ -224,7 +268,10 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
         run(described(**{"epochs": 2, **sgd, **fields}), tmp_path, name, local=True)
         for name, fields in {
             "after": {"changes": late, "hooks": {"checkpoint": {"best": "val/loss"}}},
-            "at_once": {"optimizer": {"type": "SGD", "lr": 1e30}, "hooks": {"checkpoint": {"best": "val/loss"}}},
+            "at_once": {
+                "optimizer": {"type": "SGD", "lr": 1e30},
+                "hooks": {"checkpoint": {"best": "val/loss"}},
+            },
         }.items()
     )
     epochs = {"after": 1, "at_once": 0}
@@ -241,5 +288,10 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
     assert "(epoch 0, step 7; diverged: train/loss is NaN since epoch 1)" in str(after.best)
     assert str(after.best) in make_report(after.folder)
     assert at_once.best is None
-    listed = {row["name"]: row["diverged"] for row in json.loads(answer("ls", "--storage", str(tmp_path), "--json"))}
-    assert listed == {name: f"train/loss is NaN since epoch {epoch}" for name, epoch in epochs.items()}
+    listed = {
+        row["name"]: row["diverged"]
+        for row in json.loads(answer("ls", "--storage", str(tmp_path), "--json"))
+    }
+    assert listed == {
+        name: f"train/loss is NaN since epoch {epoch}" for name, epoch in epochs.items()
+    }

@@ -21,13 +21,21 @@ NOISY: dict[str, Any] = {"task_args": {"noisy": True, "dropout": 0.2, "batch_nor
 
 
 def trained(root: Path, name: str, epochs: int, **fields: Any) -> Run:
-    return run(described(epochs=epochs, hooks=HOOKS, scheduler=COSINE, **{**NOISY, **fields}), root, name, local=True)
+    return run(
+        described(epochs=epochs, hooks=HOOKS, scheduler=COSINE, **{**NOISY, **fields}),
+        root,
+        name,
+        local=True,
+    )
 
 
 def everything(done: Run) -> dict[str, Any]:
     """What the last checkpoint holds that training goes on from."""
     folder = Path(str(done.checkpoint("last")))
-    return {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in ("model", "optimizer", "ema")}
+    return {
+        name: torch.load(folder / f"{name}.pt", weights_only=True)
+        for name in ("model", "optimizer", "ema")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +50,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("label", ["last", "epoch-0001"])
-def test_continuation_equals_a_longer_run(first: Run, whole: Run, tmp_path: Path, label: str) -> None:
+def test_continuation_equals_a_longer_run(
+    first: Run, whole: Run, tmp_path: Path, label: str
+) -> None:
     """Weights, optimizer, averages, schedule, random numbers and counters: to the last bit."""
     longer = run(first.continue_from(label, ["epochs=4"]), tmp_path, local=True)
     torch.testing.assert_close(everything(longer), everything(whole), rtol=0, atol=0)
     begun = int(Path(str(first.checkpoint(label))).name[-1])
     assert longer.metrics["epoch"].tolist() == [*range(begun - 1, 4)]
     assert longer.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()[begun - 1 :]
-    assert longer.stats.query("phase == 'train'")["iteration"].tolist() == [*range(7 * begun + 1, 29)]
+    assert longer.stats.query("phase == 'train'")["iteration"].tolist() == [
+        *range(7 * begun + 1, 29)
+    ]
 
 
 def test_continuation_records_its_parent(first: Run, tmp_path: Path) -> None:
-    longer = run(first.continue_from("best", ["epochs=3", "optimizer.lr=0.05"]), tmp_path, local=True)
+    longer = run(
+        first.continue_from("best", ["epochs=3", "optimizer.lr=0.05"]), tmp_path, local=True
+    )
     name = Path(str(first.checkpoint("best"))).name
     assert longer.name == f"first-from-{name}"
     manifest = (Path(first.path) / "checkpoints" / name / "manifest.json").read_bytes()
@@ -70,7 +84,12 @@ def test_parent_checkpoint_stays_the_best_until_beaten(tmp_path: Path) -> None:
     """As it was made for being the best, between two others, it is not validated again."""
     hooks = {"checkpoint": {"every": 3, "keep": 1, "best": "val/loss"}}
     first = run(described(epochs=2, hooks=hooks), tmp_path, local=True)
-    longer = run(first.continue_from("best", ["epochs=9", "optimizer.lr=0.0"]), tmp_path, "longer", local=True)
+    longer = run(
+        first.continue_from("best", ["epochs=9", "optimizer.lr=0.0"]),
+        tmp_path,
+        "longer",
+        local=True,
+    )
     assert longer.best is not None
     assert longer.best.checkpoint == "epoch-0002"
     assert longer.folder.list_checkpoints() == ["epoch-0002", "epoch-0009"]
@@ -78,7 +97,9 @@ def test_parent_checkpoint_stays_the_best_until_beaten(tmp_path: Path) -> None:
         assert torch.equal(longer.weights("best")[name], weight)
 
 
-def test_continuation_can_be_resumed_and_continued(first: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continuation_can_be_resumed_and_continued(
+    first: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run(first.continue_from("last", ["epochs=4"]), tmp_path, "whole", local=True)
 
     def killed(*given: Any) -> None:
@@ -93,7 +114,9 @@ def test_continuation_can_be_resumed_and_continued(first: Run, tmp_path: Path, m
     assert begun.stats["iteration"].min() == 1
     assert begun.metrics["epoch"].tolist() == whole.metrics["epoch"].tolist() == [1, 2, 3]
     torch.testing.assert_close(everything(begun), everything(whole), rtol=0, atol=0)
-    again = run(open_run(tmp_path / "whole").continue_from("epoch-0003", ["epochs=4"]), tmp_path, local=True)
+    again = run(
+        open_run(tmp_path / "whole").continue_from("epoch-0003", ["epochs=4"]), tmp_path, local=True
+    )
     assert again.name == "whole-from-epoch-0003"
     torch.testing.assert_close(everything(again), everything(whole), rtol=0, atol=0)
 
@@ -117,22 +140,30 @@ def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_pat
     ):
         first.continue_from("epoch-0009", ["epochs=4"])
     with pytest.raises(
-        UsageError, match=r"epoch-0002 has already trained for 2 epochs; set epochs to more than that, such as epochs=4"
+        UsageError,
+        match=r"epoch-0002 has already trained for 2 epochs; set epochs to more than that, such as epochs=4",
     ):
         first.continue_from("last")
     with pytest.raises(
-        UsageError, match="has already trained for 14 steps; set steps to more than that, such as steps=28"
+        UsageError,
+        match="has already trained for 14 steps; set steps to more than that, such as steps=28",
     ):
         first.continue_from("last", ["epochs=null", "steps=10"])
-    with pytest.raises(UsageError, match=r"epoch-0002 has the state of SGD, not of AdamW; .*load only the weights"):
+    with pytest.raises(
+        UsageError, match=r"epoch-0002 has the state of SGD, not of AdamW; .*load only the weights"
+    ):
         first.continue_from("last", ["epochs=4", "optimizer={type: AdamW, lr: 0.001}"])
     with pytest.raises(ConfigError, match=r"override 'epoch=4': epoch: .*did you mean 'epochs'"):
         first.continue_from("last", ["epoch=4"])
     shutil.copytree(first.path, tmp_path / "damaged")
     (tmp_path / "damaged/checkpoints/epoch-0002/optimizer.pt").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged: .*; other checkpoints: epoch-0001"):
+    with pytest.raises(
+        UsageError, match=r"epoch-0002: optimizer.pt is damaged: .*; other checkpoints: epoch-0001"
+    ):
         open_run(tmp_path / "damaged").continue_from("epoch-0002", ["epochs=4"])
-    before = open_run(tmp_path / "damaged").continue_from("last", ["epochs=4"]).source.continued_from
+    before = (
+        open_run(tmp_path / "damaged").continue_from("last", ["epochs=4"]).source.continued_from
+    )
     assert before is not None
     assert before.checkpoint == "epoch-0001"
 
@@ -146,7 +177,12 @@ def test_trials_cannot_continue_a_checkpoint(first: Run, tmp_path: Path) -> None
 @pytest.fixture
 def streamed(tmp_path: Path) -> Run:
     """On a stream, and left at its only report."""
-    fields = {"task": "tests.streams:Streams", "epochs": None, "steps": 4, "hooks": {"checkpoint": {}}}
+    fields = {
+        "task": "tests.streams:Streams",
+        "epochs": None,
+        "steps": 4,
+        "hooks": {"checkpoint": {}},
+    }
     done = run(described(**fields), tmp_path, "streamed", local=True)
     done.folder.update(status="interrupted")
     return done
@@ -165,7 +201,9 @@ def test_stream_with_other_ranks_is_refused_by_the_driver(
     with pytest.raises(UsageError, match=ranks):
         resume(streamed.path, workers=2)
     with pytest.raises(UsageError, match=ranks):
-        run(streamed.continue_from("last", ["steps=9", "workers.count=2"]), tmp_path, engine="train")
+        run(
+            streamed.continue_from("last", ["steps=9", "workers.count=2"]), tmp_path, engine="train"
+        )
     processes = streamed.continue_from("last", ["steps=9", "loader.num_workers=1"])
     with pytest.raises(UsageError, match=r"epoch-0001 needs loader.num_workers=0"):
         run(processes, tmp_path, local=True)

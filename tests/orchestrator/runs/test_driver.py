@@ -30,29 +30,47 @@ from tests.tasks import Points, described
 
 def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
     done = run(described(epochs=1), tmp_path, engine="in-process", local=True)
-    assert (done.folder.read_metadata().engine, done.folder.read_metadata().local) == ("in-process", True)
+    assert (done.folder.read_metadata().engine, done.folder.read_metadata().local) == (
+        "in-process",
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"engine": "train"}, "workers.spares has no effect with --engine train; use --engine gang"),
-        ({"engine": "gang", "local": True}, "--local means --engine in-process; remove --local or --engine gang"),
+        (
+            {"engine": "train"},
+            "workers.spares has no effect with --engine train; use --engine gang",
+        ),
+        (
+            {"engine": "gang", "local": True},
+            "--local means --engine in-process; remove --local or --engine gang",
+        ),
         ({"local": True, "address": "head:6379"}, "does not join the cluster at head:6379"),
         ({"engine": "gang"}, r"workers.count must be one number for --engine gang, got \[1, 2\]"),
     ],
 )
-def test_unsuitable_engine_is_refused_before_a_run_is_created(tmp_path: Path, how: Any, words: str) -> None:
+def test_unsuitable_engine_is_refused_before_a_run_is_created(
+    tmp_path: Path, how: Any, words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
         run(described(workers={"count": [1, 2], "spares": 1}), tmp_path, **how)
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_resources_are_refused_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_resources_are_refused_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # one GPU, which torch is not built for
-    grid = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"seed": {"grid": [1, 2]}}}
+    grid = {
+        "metric": "val/loss",
+        "mode": "min",
+        "search": "grid",
+        "space": {"seed": {"grid": [1, 2]}},
+    }
     for workers, words in (
         ({"gpu": True}, "workers.gpu needs a GPU, but torch"),
         ({"count": 10_000}, "needs 10000 CPUs"),
@@ -67,9 +85,18 @@ def test_missing_resources_are_refused_before_ray_starts(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("begin", [run, sweep])
 @pytest.mark.parametrize("local", [True, False])
-def test_unset_environment_variable_is_refused_before_a_run_is_created(tmp_path: Path, begin: Any, local: bool) -> None:
-    grid = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"seed": {"grid": [1, 2]}}}
-    experiment = described(environment=["HOOKYARD_UNSET"], **({"sweep": grid} if begin is sweep else {}))
+def test_unset_environment_variable_is_refused_before_a_run_is_created(
+    tmp_path: Path, begin: Any, local: bool
+) -> None:
+    grid = {
+        "metric": "val/loss",
+        "mode": "min",
+        "search": "grid",
+        "space": {"seed": {"grid": [1, 2]}},
+    }
+    experiment = described(
+        environment=["HOOKYARD_UNSET"], **({"sweep": grid} if begin is sweep else {})
+    )
     with pytest.raises(UsageError, match="`environment` names HOOKYARD_UNSET, not set here"):
         begin(experiment, tmp_path, local=local)
     assert not list(tmp_path.iterdir())
@@ -79,9 +106,13 @@ def test_unset_environment_variable_is_refused_before_a_run_is_created(tmp_path:
     "name", ["", "..", "/tmp/esc", "-rf", "a\n", "\x1b[31mred", "n" * 300, "\u6f22" * 67, "a b", 5]
 )
 def test_a_name_is_checked_by_the_rule_of_the_file(tmp_path: Path, name: Any) -> None:
-    swept = described(epochs=1, sweep={"metric": "val/loss", "mode": "min", "space": {"seed": {"grid": [1, 2]}}})
+    swept = described(
+        epochs=1, sweep={"metric": "val/loss", "mode": "min", "space": {"seed": {"grid": [1, 2]}}}
+    )
     for begin, experiment in ((run, described(epochs=1)), (sweep, swept)):
-        with pytest.raises(UsageError, match=r"name .* must contain only letters, digits") as refused:
+        with pytest.raises(
+            UsageError, match=r"name .* must contain only letters, digits"
+        ) as refused:
             begin(experiment, tmp_path / "runs", name, local=True)  # type: ignore[operator]
         assert "\x1b" not in str(refused.value)
         assert len(str(refused.value)) < 400
@@ -116,17 +147,32 @@ def test_interrupted_run_resumes_bit_for_bit(
     assert each_row_once(done.stats)
     columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "batch_size", "loss", "lr"]
     pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
-    told = ["epoch", "step", "iteration", "samples", "train/loss", "train/accuracy", "val/loss", "val/accuracy"]
+    told = [
+        "epoch",
+        "step",
+        "iteration",
+        "samples",
+        "train/loss",
+        "train/accuracy",
+        "val/loss",
+        "val/accuracy",
+    ]
     pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
 
 
 def test_validation_repeated_after_a_resume_counts_once_in_hook_costs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last checkpoint precedes a validation and its report, which also has the speed of the training before it."""
+    """The last checkpoint precedes a validation and its report, which also has the speed of the
+    training before it."""
 
     def breaking(iteration: int) -> Experiment:
-        return described(hooks={"breaks": {"type": "tests.tasks:Breaks", "iteration": iteration}, "throughput": {}})
+        return described(
+            hooks={
+                "breaks": {"type": "tests.tasks:Breaks", "iteration": iteration},
+                "throughput": {},
+            }
+        )
 
     with pytest.raises(RunError):
         run(breaking(9), tmp_path, "cut", local=True)
@@ -137,24 +183,37 @@ def test_validation_repeated_after_a_resume_counts_once_in_hook_costs(
     done = resume(tmp_path / "cut")
     assert caplog.text.count("experiment.yaml was edited") == 1
     costs, expected = (
-        made.hook_costs.query("event in ('on_step', 'on_phase_end', 'on_report')").set_index(["hook", "event"])["calls"]
+        made.hook_costs.query("event in ('on_step', 'on_phase_end', 'on_report')").set_index(
+            ["hook", "event"]
+        )["calls"]
         for made in (done, whole)
     )
     pd.testing.assert_series_equal(costs, expected)
     assert done.metrics[whole.metrics.columns].notna().all(axis=None)
 
 
-def test_resume_changes_the_number_of_workers(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
-    cut = interrupted(3, run, described(workers={"count": 3, "cpus": 2}), tmp_path, "cut", local=True)
+def test_resume_changes_the_number_of_workers(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
+    cut = interrupted(
+        3, run, described(workers={"count": 3, "cpus": 2}), tmp_path, "cut", local=True
+    )
     done = resume(cut.path, workers=2)
-    assert (done.status, done.config["workers"]["count"], done.config["workers"]["cpus"]) == ("finished", 2, 2)
+    assert (done.status, done.config["workers"]["count"], done.config["workers"]["cpus"]) == (
+        "finished",
+        2,
+        2,
+    )
 
 
 def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     with (
         cut.folder.lease(),
-        pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); stop it first"),
+        pytest.raises(
+            UsageError,
+            match=rf"is still running \(process {os.getpid()}, since .*Z\); stop it first",
+        ),
     ):
         resume(cut.path, force_lease=True)
 
@@ -168,7 +227,9 @@ def resumed_together(rank: int, world_size: int, path: str) -> str:
         return str(error)
 
 
-def test_one_of_two_concurrent_resumes_wins(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_one_of_two_concurrent_resumes_wins(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
     cut = interrupted(5, run, described(task_args=NOISY), tmp_path, "cut", local=True)
     whole = run(described(task_args=NOISY), tmp_path, "whole", local=True)
     told = sorted(on_ranks(resumed_together, 2, cut.path), key=len)
@@ -181,19 +242,24 @@ def test_one_of_two_concurrent_resumes_wins(tmp_path: Path, interrupted: Callabl
     assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
 
 
-def test_lease_of_another_machine_is_taken_only_by_force(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_lease_of_another_machine_is_taken_only_by_force(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     put(cut.folder.storage, elsewhere())
     cut.folder.update(status="running", host="elsewhere")
     with pytest.raises(
-        UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --force-lease"
+        UsageError,
+        match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --force-lease",
     ):
         resume(cut.path)
     done = resume(cut.path, force_lease=True)
     assert (done.status, len(done.folder.read_attempts())) == ("finished", 2)
 
 
-def test_too_many_workers_are_refused_without_changes(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_too_many_workers_are_refused_without_changes(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.update(engine="train")
     before = cut.folder.storage.read("experiment.yaml"), cut.folder.read_metadata()
@@ -204,7 +270,8 @@ def test_too_many_workers_are_refused_without_changes(tmp_path: Path, interrupte
 
 def test_run_that_is_over_cannot_be_resumed(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"has finished\. To train it longer, set a new total: hookyard run .*points@last epochs=4"
+        UsageError,
+        match=r"has finished\. To train it longer, set a new total: hookyard run .*points@last epochs=4",
     ):
         resume(finished.path)
     shutil.copytree(finished.path, tmp_path / "edited")
@@ -217,7 +284,9 @@ def test_run_that_is_over_cannot_be_resumed(finished: Run, tmp_path: Path) -> No
 
 
 def test_run_refuses_a_sweep(tmp_path: Path) -> None:
-    experiment = described(sweep={"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"choice": [0.1]}}})
+    experiment = described(
+        sweep={"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"choice": [0.1]}}}
+    )
     with pytest.raises(UsageError, match="use `hookyard sweep`"):
         run(experiment, tmp_path, local=True)
 
@@ -305,7 +374,10 @@ def test_run_can_take_a_number_or_replace_the_run_of_its_name(tmp_path: Path) ->
     longer = replaced.continue_from("last", ["epochs=2"])
     with pytest.raises(UsageError, match="cannot be replaced: the new run starts from it"):
         run(longer, tmp_path, "again", local=True, if_exists="replace")
-    assert run(longer, tmp_path, "again", local=True, if_exists="number").metrics["epoch"].iloc[-1] == 1
+    assert (
+        run(longer, tmp_path, "again", local=True, if_exists="number").metrics["epoch"].iloc[-1]
+        == 1
+    )
 
 
 def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
@@ -318,7 +390,9 @@ def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
 
         return make_experiment({**to_dict(experiment), "sweep": settings})
 
-    lost = sweep(asked(**{"task_args.where": {"grid": ["model", "loss"]}}), tmp_path, "swept", local=True)
+    lost = sweep(
+        asked(**{"task_args.where": {"grid": ["model", "loss"]}}), tmp_path, "swept", local=True
+    )
     assert list(lost.trials["status"]) == ["failed", "failed"]
     done = sweep(asked(**{"task_args.where": {"grid": ["none"]}}), tmp_path, "swept", local=True)
     assert list(done.trials["status"]) == ["finished"]

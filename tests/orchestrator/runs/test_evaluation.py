@@ -1,4 +1,5 @@
-"""A stored checkpoint is measured as its run measured it, on any number of ranks, and what is around it stays right."""
+"""A stored checkpoint is measured as its run measured it, on any number of ranks, and what is
+around it stays right."""
 
 import json
 import shutil
@@ -20,7 +21,10 @@ from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
 from tests.tasks import described
 
-SETS = {"task": "tests.orchestrator.loop.test_several_sets:Sets", "task_args": {"batch_norm": True, "dropout": 0.5}}
+SETS = {
+    "task": "tests.orchestrator.loop.test_several_sets:Sets",
+    "task_args": {"batch_norm": True, "dropout": 0.5},
+}
 HOOKS = {
     "ema": {"decay": 0.9, "evaluate": "both"},
     "gradient_clip": {"max_norm": 1.0},
@@ -39,14 +43,24 @@ def measures(report: dict[str, Any], phase: str) -> dict[str, float]:
 
 
 def reported(done: Run, step: int, phase: str) -> dict[str, float]:
-    return next(found for report in done.reports() if report["step"] == step and (found := measures(report, phase)))
+    return next(
+        found
+        for report in done.reports()
+        if report["step"] == step and (found := measures(report, phase))
+    )
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    changes = [{"at": "1 epochs", "set": {"hooks.early_stopping.patience": 50, "optimizer.lr": 0.05}}]
+    changes = [
+        {"at": "1 epochs", "set": {"hooks.early_stopping.patience": 50, "optimizer.lr": 0.05}}
+    ]
     experiment = described(
-        **SETS, hooks=HOOKS, changes=changes, scheduler={"type": "StepLR", "step_size": 1}, precision="bf16"
+        **SETS,
+        hooks=HOOKS,
+        changes=changes,
+        scheduler={"type": "StepLR", "step_size": 1},
+        precision="bf16",
     )
     return run(experiment, tmp_path_factory.mktemp("runs"), "first", local=True)
 
@@ -62,14 +76,22 @@ def test_evaluation_repeats_the_report_and_writes_nothing_to_the_run(done: Run) 
         own = done.stats[done.stats["step"] == step]
         rows = one.stats
         keys = ["rank", "phase", "epoch", "iteration", "step", "loss"]
-        assert rows[keys].values.tolist() == own[own["phase"].str.startswith(phase)][keys].values.tolist()
+        assert (
+            rows[keys].values.tolist()
+            == own[own["phase"].str.startswith(phase)][keys].values.tolist()
+        )
     assert len(measures(val.reports()[0], "val")) == 3 * 2 * 2
     assert before == {file: file.stat().st_mtime_ns for file in before}
-    assert {name for name, one in val.config["hooks"].items() if one is None} == {"checkpoint", "early_stopping"}
+    assert {name for name, one in val.config["hooks"].items() if one is None} == {
+        "checkpoint",
+        "early_stopping",
+    }
     subject, tested = val.folder.read_metadata().evaluates, test.folder.read_metadata().evaluates
     assert subject is not None
     assert tested is not None
-    assert subject == replace(tested, phase="val", checkpoint="epoch-0001", epoch=1, step=7, sha256=subject.sha256)
+    assert subject == replace(
+        tested, phase="val", checkpoint="epoch-0001", epoch=1, step=7, sha256=subject.sha256
+    )
     assert val.summary("rank")["rows"].tolist() == [len(val.stats)]
 
 
@@ -88,7 +110,14 @@ def test_evaluation_takes_overrides(done: Run) -> None:
     }
     assert report["val/loss"] == pytest.approx(reported(done, 14, "val")["val/loss"], rel=0.02)
     assert len(one.stats) == 3
-    assert one.folder.read_metadata().info["noted"] == ["on_load", "on_start", "val", "val/noisy", "val/few", "on_end"]
+    assert one.folder.read_metadata().info["noted"] == [
+        "on_load",
+        "on_start",
+        "val",
+        "val/noisy",
+        "val/few",
+        "on_end",
+    ]
 
 
 @dataclass
@@ -112,22 +141,33 @@ class Noted(Hook):
 
 
 def _to_measure(run: Path, name: str, experiment: Any) -> Assignment:
-    return replace(create(experiment, run / EVALUATIONS, name), target=EvaluationTarget("epoch-0001", "val"))
+    return replace(
+        create(experiment, run / EVALUATIONS, name), target=EvaluationTarget("epoch-0001", "val")
+    )
 
 
 def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -> None:
-    """Two ranks measure what two have trained, each with its own buffers, and what one has; and one what two have."""
+    """Two ranks measure what two have trained, each with its own buffers, and what one has; and one
+    what two have."""
     experiments = {
-        strategy: described(**SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy})
+        strategy: described(
+            **SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy}
+        )
         for strategy in ("ddp", "fsdp")
     }
-    trained = {strategy: create(experiment, tmp_path, strategy) for strategy, experiment in experiments.items()}
+    trained = {
+        strategy: create(experiment, tmp_path, strategy)
+        for strategy, experiment in experiments.items()
+    }
     again = {
-        strategy: _to_measure(tmp_path / strategy, "again", experiment) for strategy, experiment in experiments.items()
+        strategy: _to_measure(tmp_path / strategy, "again", experiment)
+        for strategy, experiment in experiments.items()
     }
     asked = ["precision=fp32"]
     spread = _to_measure(
-        Path(done.path), "spread", Evaluation.prepare(done.folder, "last", "val", asked, workers=2).experiment
+        Path(done.path),
+        "spread",
+        Evaluation.prepare(done.folder, "last", "val", asked, workers=2).experiment,
     )
     on_ranks(train, 2, [*trained.values(), *again.values(), spread])
     for strategy in experiments:
@@ -175,13 +215,19 @@ def test_overrides_without_effect_are_refused(done: Run, override: str, words: s
     [
         ("@epoch-0009", [], "no checkpoint 'epoch-0009' in"),
         ("-nowhere", [], "is not a run"),
-        ("", ["--phase", "test"], "has no test data: data() returned train and val when epoch-0002 was saved"),
+        (
+            "",
+            ["--phase", "test"],
+            "has no test data: data() returned train and val when epoch-0002 was saved",
+        ),
         ("@last", ["--workers", "2"], "2 workers need --engine gang or train"),
         ("@last", ["--workers", "2", "workers.count=3"], "remove one of them"),
         ("@last", ["hooks.ema=3"], "must be a mapping of the hook's parameters"),
     ],
 )
-def test_missing_checkpoint_or_data_is_a_usage_error(plain: Run, reference: str, more: list[str], words: str) -> None:
+def test_missing_checkpoint_or_data_is_a_usage_error(
+    plain: Run, reference: str, more: list[str], words: str
+) -> None:
     result = CliRunner().invoke(app, ["evaluate", f"{plain.path}{reference}", *more])
     assert (result.exit_code, words in result.output) == (2, True), result.output
     assert not (Path(plain.path) / EVALUATIONS).exists()
@@ -200,7 +246,8 @@ def test_missing_task_error_says_where_it_was(plain: Run, tmp_path: Path) -> Non
     del source["crc"]
     (tmp_path / "moved/source.json").write_text(json.dumps(source))
     with pytest.raises(
-        UsageError, match=r"cannot be evaluated: task: no module 'gone'(.|\n)*in the import path \(the run used commit"
+        UsageError,
+        match=r"cannot be evaluated: task: no module 'gone'(.|\n)*in the import path \(the run used commit",
     ):
         open_run(tmp_path / "moved").evaluate()
 
@@ -215,17 +262,27 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
         return result.stdout
 
     report = json.loads(invoke("evaluate", f"{copy.path}@epoch-0001", "--json"))
-    assert (report["path"], report["status"]) == (f"{copy.path}/evaluations/epoch-0001-val", "finished")
+    assert (report["path"], report["status"]) == (
+        f"{copy.path}/evaluations/epoch-0001-val",
+        "finished",
+    )
     assert f"evaluates: {copy.path}, checkpoint epoch-0001" in invoke("show", report["path"])
     files = json.loads(invoke("doctor", str(copy.path), "--files", "--json"))["files"]
-    assert {file["file"]: file["status"] for file in files}["evaluations/epoch-0001-val/run.json"] == "intact"
+    assert {file["file"]: file["status"] for file in files}[
+        "evaluations/epoch-0001-val/run.json"
+    ] == "intact"
     evaluation = RunFolder(report["path"])
     evaluation.update(status="running", host="elsewhere")
     shutil.rmtree(f"{report['path']}/.driver")
-    with pytest.raises(UsageError, match="epoch-0001-val is running: end it before you remove copy"):
+    with pytest.raises(
+        UsageError, match="epoch-0001-val is running: end it before you remove copy"
+    ):
         plan_removal(copy.path)
     evaluation.update(status="failed")
-    with pytest.raises(UsageError, match=r"is an evaluation, which cannot be resumed.*hookyard evaluate .*@epoch-0001"):
+    with pytest.raises(
+        UsageError,
+        match=r"is an evaluation, which cannot be resumed.*hookyard evaluate .*@epoch-0001",
+    ):
         resume(report["path"])
     with pytest.raises(UsageError, match="is an evaluation, and has no checkpoints"):
         Run(evaluation).evaluate()
@@ -243,5 +300,7 @@ def test_sweep_path_means_its_best_trial(outcome: Sweep, tmp_path: Path) -> None
     assert open_run(made["path"]).folder.read_metadata().engine == "in-process"  # as the sweep's
     assert measures(made["metrics"], "val") == measures(outcome.best.reports()[-1], "val")
     assert len(outcome.trials) == 2
-    with pytest.raises(UsageError, match=r"data\(\) of Points gives train, val, and no test to evaluate"):
+    with pytest.raises(
+        UsageError, match=r"data\(\) of Points gives train, val, and no test to evaluate"
+    ):
         outcome.best.evaluate("last", "test", ["task_args.val=5"], local=True)

@@ -1,4 +1,5 @@
-"""Each file of a run and of a sweep compared with its checksum: what was harmed is named, whatever was done to it."""
+"""Each file of a run and of a sweep compared with its checksum: what was harmed is named, whatever
+was done to it."""
 
 import json
 import shutil
@@ -31,23 +32,33 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(described(hooks=HOOKS), root, "alone", local=True)
     space = {"optimizer.lr": {"grid": [0.1, 0.01]}}
     sweep(
-        described(epochs=1, sweep={"metric": "val/accuracy", "mode": "max", "space": space}), root, "swept", local=True
+        described(epochs=1, sweep={"metric": "val/accuracy", "mode": "max", "space": space}),
+        root,
+        "swept",
+        local=True,
     )
     return root
 
 
 def wrong(folder: Path) -> dict[str, str]:
     """The files that are damaged or missing, each with which."""
-    return {one.file: one.status for one in check_files(RunFolder(folder)) if one.is_damaged_or_missing}
+    return {
+        one.file: one.status for one in check_files(RunFolder(folder)) if one.is_damaged_or_missing
+    }
 
 
 def files_of(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.rglob("*")) if file.is_file() and ".driver" not in file.parts]
+    return [
+        file for file in sorted(folder.rglob("*")) if file.is_file() and ".driver" not in file.parts
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "harm"),
-    [("swept", "flipped"), *(("alone", harm) for harm in ("flipped", "truncated", "empty", "missing", "folder"))],
+    [
+        ("swept", "flipped"),
+        *(("alone", harm) for harm in ("flipped", "truncated", "empty", "missing", "folder")),
+    ],
 )
 def test_damage_of_any_file_is_found(runs: Path, tmp_path: Path, name: str, harm: str) -> None:
     folder = shutil.copytree(runs / name, tmp_path / name)
@@ -56,7 +67,9 @@ def test_damage_of_any_file_is_found(runs: Path, tmp_path: Path, name: str, harm
     assert statuses.keys() == paths.keys()
     for path, file in paths.items():
         if statuses[path] != "intact":
-            assert file.name in CARRY_NONE or (statuses[path] == "unknown" and file.suffix == ".jsonl"), path
+            assert file.name in CARRY_NONE or (
+                statuses[path] == "unknown" and file.suffix == ".jsonl"
+            ), path
             continue
         data = file.read_bytes()
         HARMS[harm](file)
@@ -84,9 +97,11 @@ def test_command_reports_damage_place_and_advice(runs: Path, tmp_path: Path) -> 
     assert f"{folder}: 1 damaged; 1 missing; " in result.stdout
     told = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--files", "--json"]).stdout)
     assert told["intact"] is False
-    assert {one["file"]: one["status"] for one in told["files"] if one["status"] in ("damaged", "missing")} == wrong(
-        folder
-    )
+    assert {
+        one["file"]: one["status"]
+        for one in told["files"]
+        if one["status"] in ("damaged", "missing")
+    } == wrong(folder)
 
 
 @dataclass
@@ -100,7 +115,9 @@ class Fails(Hook):
             raise ArithmeticError("broken on purpose")
 
 
-@pytest.mark.parametrize("task", ["tests.tasks:Points", "tests.orchestrator.loop.test_custom_loop:Fitted"])
+@pytest.mark.parametrize(
+    "task", ["tests.tasks:Points", "tests.orchestrator.loop.test_custom_loop:Fitted"]
+)
 def test_rows_missing_since_the_last_report_are_found(tmp_path: Path, task: str) -> None:
     reports = Session(create(described(task=task), tmp_path, "running"), World()).reports()
     next(reports)

@@ -1,5 +1,5 @@
-"""A run from its folder to its end: what it leaves, how it fails, and the driver's watch over its workers, whose
-mailbox answers when the test says so."""
+"""A run from its folder to its end: what it leaves, how it fails, and the driver's watch over its
+workers, whose mailbox answers when the test says so."""
 
 import json
 import os
@@ -23,7 +23,8 @@ class ActorDied(Exception):
 
 
 def shown(work: Future[None], *answers: list[Any] | ActorDied) -> list[str]:
-    """Return the lines that are shown until the work is done. The mailbox answers each call in turn."""
+    """Return the lines that are shown until the work is done. The mailbox answers each call in
+    turn."""
     pending, lines = list(answers), list[str]()
 
     def collect(stop: bool) -> list[Any] | ActorDied:
@@ -37,7 +38,9 @@ def shown(work: Future[None], *answers: list[Any] | ActorDied) -> list[str]:
         return answer
 
     ray: Any = SimpleNamespace(
-        exceptions=SimpleNamespace(RayActorError=ActorDied), wait=lambda calls, **_: (calls, []), get=get
+        exceptions=SimpleNamespace(RayActorError=ActorDied),
+        wait=lambda calls, **_: (calls, []),
+        get=get,
     )
     mailbox: Any = SimpleNamespace(collect=SimpleNamespace(remote=collect))
     display: Any = SimpleNamespace(line=lines.append)
@@ -60,7 +63,9 @@ def test_error_is_raised_after_all_lines_are_shown() -> None:
 
 
 def test_death_of_the_mailbox_does_not_end_the_run() -> None:
-    lines = shown(Future(), [("line", "before")], ActorDied(), [("line", "after")], [("line", "at the end")])
+    lines = shown(
+        Future(), [("line", "before")], ActorDied(), [("line", "after")], [("line", "at the end")]
+    )
     assert lines == ["before", "after", "at the end"]
 
 
@@ -91,12 +96,19 @@ def test_run_writes_its_folder(finished: Run) -> None:
         "optimizer.pt",
         "rank-0000.pt",
     ]
-    assert [path.name for path in (folder / "stats/attempt=0").iterdir() if path.is_file()] == ["attempt.json"]
+    assert [path.name for path in (folder / "stats/attempt=0").iterdir() if path.is_file()] == [
+        "attempt.json"
+    ]
 
 
 def test_recorded_experiment_can_be_run_again(finished: Run) -> None:
     about = json.loads((Path(finished.path) / "run.json").read_text())
-    assert (about["status"], about["attempts"], about["local"], about["seed"]) == ("finished", 1, True, 0)
+    assert (about["status"], about["attempts"], about["local"], about["seed"]) == (
+        "finished",
+        1,
+        True,
+        0,
+    )
     assert (about["ranks"], about["hosts"]) == (1, [os.uname().nodename])
     again = load_experiment(Path(finished.path) / "experiment.yaml")
     assert again == described(

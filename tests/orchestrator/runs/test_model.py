@@ -1,4 +1,5 @@
-"""The model of a run, loaded outside of it: the evaluated weights, wherever and however they were trained."""
+"""The model of a run, loaded outside of it: the evaluated weights, wherever and however they were
+trained."""
 
 import shutil
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ def reported(run: Run, label: str, metric: str = "val/accuracy") -> float:
     checkpoint = run.checkpoint(label)
     assert isinstance(checkpoint, Path)
     metrics = run.metrics
-    return float(metrics[metric][metrics["epoch"] == int(checkpoint.name.removeprefix("epoch-")) - 1].iloc[0])
+    return float(
+        metrics[metric][metrics["epoch"] == int(checkpoint.name.removeprefix("epoch-")) - 1].iloc[0]
+    )
 
 
 def measured(model: nn.Module, task: Any) -> float:
@@ -46,7 +49,11 @@ def test_accuracy_of_the_loaded_model_is_the_reported_one(tmp_path: Path) -> Non
     assert not model.training
     assert type(model) is nn.Sequential
     assert measured(model, Digits()) == done.metrics["val/accuracy"].max() == reported(done, "best")
-    assert measured(done.load("epoch-0001"), Digits()) == reported(done, "epoch-0001") != reported(done, "last")
+    assert (
+        measured(done.load("epoch-0001"), Digits())
+        == reported(done, "epoch-0001")
+        != reported(done, "last")
+    )
     assert measured(done.load("last"), Digits()) == reported(done, "last")
     again = Digits(width=8).model()
     again.load_state_dict(done.weights("best"))
@@ -54,9 +61,15 @@ def test_accuracy_of_the_loaded_model_is_the_reported_one(tmp_path: Path) -> Non
 
 
 def test_each_metric_has_its_evaluated_weights(tmp_path: Path) -> None:
-    hooks = {"ema": {"decay": 0.9, "evaluate": "both"}, "checkpoint": {"best": ["val/accuracy", "val/ema/accuracy"]}}
+    hooks = {
+        "ema": {"decay": 0.9, "evaluate": "both"},
+        "checkpoint": {"best": ["val/accuracy", "val/ema/accuracy"]},
+    }
     done = run(described(hooks=hooks), tmp_path, local=True)
-    for label, metric in (("best-val-accuracy", "val/accuracy"), ("best-val-ema-accuracy", "val/ema/accuracy")):
+    for label, metric in (
+        ("best-val-accuracy", "val/accuracy"),
+        ("best-val-ema-accuracy", "val/ema/accuracy"),
+    ):
         assert measured(done.load(label), Points()) == pytest.approx(reported(done, label, metric))
     raw, averaged = done.weights("best-val-accuracy"), done.weights("best-val-ema-accuracy")
     assert any(not torch.equal(raw[name], averaged[name]) for name in raw)
@@ -64,7 +77,8 @@ def test_each_metric_has_its_evaluated_weights(tmp_path: Path) -> None:
 
 @dataclass
 class Unsaved(Points):
-    """A model with a buffer that no state dict holds, and a tensor that nothing holds but the seed."""
+    """A model with a buffer that no state dict holds, and a tensor that nothing holds but the
+    seed."""
 
     def model(self) -> nn.Module:
         model = Shifted(torch.rand(5))
@@ -82,7 +96,9 @@ class Shifted(nn.Module):
 
 
 def test_loaded_model_has_unsaved_buffers_and_random_state_is_kept(tmp_path: Path) -> None:
-    done = run(described(task="tests.orchestrator.runs.test_model:Unsaved", seed=3), tmp_path, local=True)
+    done = run(
+        described(task="tests.orchestrator.runs.test_model:Unsaved", seed=3), tmp_path, local=True
+    )
     before = torch.get_rng_state()
     model = done.load()
     assert torch.equal(torch.get_rng_state(), before)
@@ -92,7 +108,10 @@ def test_loaded_model_has_unsaved_buffers_and_random_state_is_kept(tmp_path: Pat
 
 
 def test_model_of_several_ranks_loads_as_a_plain_one(tmp_path: Path) -> None:
-    ddp, fsdp = (described(hooks=EMA, workers={"count": 2, "strategy": strategy}) for strategy in ("ddp", "fsdp"))
+    ddp, fsdp = (
+        described(hooks=EMA, workers={"count": 2, "strategy": strategy})
+        for strategy in ("ddp", "fsdp")
+    )
     for one in train_on_ranks(2, tmp_path, ddp=ddp, fsdp=fsdp):
         model = one.load("best")
         assert {type(weight) for weight in model.state_dict().values()} == {Tensor}
@@ -115,7 +134,8 @@ def test_missing_checkpoint_error_lists_the_others(done: Run, tmp_path: Path) ->
         done.load("epoch-0009")
     unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)
     with pytest.raises(
-        CheckpointError, match=r"no checkpoint 'best' in .*: the run did not validate; available: last, epoch-0001"
+        CheckpointError,
+        match=r"no checkpoint 'best' in .*: the run did not validate; available: last, epoch-0001",
     ):
         unjudged.load("best")
     unjudged.load("last")
@@ -125,7 +145,9 @@ def test_missing_best_checkpoint_error_names_its_cause(done: Run, tmp_path: Path
     misspelled = {"checkpoint": {"best": "val/acuracy", "mode": "max"}}
     with pytest.raises(UsageError, match="best: there is no metric 'val/acuracy'"):
         run(described(hooks=misspelled), tmp_path, "misspelled", local=True)
-    with pytest.raises(CheckpointError, match=r"best' in .*: no report has the metric .*'val/acuracy'"):
+    with pytest.raises(
+        CheckpointError, match=r"best' in .*: no report has the metric .*'val/acuracy'"
+    ):
         Run(RunFolder(tmp_path / "misspelled")).load("best")
     off = run(described(hooks={"checkpoint": False}), tmp_path, "off", local=True)
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*: hooks.checkpoint was off"):
@@ -142,7 +164,9 @@ def changed(done: Run, tmp_path: Path, **config: Any) -> Run:
 
 def test_missing_task_error_says_what_to_do(done: Run, tmp_path: Path) -> None:
     moved = changed(done, tmp_path, task="gone.away:Task")
-    with pytest.raises(UsageError, match=r"no module 'gone'(.|\n)*call this there.*weights need no code"):
+    with pytest.raises(
+        UsageError, match=r"no module 'gone'(.|\n)*call this there.*weights need no code"
+    ):
         moved.load("last")
     assert moved.weights("last").keys() == done.weights("last").keys()
 
@@ -150,6 +174,7 @@ def test_missing_task_error_says_what_to_do(done: Run, tmp_path: Path) -> None:
 def test_changed_model_is_refused(done: Run, tmp_path: Path) -> None:
     grown = changed(done, tmp_path, task_args={"batch_norm": True})
     with pytest.raises(
-        CheckpointError, match=r"epoch-0002 does not fit the model that tests.tasks:Points now makes.*: 5 missing: "
+        CheckpointError,
+        match=r"epoch-0002 does not fit the model that tests.tasks:Points now makes.*: 5 missing: ",
     ):
         grown.load("last")

@@ -19,7 +19,11 @@ FIELDS: dict[str, Any] = {
     "accumulate": 2,
     "validate_every": "2 steps",
     "scheduler": {"type": "StepLR", "step_size": 2, "gamma": 0.5},
-    "hooks": {"ema": {"decay": 0.9}, "checkpoint": {"every": "1 steps", "keep": 3}, "json_lines": True},
+    "hooks": {
+        "ema": {"decay": 0.9},
+        "checkpoint": {"every": "1 steps", "keep": 3},
+        "json_lines": True,
+    },
 }
 
 
@@ -59,11 +63,17 @@ def test_replay_of_one_rank_is_equal_and_writes_nothing(tmp_path: Path) -> None:
     assert found.row["same"].all()
     assert {"loss", "lr", "samples", "step", "batch_size"} <= {*found.row.index}
     anew = replay(done, 5)
-    assert (anew.checkpoint, anew.is_identical, anew.losses["iteration"].tolist()) == (None, True, [1, 2, 3, 4, 5])
+    assert (anew.checkpoint, anew.is_identical, anew.losses["iteration"].tolist()) == (
+        None,
+        True,
+        [1, 2, 3, 4, 5],
+    )
     assert files(done.path) == before
     told = CliRunner().invoke(app, ["replay", str(done.path), "--iteration", "13"])
     assert "with 1 thread: the losses of iterations 12 to 13 are bit-for-bit equal" in told.stdout
-    with pytest.raises(UsageError, match="no training row of iteration 99 on rank 0; the last is 14"):
+    with pytest.raises(
+        UsageError, match="no training row of iteration 99 on rank 0; the last is 14"
+    ):
         replay(done, 99)
 
 
@@ -81,9 +91,15 @@ def test_replay_skips_a_deleted_checkpoint(tmp_path: Path, monkeypatch: pytest.M
 
 def test_replay_fails_where_the_run_failed(tmp_path: Path) -> None:
     with pytest.raises(RunError):
-        run(described(hooks={"breaks": {"type": "tests.tasks:Breaks", "iteration": 3}}), tmp_path, local=True)
+        run(
+            described(hooks={"breaks": {"type": "tests.tasks:Breaks", "iteration": 3}}),
+            tmp_path,
+            local=True,
+        )
     failed, probe = open_run(tmp_path / "points"), Probe()
-    with pytest.raises(RunError, match="hook 'breaks' failed in on_gradients: ZeroDivisionError: broken on purpose"):
+    with pytest.raises(
+        RunError, match="hook 'breaks' failed in on_gradients: ZeroDivisionError: broken on purpose"
+    ):
         replay(failed, 3, hooks={"probe": probe})
     assert (probe.seen, probe.heard) == ([1, 2, 3], ["on_exception"])
     with pytest.raises(UsageError, match="no training row of iteration 4 on rank 0; the last is 2"):
@@ -93,7 +109,9 @@ def test_replay_fails_where_the_run_failed(tmp_path: Path) -> None:
     assert mended.row["stored"].isna().all()
 
 
-def test_replay_uses_the_threads_of_the_run_and_no_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_uses_the_threads_of_the_run_and_no_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experiment = described(workers={"count": 1, "cpus": 2}, hooks={"time_limit": {"limit": "1h"}})
     train(0, 1, [create(experiment, tmp_path, "points")])
     probe, clock = Probe(), count(step=3600)
@@ -122,7 +140,12 @@ def test_replay_of_two_ranks_is_equal(tmp_path: Path) -> None:
     found = replay(done, 13, rank=1)
     assert found.checkpoint == "step-00000006"
     assert found.is_identical
-    assert sorted(found.losses[["rank", "iteration"]].to_numpy().tolist()) == [[0, 12], [0, 13], [1, 12], [1, 13]]
+    assert sorted(found.losses[["rank", "iteration"]].to_numpy().tolist()) == [
+        [0, 12],
+        [0, 13],
+        [1, 12],
+        [1, 13],
+    ]
     assert found.row["same"].all()
     with pytest.raises(UsageError, match="replayed without a debugger or added hooks"):
         replay(done, 11, hooks={"probe": Probe()})

@@ -18,7 +18,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(described(hooks=HOOKS), tmp_path_factory.mktemp("runs"), local=True)
 
 
-def test_path_is_a_path_here_and_a_url_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_is_a_path_here_and_a_url_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     create_run("runs", "new", "hooks: {}\n")
     opened = open_run("runs/new")
@@ -30,7 +32,12 @@ def test_path_is_a_path_here_and_a_url_elsewhere(tmp_path: Path, monkeypatch: py
 
 def test_open_run_has_all_of_a_run(done: Run) -> None:
     again = open_run(done.path)
-    assert (again.name, again.path, again.status, again.error) == ("points", done.path, "finished", None)
+    assert (again.name, again.path, again.status, again.error) == (
+        "points",
+        done.path,
+        "finished",
+        None,
+    )
     assert repr(again) == f"Run({str(done.path)!r}, status='finished')"
     pd.testing.assert_frame_equal(again.stats, done.stats)
     pd.testing.assert_frame_equal(again.metrics, done.metrics)
@@ -55,7 +62,9 @@ def test_summaries(done: Run) -> None:
     assert done.summary("rank").loc[0, "rows"] == 14
     assert done.summary("phase").loc["val", "rows"] == 6
     assert "checkpoint" in done.summary("hook").index.get_level_values("hook")
-    with pytest.raises(UsageError, match="by must be 'rank', 'node', 'phase', 'span' or 'hook', got 'host'"):
+    with pytest.raises(
+        UsageError, match="by must be 'rank', 'node', 'phase', 'span' or 'hook', got 'host'"
+    ):
         done.summary("host")
 
 
@@ -67,7 +76,10 @@ def test_summaries_of_a_part(done: Run) -> None:
         "rows": 7,
         "step_s": done.stats.query("phase == 'train' and epoch == 1")["step_s"].median(),
     }
-    assert done.summary(where="phase == 'val'").loc["loss", "max"] == done.stats.query("phase == 'val'")["loss"].max()
+    assert (
+        done.summary(where="phase == 'val'").loc["loss", "max"]
+        == done.stats.query("phase == 'val'")["loss"].max()
+    )
     assert set(done.summary("phase", where="epoch == 1")["rows"]) == {7, 3}
     with pytest.raises(UsageError, match="takes neither columns nor where"):
         done.summary("hook", where="rank == 0")
@@ -77,7 +89,9 @@ def test_summaries_of_a_part(done: Run) -> None:
 def test_large_integers_in_some_reports_are_exact(tmp_path: Path, largest: int) -> None:
     folder = create_run(tmp_path, "points", "hooks: {}\n")
     for number, entries in enumerate([{"seen": largest}, {"val/loss": 0.5}, {"seen": 3}]):
-        folder.append_metrics({"attempt": 0, "iteration": number, "epoch": number, "step": number, **entries})
+        folder.append_metrics(
+            {"attempt": 0, "iteration": number, "epoch": number, "step": number, **entries}
+        )
     table = open_run(tmp_path / "points").metrics
     assert [None if value is pd.NA else value for value in table["seen"]] == [largest, None, 3]
     assert (str(table["val/loss"].dtype), str(table["step"].dtype)) == ("float64", "int64")

@@ -50,7 +50,9 @@ class Weighted(Points):
         weights: list[float] = torch.rand(len(dataset)).tolist()
         return weights
 
-    def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Iterable[Any]:
+    def loader(
+        self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]
+    ) -> Iterable[Any]:
         own = Mixed(batches.sampler, batches.batch_size, drop_last=False) if self.own else batches
         return super().loader(dataset, own, phase, options)
 
@@ -69,7 +71,8 @@ HOOKS = {"sees": {"type": "tests.orchestrator.runs.test_samples:Sees"}}
 
 
 def agreed(done: Run, where: str) -> int:
-    """Compares what is said of some rows with what their batches truly had; returns how many samples that were."""
+    """Compares what is said of some rows with what their batches truly had; returns how many
+    samples that were."""
     stats = done.load_stats(where=where)
     truth = [
         (row.rank, row.phase, row.epoch, row.iteration, int(place), row.loss)
@@ -104,10 +107,18 @@ def test_samples_are_those_of_the_batches_across_resumes(tmp_path: Path) -> None
         described(**fields, batch_size=3, seed=1),
         described(**fields, batch_size=5, loader={"eval_batch_size": 4}),
     )
-    on_ranks(_live, 2, (Assignment(first.source, str(folder)), 1), (Assignment(second.source, str(folder)), 3))
+    on_ranks(
+        _live,
+        2,
+        (Assignment(first.source, str(folder)), 1),
+        (Assignment(second.source, str(folder)), 3),
+    )
     _live(0, 1, (Assignment(third.source, str(folder)), 9))
     attempts = folder.read_attempts()
-    assert [(attempt.world_size, attempt.position.iteration, attempt.position.offset) for attempt in attempts] == [
+    assert [
+        (attempt.world_size, attempt.position.iteration, attempt.position.offset)
+        for attempt in attempts
+    ] == [
         (2, 0, 0),
         (2, 4, 32),
         (1, 12, 24),
@@ -118,18 +129,28 @@ def test_samples_are_those_of_the_batches_across_resumes(tmp_path: Path) -> None
     with_rank = CliRunner().invoke(
         app, ["samples", str(folder), "--where", "iteration == 2", "--rank", "1", "--format", "csv"]
     )
-    outside = CliRunner().invoke(app, ["samples", str(folder), "--where", "loss > 5) or (rank == 0", "--rank", "1"])
+    outside = CliRunner().invoke(
+        app, ["samples", str(folder), "--where", "loss > 5) or (rank == 0", "--rank", "1"]
+    )
     assert (outside.exit_code, "where: syntax error at or near" in outside.stderr) == (2, True)
     with pytest.raises(UsageError, match="has no rank 2; it had 2 ranks, counted from 0"):
         done.samples(rank=2)
     measured = done.evaluate("last", local=True)
     assert measured.samples("loss > 0 -- all")["index"].tolist() == [*range(23)]
-    seen = str(done.load_stats(["seen"], "phase == 'train' and rank == 1 and iteration == 2")["seen"].iloc[0])
+    seen = str(
+        done.load_stats(["seen"], "phase == 'train' and rank == 1 and iteration == 2")["seen"].iloc[
+            0
+        ]
+    )
     assert [line.split(",")[4] for line in with_rank.stdout.split()[1:]] == seen.split()
 
 
 def test_samples_with_own_sampler_and_random_data(tmp_path: Path) -> None:
-    done = run(described(task="tests.orchestrator.runs.test_samples:Weighted", hooks=HOOKS), tmp_path, local=True)
+    done = run(
+        described(task="tests.orchestrator.runs.test_samples:Weighted", hooks=HOOKS),
+        tmp_path,
+        local=True,
+    )
     before = torch.random.get_rng_state()
     assert agreed(done, "phase == 'train' and loss > 0.9") > 16
     assert agreed(done, "phase == 'val'") == 2 * 23
@@ -138,13 +159,22 @@ def test_samples_with_own_sampler_and_random_data(tmp_path: Path) -> None:
 
 def test_unknown_samples_are_refused(tmp_path: Path) -> None:
     task = "tests.orchestrator.runs.test_samples:"
-    own = run(described(name="own", task=f"{task}Weighted", task_args={"own": True}, epochs=1), tmp_path, local=True)
+    own = run(
+        described(name="own", task=f"{task}Weighted", task_args={"own": True}, epochs=1),
+        tmp_path,
+        local=True,
+    )
     with pytest.raises(
-        UsageError, match=r"loader\(\) of Weighted makes the batches of train; their samples are unknown"
+        UsageError,
+        match=r"loader\(\) of Weighted makes the batches of train; their samples are unknown",
     ):
         own.samples()
-    run(described(name="stream", task=f"{task}Streamed", steps=2, epochs=None), tmp_path, local=True)
-    told = CliRunner().invoke(app, ["samples", str(tmp_path / "stream"), "--where", "iteration == 2"])
+    run(
+        described(name="stream", task=f"{task}Streamed", steps=2, epochs=None), tmp_path, local=True
+    )
+    told = CliRunner().invoke(
+        app, ["samples", str(tmp_path / "stream"), "--where", "iteration == 2"]
+    )
     assert "train is a stream without indices" in told.stderr
     assert told.stdout.split()[-7:-1] == ["0", "train", "0", "2", "-", "8"]
     assert open_run(tmp_path / "stream").samples()["position"].tolist() == [*range(9)]

@@ -145,7 +145,11 @@ class Custom(Task):
 
 def _verify(kind: str, **fields: Any) -> list[Any]:
     hook = {"type": f"{__name__}:Counts", "hides": kind == "hook"}
-    written = {"task": f"{__name__}:Planted", "task_args": {"kind": kind}, "optimizer": {"type": "task", "lr": 0.1}}
+    written = {
+        "task": f"{__name__}:Planted",
+        "task_args": {"kind": kind},
+        "optimizer": {"type": "task", "lr": 0.1},
+    }
     return list(verify(described(**written, hooks={"counts": hook}, **fields)))
 
 
@@ -159,8 +163,16 @@ def _verify(kind: str, **fields: Any) -> list[Any]:
         ("parameter", "task.scale", {}),
         ("hook", "hooks.counts._count", {}),
         ("growing buffer", "model.total", {}),
-        ("time", "a second run from the beginning differs too (the samples of iteration 1 differ)", {}),
-        ("numpy in a worker", "samples depend on state in the DataLoader workers", {"loader": {"num_workers": 1}}),
+        (
+            "time",
+            "a second run from the beginning differs too (the samples of iteration 1 differ)",
+            {},
+        ),
+        (
+            "numpy in a worker",
+            "samples depend on state in the DataLoader workers",
+            {"loader": {"num_workers": 1}},
+        ),
     ],
 )
 def test_cause_is_named(kind: str, name: str, fields: dict[str, Any]) -> None:
@@ -176,23 +188,34 @@ def test_cause_is_named(kind: str, name: str, fields: dict[str, Any]) -> None:
 
 def test_training_that_continues_bit_for_bit_passes() -> None:
     continuations = _verify("none", loader={"num_workers": 1})
-    assert [(entry.iteration, entry.loader_processes, entry.difference) for entry in continuations] == [
+    assert [
+        (entry.iteration, entry.loader_processes, entry.difference) for entry in continuations
+    ] == [
         (6, 1, ""),
         (8, 2, ""),
     ]
 
 
 def test_iterable_dataset_continues_with_as_many_loader_processes_as_before() -> None:
-    written = {"task": f"{__name__}:Planted", "task_args": {"kind": "stream"}, "optimizer": {"type": "SGD", "lr": 0.1}}
+    written = {
+        "task": f"{__name__}:Planted",
+        "task_args": {"kind": "stream"},
+        "optimizer": {"type": "SGD", "lr": 0.1},
+    }
     continuations = list(verify(described(**written, loader={"num_workers": 1}, epoch_steps=4)))
-    assert [(entry.iteration, entry.loader_processes, entry.difference) for entry in continuations] == [
+    assert [
+        (entry.iteration, entry.loader_processes, entry.difference) for entry in continuations
+    ] == [
         (6, 1, ""),
         (8, 1, ""),
     ]
 
 
 def test_ranks_are_compared() -> None:
-    task = {"task": "tests.tasks:Points", "task_args": {"batch_norm": True, "dropout": 0.3, "noisy": True}}
+    task = {
+        "task": "tests.tasks:Points",
+        "task_args": {"batch_norm": True, "dropout": 0.3, "noisy": True},
+    }
     continuations = list(verify(described(**task, workers={"count": 2}, validate_every="3 steps")))
     assert [entry.difference for entry in continuations] == ["", ""]
 

@@ -22,7 +22,12 @@ def written_run(
     root: Path | str, name: str = "points", metadata: Mapping[str, Any] | None = None, **fields: Any
 ) -> RunFolder:
     """A run that has begun its first attempt, of epochs of 100 iterations."""
-    folder = create_run(root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), **(metadata or {}))
+    folder = create_run(
+        root,
+        name,
+        to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})),
+        **(metadata or {}),
+    )
     begun(folder)
     return folder
 

@@ -1,4 +1,5 @@
-"""A store that fails, as a stand-in that counts and a clock that does not tick; the real protocol is in test_s3."""
+"""A store that fails, as a stand-in that counts and a clock that does not tick; the real protocol
+is in test_s3."""
 
 import uuid
 from collections.abc import Callable
@@ -71,13 +72,17 @@ def away(times: int) -> list[OSError]:
     return [OSError(AWAY) for _ in range(times)]
 
 
-def test_requests_are_repeated_until_the_store_answers(remote: Remote, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_are_repeated_until_the_store_answers(
+    remote: Remote, caplog: pytest.LogCaptureFixture
+) -> None:
     path = f"{remote.root}/file"
     remote.filesystem.errors = away(5)
     remote.send(BytesIO(b"whole"), path)
     remote.filesystem.errors = away(3)
     assert remote.read(path, 2) == b"ole"
-    told = [record.message.split(f"storage memory:/{remote.root} ")[1][:15] for record in caplog.records]
+    told = [
+        record.message.split(f"storage memory:/{remote.root} ")[1][:15] for record in caplog.records
+    ]
     assert told == ["does not answer", "answers again"] * 2
 
 
@@ -165,7 +170,11 @@ KEYS = "s3://AKIA:hunter2@bucket/runs?region=eu-west-1"
         ("runs", "a", "runs/a"),
         ("odd?folder", "a", "odd?folder/a"),
         ("s3://bucket/runs/", "a/b", "s3://bucket/runs/a/b"),
-        ("s3://bucket/runs?region=eu-west-1&scheme=http", "a", "s3://bucket/runs/a?region=eu-west-1&scheme=http"),
+        (
+            "s3://bucket/runs?region=eu-west-1&scheme=http",
+            "a",
+            "s3://bucket/runs/a?region=eu-west-1&scheme=http",
+        ),
     ],
 )
 def test_options_stay_at_the_end_of_a_url(location: str, part: str, inside: str) -> None:
@@ -183,7 +192,10 @@ def test_only_urls_have_options() -> None:
         (KEYS, "s3://bucket/runs?region=eu-west-1"),
         ("s3://AKIA:sec/ret@bucket/runs", "s3://bucket/runs"),
         ("ftp://me@host/runs", "ftp://host/runs"),
-        ("Cannot parse URI: 's3://AKIA:tes%zz@bucket/x' due to", "Cannot parse URI: 's3://bucket/x' due to"),
+        (
+            "Cannot parse URI: 's3://AKIA:tes%zz@bucket/x' due to",
+            "Cannot parse URI: 's3://bucket/x' due to",
+        ),
         ("abfs://runs@account.dfs/a?sas_token=abc&x=1", "abfs://account.dfs/a?x=1"),
         ("--storage=s3://a:b@c/d", "--storage=s3://c/d"),
         ("s3://bucket/team@work/runs", "s3://bucket/team@work/runs"),
@@ -201,7 +213,10 @@ def test_the_secrets_of_a_url_are_found() -> None:
 
 
 def test_another_path_of_the_same_store_is_opened_with_the_same_keys() -> None:
-    assert with_access_of(KEYS, "s3://bucket/other") == "s3://AKIA:hunter2@bucket/other?region=eu-west-1"
+    assert (
+        with_access_of(KEYS, "s3://bucket/other")
+        == "s3://AKIA:hunter2@bucket/other?region=eu-west-1"
+    )
     assert with_access_of("s3://bucket/runs", "s3://bucket/other") == "s3://bucket/other"
     assert with_access_of("runs", "/other") == "/other"
 
@@ -210,5 +225,12 @@ def test_a_storage_is_handed_over_with_its_keys_and_shown_without() -> None:
     storage = Storage(KEYS) / "first"
     assert storage.location == "s3://AKIA:hunter2@bucket/runs/first?region=eu-west-1"
     assert str(storage) == "s3://bucket/runs/first?region=eu-west-1"
-    assert (storage.path, storage.name, storage.root) == ("s3://bucket/runs/first", "first", "bucket/runs/first")
-    assert storage.at("s3://bucket/runs/second").location == "s3://AKIA:hunter2@bucket/runs/second?region=eu-west-1"
+    assert (storage.path, storage.name, storage.root) == (
+        "s3://bucket/runs/first",
+        "first",
+        "bucket/runs/first",
+    )
+    assert (
+        storage.at("s3://bucket/runs/second").location
+        == "s3://AKIA:hunter2@bucket/runs/second?region=eu-west-1"
+    )

@@ -99,7 +99,9 @@ class Breaks(Hook):
 def noisy(**hooks: dict[str, Any]) -> Any:
     task_args = {"train": 44, "val": 11, "batch_norm": True, "dropout": 0.3, "noisy": True}
     return described(
-        task_args=task_args, batch_size=6, hooks={"checkpoint": {"best": "val/accuracy"}, "json_lines": {}, **hooks}
+        task_args=task_args,
+        batch_size=6,
+        hooks={"checkpoint": {"best": "val/accuracy"}, "json_lines": {}, **hooks},
     )
 
 
@@ -116,19 +118,29 @@ def test_run_survives_an_outage_of_its_store(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     there = run(
-        noisy(outage={"type": "tests.orchestrator.storage.test_s3:Outage", "step": 8}), f"{bucket}/one", local=True
+        noisy(outage={"type": "tests.orchestrator.storage.test_s3:Outage", "step": 8}),
+        f"{bucket}/one",
+        local=True,
     )
-    assert list((tmp_path / "temporary").glob("hookyard-hooks-*")) == [], "temporary files of hooks are removed"
+    assert list((tmp_path / "temporary").glob("hookyard-hooks-*")) == [], (
+        "temporary files of hooks are removed"
+    )
     here = run(noisy(), tmp_path, local=True)
     assert there.status == "finished"
     columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "loss", "lr"]
     pd.testing.assert_frame_equal(there.stats[columns], here.stats[columns])
     assert there.metrics["val/loss"].tolist() == here.metrics["val/loss"].tolist()
-    assert str(there.checkpoint("best")).removeprefix(there.path) == str(here.checkpoint("best")).removeprefix(
-        str(here.path)
-    )
-    at_home = {path.relative_to(here.path).as_posix() for path in Path(here.path).rglob("*") if path.is_file()}
-    assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= {*there.folder.storage.tree()}
+    assert str(there.checkpoint("best")).removeprefix(there.path) == str(
+        here.checkpoint("best")
+    ).removeprefix(str(here.path))
+    at_home = {
+        path.relative_to(here.path).as_posix()
+        for path in Path(here.path).rglob("*")
+        if path.is_file()
+    }
+    assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= {
+        *there.folder.storage.tree()
+    }
 
     assert [row["rows"] for row in invoke("stats", str(there.path), "--by", "rank")] == [16]
     assert invoke("show", str(there.path))["checkpoints"] == ["epoch-0001", "epoch-0002"]
@@ -146,7 +158,9 @@ def test_run_resumes_by_a_url_with_credentials_that_are_never_recorded(
         monkeypatch.delenv(name)
     options = f"?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{server.port}"
     storage = f"s3://testing:{SECRET}@bucket/two"
-    monkeypatch.setattr("sys.argv", ["hookyard", "run", "points.yaml", "--storage", storage + options])
+    monkeypatch.setattr(
+        "sys.argv", ["hookyard", "run", "points.yaml", "--storage", storage + options]
+    )
     breaks = {"type": "tests.orchestrator.storage.test_s3:Breaks", "step": 11}
     with pytest.raises(RunError):
         run(noisy(breaks=breaks), storage + options, local=True)
@@ -169,12 +183,20 @@ def test_run_resumes_by_a_url_with_credentials_that_are_never_recorded(
     asked = CliRunner().invoke(app, ["run", f"{storage}/points{options}"])
     assert (asked.exit_code, SECRET in asked.output) == (2, False)
     assert f"hookyard run '{done.path}@best'" in asked.output
-    planned = CliRunner().invoke(app, ["run", f"{storage}/points{options}@best", "epochs=3", "--plan", "--json"])
-    assert (json.loads(planned.stdout)["continued_from"]["run"], SECRET in planned.output) == (done.path, False)
+    planned = CliRunner().invoke(
+        app, ["run", f"{storage}/points{options}@best", "epochs=3", "--plan", "--json"]
+    )
+    assert (json.loads(planned.stdout)["continued_from"]["run"], SECRET in planned.output) == (
+        done.path,
+        False,
+    )
 
 
 def test_missing_bucket_is_refused_before_the_run_starts(bucket: str) -> None:
-    with pytest.raises(UsageError, match=r"storage s3://nowhere/runs.* refuses: .*NO_SUCH_BUCKET.*Nothing was started"):
+    with pytest.raises(
+        UsageError,
+        match=r"storage s3://nowhere/runs.* refuses: .*NO_SUCH_BUCKET.*Nothing was started",
+    ):
         run(described(epochs=1), "s3://nowhere/runs", local=True)
 
 
@@ -189,7 +211,8 @@ def requests(bucket: str, caplog: pytest.LogCaptureFixture) -> Iterator[Callable
                 for record in caplog.records
                 if (
                     match := re.search(
-                        r'"(?:\x1b\[[0-9;]*m)*((?:GET|HEAD|PUT|POST|DELETE) [^ ?]*)', record.getMessage()
+                        r'"(?:\x1b\[[0-9;]*m)*((?:GET|HEAD|PUT|POST|DELETE) [^ ?]*)',
+                        record.getMessage(),
                     )
                 )
             ]
@@ -205,7 +228,9 @@ def test_operations_take_few_requests(bucket: str, requests: Callable[[], list[s
         storage.write(f"run-{number:02d}/run.json", b"{}")
     if len(requests()) != 40:
         pytest.skip("an older pyarrow, which writes a small file with three requests")
-    assert storage.map(lambda name: storage.read(f"{name}/run.json"), storage.names()) == [b"{}"] * 40
+    assert (
+        storage.map(lambda name: storage.read(f"{name}/run.json"), storage.names()) == [b"{}"] * 40
+    )
     assert len(requests()) == 81, "one to list, and two to read a file"
     for line in ("one\n", "two\n", "three\n"):
         storage.append("log.txt", line)

@@ -57,8 +57,12 @@ def test_text_is_appended(storage: Storage) -> None:
     assert storage.read("a/log.txt") == b"one\ntwo\n"
 
 
-def test_stream_is_seen_only_with_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+def test_stream_is_seen_only_with_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    )
     with pytest.raises(StorageError, match="make room"):
         Storage(tmp_path).open_stream("a/rows", b"one")
     assert Storage(tmp_path).names("a") == []
@@ -72,7 +76,10 @@ def test_stream_is_seen_only_with_its_start(tmp_path: Path, monkeypatch: pytest.
 
 def test_rows_and_reports_do_not_recreate_a_missing_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "run")
-    for write in (lambda: folder.storage.open_stream("stats/rows", b""), lambda: folder.append_metrics({"epoch": 0})):
+    for write in (
+        lambda: folder.storage.open_stream("stats/rows", b""),
+        lambda: folder.append_metrics({"epoch": 0}),
+    ):
         with pytest.raises(StorageError, match="missing"):
             write()
     assert not [*tmp_path.iterdir()]
@@ -99,7 +106,9 @@ def test_files_and_folders_are_renamed(tmp_path: Path) -> None:
 # A folder
 
 
-def test_write_does_not_follow_a_planted_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_does_not_follow_a_planted_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
     (tmp_path / "mine").write_text("mine")
     (tmp_path / f".x.{os.getpid()}.00000000").symlink_to(tmp_path / "mine")
@@ -108,7 +117,9 @@ def test_write_does_not_follow_a_planted_link(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_file_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_synced_before_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     acts: list[str] = []
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (acts.append("sync"), sync(file)))
@@ -117,7 +128,9 @@ def test_file_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest
     assert acts[:2] == ["sync", "replace"]
 
 
-def test_folder_can_be_written_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_can_be_written_in_several_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for location in ("runs", f"file://{tmp_path}/runs", "~/runs", tmp_path / "runs"):
@@ -125,7 +138,9 @@ def test_folder_can_be_written_in_several_ways(tmp_path: Path, monkeypatch: pyte
 
 
 def test_unknown_location_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"storage 'nowhere://bucket/runs' must be a folder or a URL"):
+    with pytest.raises(
+        UsageError, match=r"storage 'nowhere://bucket/runs' must be a folder or a URL"
+    ):
         Storage("nowhere://bucket/runs")
 
 
@@ -141,19 +156,31 @@ def test_tree_lists_files_at_every_depth(storage: Storage) -> None:
     assert [*storage.tree("a")] == ["b/c.txt", "d.txt"]
 
 
-def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(
+    tmp_path: Path,
+) -> None:
     storage = Storage(tmp_path)
     storage.write("folder/file", "x")
-    with pytest.raises(StorageError, match=r"file: Not a directory\. A file has the name of a folder: move it away"):
+    with pytest.raises(
+        StorageError, match=r"file: Not a directory\. A file has the name of a folder: move it away"
+    ):
         storage.names("folder/file")
-    for use in (storage.read, partial(storage.open_stream, start=b""), partial(storage.append, data="x")):
-        with pytest.raises(StorageError, match=r"folder: Is a directory\. A folder has the name of a file"):
+    for use in (
+        storage.read,
+        partial(storage.open_stream, start=b""),
+        partial(storage.append, data="x"),
+    ):
+        with pytest.raises(
+            StorageError, match=r"folder: Is a directory\. A folder has the name of a file"
+        ):
             use("folder")
     with pytest.raises(StorageError, match="folder: "):
         storage.open("folder")
 
 
-def test_file_is_read_in_pieces_with_its_state(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_read_in_pieces_with_its_state(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.storage.storage._PIECE_BYTES", 4)
     monkeypatch.setattr("orchestrator.storage.remote._PIECE_BYTES", 4)
     storage.write("a/file", b"0123456789")
@@ -182,7 +209,9 @@ def test_each_keeps_the_order_also_when_nested(storage: Storage) -> None:
         return storage.map(lambda name: storage.read(f"{folder}/{name}"), storage.names(folder))
 
     assert [len(own) for own in storage.map(inside, storage.names())] == [10] * 5
-    assert storage.map(inside, ["3"]) == [[str(number).encode() for number in sorted(range(3, 50, 5), key=str)]]
+    assert storage.map(inside, ["3"]) == [
+        [str(number).encode() for number in sorted(range(3, 50, 5), key=str)]
+    ]
     with pytest.raises(FileNotFoundError):
         storage.map(storage.read, ["0/0", "none", "1/1"])
 
@@ -194,10 +223,16 @@ def test_parent_and_other_paths_are_storages(location: str) -> None:
     assert (around.names(), around.path, around.name) == (["one"], f"{location}/runs", "runs")
     assert (Storage(f"{location}/runs/").parent / "runs").names() == ["one"]
     there = around.at(f"{location}/runs/one")
-    assert (there.read("file"), there.root, there.location) == (b"x", storage.root, storage.location)
+    assert (there.read("file"), there.root, there.location) == (
+        b"x",
+        storage.root,
+        storage.location,
+    )
 
 
-@pytest.mark.parametrize("read", [Storage.read, Storage.open, lambda storage, name: [*storage.read_chunks(name)]])
+@pytest.mark.parametrize(
+    "read", [Storage.read, Storage.open, lambda storage, name: [*storage.read_chunks(name)]]
+)
 def test_pipe_in_place_of_a_file_is_refused(tmp_path: Path, read: Any) -> None:
     os.mkfifo(tmp_path / "run.json")
     with pytest.raises(StorageError, match="pipe"):

@@ -46,7 +46,9 @@ def test_any_changed_bit_of_the_content_is_detected(indent: int | None) -> None:
     assert has_valid_seal(text + b"\n")
     assert has_valid_seal(json.dumps(ENTRIES).encode()) is None
     content, end = text[: text.rindex(b",")], text[text.rindex(b",") :]
-    assert [has_valid_seal(changed + end) for changed in flips(content)] == [False] * 8 * len(content)
+    assert [has_valid_seal(changed + end) for changed in flips(content)] == [False] * 8 * len(
+        content
+    )
 
 
 def test_a_line_with_a_changed_bit_is_left_out_with_a_warning_and_one_cut_short_without() -> None:
@@ -72,10 +74,19 @@ def test_an_edited_file_is_read_with_one_warning_and_an_invalid_line_left_out(
     storage.write("run.json", storage.read("run.json").replace(b"12", b"13"))
     for _ in range(2):
         assert read_json(storage, "run.json", check_mapping, "")["step"] == 13
-    assert caplog.text.count(f"{storage}/run.json was changed after it was written: its checksum does not match") == 1
+    assert (
+        caplog.text.count(
+            f"{storage}/run.json was changed after it was written: its checksum does not match"
+        )
+        == 1
+    )
     caplog.clear()
     assert read_lines(storage, "files.jsonl", FileEntry) == []
-    for entries in ({"sha256": "a", "bytes": 1}, {"sha256": "b", "bytes": "2"}, {"sha256": "c", "bytes": 3}):
+    for entries in (
+        {"sha256": "a", "bytes": 1},
+        {"sha256": "b", "bytes": "2"},
+        {"sha256": "c", "bytes": 3},
+    ):
         append_line(storage, "files.jsonl", entries)
     assert read_lines(storage, "files.jsonl", FileEntry) == [FileEntry("a", 1), FileEntry("c", 3)]
     place = f"{storage}/files.jsonl is damaged: line 2 is left out"
@@ -107,7 +118,9 @@ def test_line_with_a_changed_closing_brace_is_damaged_and_not_cut_short() -> Non
     ],
 )
 def test_numbers_of_numpy_and_torch_stay_numbers(value: Any, plain: Any) -> None:
-    (line,) = parse_lines(format_line({"metric": value, "list": [value]}).encode(), "metrics.jsonl", check_mapping)
+    (line,) = parse_lines(
+        format_line({"metric": value, "list": [value]}).encode(), "metrics.jsonl", check_mapping
+    )
     for read in (line["metric"], *line["list"]):
         assert type(read) is type(plain)
         assert repr(read) == repr(plain)  # NaN differs from itself

@@ -14,7 +14,9 @@ from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 
 def settings(**more: Any) -> Sweep:
     space = {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}
-    return Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "grid", "space": space, **more})
+    return Sweep.model_validate(
+        {"metric": "val/score", "mode": "max", "search": "grid", "space": space, **more}
+    )
 
 
 def test_rules_count_earlier_reports() -> None:
@@ -25,8 +27,12 @@ def test_rules_count_earlier_reports() -> None:
     stopping.replay([previous_trial({}, "lost", reports, name="a")], seconds=99)
     assert stopping.budget_used() is None
     # A report that is repeated after a process was replaced does not count.
-    assert not stopping.should_stop("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
-    assert stopping.should_stop("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
+    assert not stopping.should_stop(
+        "a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0
+    )
+    assert stopping.should_stop(
+        "a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0
+    )
     assert stopping.reasons["a"] == "max_reports: 3 reached"
     assert stopping.budget_used() == "the sweep's budget of 1000 samples is used up"
     stopping.replay([], seconds=1)
@@ -57,9 +63,13 @@ def test_the_remaining_trials_are_interrupted_failed_or_new(tmp_path: Path) -> N
     )
 
 
-def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
+def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(
+    tmp_path: Path,
+) -> None:
     sweep = RunFolder(tmp_path, "sweep")
-    sweep.begin("", started="2026-01-01T00:00:00Z", resumed=["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"])
+    sweep.begin(
+        "", started="2026-01-01T00:00:00Z", resumed=["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"]
+    )
     trial = begun(sweep, 0, "running", {})
     for attempt, moment in ((0, "00:00:40"), (0, "00:01:00"), (1, "10:00:30")):
         trial.append_metrics({"attempt": attempt, "time": f"2026-01-01T{moment}Z"})
@@ -67,7 +77,9 @@ def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(t
     assert compute_seconds_used(sweep.read_metadata(), previous) == 60 + 30
 
 
-def test_a_trial_interrupted_before_an_exploit_still_continues_the_other_s_checkpoint(tmp_path: Path) -> None:
+def test_a_trial_interrupted_before_an_exploit_still_continues_the_other_s_checkpoint(
+    tmp_path: Path,
+) -> None:
     trial = begun(RunFolder(tmp_path, "sweep"), 0, "running", {})
     assert find_checkpoint_to_exploit(trial, None) is None
     assert find_checkpoint_to_exploit(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"

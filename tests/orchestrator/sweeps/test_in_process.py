@@ -20,7 +20,18 @@ from orchestrator.sweeps import driver
 from orchestrator.sweeps.trials import begin_trial, make_trial_source
 from tests.tasks import described
 
-SETTINGS = ("mode", "metric", "trials", "repeats", "search", "stop", "budget", "points", "scheduler", "share_training")
+SETTINGS = (
+    "mode",
+    "metric",
+    "trials",
+    "repeats",
+    "search",
+    "stop",
+    "budget",
+    "points",
+    "scheduler",
+    "share_training",
+)
 
 
 def searching(space: dict[str, Any], **fields: Any) -> Any:
@@ -51,7 +62,9 @@ def test_grid_trials_are_the_runs_they_would_be_alone(tmp_path: Path) -> None:
 
 
 def test_repeats_are_trials_with_consecutive_seeds(tmp_path: Path) -> None:
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.5]}}, repeats=2), tmp_path, local=True)
+    outcome = sweep(
+        searching({"optimizer.lr": {"grid": [0.01, 0.5]}}, repeats=2), tmp_path, local=True
+    )
     table = outcome.trials
     assert table["config/optimizer.lr"].tolist() == [0.01] * 2 + [0.5] * 2
     assert table["config/seed"].tolist() == [0, 1] * 2
@@ -64,7 +77,9 @@ def test_repeats_are_trials_with_consecutive_seeds(tmp_path: Path) -> None:
     assert "config/seed" not in configurations
     shown = CliRunner().invoke(app, ["show", str(outcome.path)]).stdout
     assert f"Best configuration: {means.index[0]} with val/accuracy {means.iloc[0]:.4g} ± " in shown
-    with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; parameter importance needs 10"):
+    with pytest.raises(
+        UsageError, match=r"2 configurations .* have val/accuracy; parameter importance needs 10"
+    ):
         outcome.importance()
 
 
@@ -79,11 +94,16 @@ class KeepsSweep(Hook):
 
 
 def test_hooks_know_the_sweep_of_their_trial(tmp_path: Path) -> None:
-    """A tracker shows first what trials differ in, though the trial's own experiment has no sweep."""
+    """A tracker shows first what trials differ in, though the trial's own experiment has no
+    sweep."""
     KeepsSweep.sweeps.clear()
     space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
-    sweep(searching(space, hooks={"keeps": {"type": f"{__name__}:KeepsSweep"}}), tmp_path, local=True)
-    assert [(settings["metric"], settings["space"]) for settings in KeepsSweep.sweeps] == [("val/accuracy", space)] * 2
+    sweep(
+        searching(space, hooks={"keeps": {"type": f"{__name__}:KeepsSweep"}}), tmp_path, local=True
+    )
+    assert [(settings["metric"], settings["space"]) for settings in KeepsSweep.sweeps] == [
+        ("val/accuracy", space)
+    ] * 2
 
 
 def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
@@ -91,7 +111,11 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     assert outcome.status == "finished"
     trials = outcome.trials
     assert trials["status"].tolist() == ["failed", "finished"]
-    assert trials["error"].tolist()[0].startswith("rank 0: ArithmeticError: this loss fails on purpose (")
+    assert (
+        trials["error"]
+        .tolist()[0]
+        .startswith("rank 0: ArithmeticError: this loss fails on purpose (")
+    )
     assert "in loss" in (tmp_path / "points/trials/trial-0000/log.txt").read_text()
     assert outcome.best.name == "trial-0001"
     assert driver.count_failed_trials(outcome) == 1
@@ -106,7 +130,9 @@ class LosesTheGPU(Hook):
 
 
 def test_no_trial_begins_after_the_gpu_is_lost(tmp_path: Path) -> None:
-    lost = searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}})
+    lost = searching(
+        {"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}}
+    )
     with pytest.raises(RunError, match=r"the GPU failed(.|\n)*The GPU is unusable"):
         sweep(lost, tmp_path, local=True)
     assert open_sweep(tmp_path / "points").trials["status"].tolist() == ["failed"]
@@ -114,14 +140,22 @@ def test_no_trial_begins_after_the_gpu_is_lost(tmp_path: Path) -> None:
 
 def test_values_that_cannot_be_combined_fail_their_trial_alone(tmp_path: Path) -> None:
     """Each value is valid by itself, so the error comes when the trial begins."""
-    space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.every": {"grid": [1, 2]}}
+    space = {
+        "hooks.nan_guard.action": {"grid": ["raise", "skip"]},
+        "hooks.nan_guard.every": {"grid": [1, 2]},
+    }
     outcome = sweep(searching(space, hooks={"nan_guard": {}}), tmp_path, local=True)
     assert (outcome.status, len(outcome.trials)) == ("finished", 4)
     (failed,) = outcome.trials.index[outcome.trials["status"] == "failed"]
     row = outcome.trials.loc[failed]
-    assert (row["config/hooks.nan_guard.action"], row["config/hooks.nan_guard.every"]) == ("skip", 2)
+    assert (row["config/hooks.nan_guard.action"], row["config/hooks.nan_guard.every"]) == (
+        "skip",
+        2,
+    )
     assert "action: skip needs every: 1 step" in row["error"]
-    with pytest.raises(UsageError, match=r"never was an experiment: .*action: skip needs every: 1 step"):
+    with pytest.raises(
+        UsageError, match=r"never was an experiment: .*action: skip needs every: 1 step"
+    ):
         outcome.experiment(failed)
 
 
@@ -137,11 +171,15 @@ class InterruptedOnceATrialHasFinished(nullcontext[Any]):
 
     @property
     def requested(self) -> bool:
-        records = [json.loads(file.read_text()) for file in self.folder.glob("points/trials/*/run.json")]
+        records = [
+            json.loads(file.read_text()) for file in self.folder.glob("points/trials/*/run.json")
+        ]
         return any(record["status"] == "finished" for record in records)
 
 
-def test_an_interrupted_sweep_keeps_its_finished_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_keeps_its_finished_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     InterruptedOnceATrialHasFinished.folder = tmp_path
     monkeypatch.setattr(driver, "Interrupts", InterruptedOnceATrialHasFinished)
     outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}), tmp_path, local=True)
@@ -149,7 +187,9 @@ def test_an_interrupted_sweep_keeps_its_finished_trials(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("scheduler", ["fifo", "race"])
-def test_a_trial_that_pauses_itself_does_not_stop_the_others(tmp_path: Path, scheduler: str) -> None:
+def test_a_trial_that_pauses_itself_does_not_stop_the_others(
+    tmp_path: Path, scheduler: str
+) -> None:
     limited = {"time_limit": {"limit": 0.001}}
     space = {"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}
     experiment = searching(space, hooks=limited, epochs=3, repeats=2, scheduler=scheduler)
@@ -168,7 +208,11 @@ def test_a_missing_section_and_a_taken_name_are_refused(tmp_path: Path) -> None:
 def test_rules_end_a_trial_and_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
     """An epoch has 52 samples: the second trial stops at its first report, and no third begins."""
     ends = {"budget": {"samples": 3 * 52}, "stop": {"max_reports": 2}}
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}, epochs=3, **ends), tmp_path, local=True)
+    outcome = sweep(
+        searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}, epochs=3, **ends),
+        tmp_path,
+        local=True,
+    )
     assert outcome.status == "finished"
     assert outcome.trials["reports"].tolist() == [2, 1]
     assert outcome.trials["status"].tolist() == ["stopped", "stopped"]
@@ -190,8 +234,12 @@ class Height(Hook):
 
 
 def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path) -> None:
-    """ASHA stops 1.0 and 0.5 at their first report, after 2.0. The budget ends the first attempt."""
-    space, hooks = {"hooks.height.base": {"grid": [2.0, 1.0, 0.5]}}, {"height": {"type": f"{__name__}:Height"}}
+    """ASHA stops 1.0 and 0.5 at their first report, after 2.0. The budget ends the first
+    attempt."""
+    space, hooks = (
+        {"hooks.height.base": {"grid": [2.0, 1.0, 0.5]}},
+        {"height": {"type": f"{__name__}:Height"}},
+    )
     settings = {"metric": "val/height", "scheduler": "asha", "budget": {"samples": 5 * 52}}
     done = sweep(searching(space, hooks=hooks, epochs=4, **settings), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 1]
@@ -214,7 +262,9 @@ class Late(Hook):
             state.metrics["val/fid"] = 1.0
 
 
-def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fails_alone(tmp_path: Path) -> None:
+def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fails_alone(
+    tmp_path: Path,
+) -> None:
     space = {"hooks.late.reports": {"grid": [True, False, True]}}
     late = {"late": {"type": f"{__name__}:Late"}}
     outcome = sweep(searching(space, metric="val/fid", epochs=2, hooks=late), tmp_path, local=True)
@@ -226,7 +276,8 @@ def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fail
 @pytest.mark.parametrize(
     ("fields", "message", "reports"),
     [
-        # Validation comes after every second epoch, so only the second report should have the metric.
+        # Validation comes after every second epoch, so only the second report should have the
+        # metric.
         (
             {"metric": "val/acuracy", "validate_every": 2},
             r"'val/acuracy'; available: .*\(did you mean 'val/accuracy'\?\)",
@@ -244,7 +295,11 @@ def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_
     tmp_path: Path, fields: dict[str, Any], message: str, reports: int
 ) -> None:
     with pytest.raises(UsageError, match=f"has the sweep's metric {message}") as caught:
-        sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=4, **fields), tmp_path, local=True)
+        sweep(
+            searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=4, **fields),
+            tmp_path,
+            local=True,
+        )
     outcome = open_sweep(tmp_path / "points")
     assert (outcome.status, outcome.folder.read_metadata().error) == ("failed", str(caught.value))
     rows = outcome.trials[["status", "reports", "error"]].to_numpy().tolist()
@@ -256,8 +311,16 @@ def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_
     [
         ({"scheduler": {"type": "hyperband", "max_t": 4}}, True, "needs concurrent trials"),
         ({"scheduler": "pbt"}, True, "needs concurrent trials"),
-        ({"search": "optuna"}, True, r"optuna, which is not installed: pip install 'hookyard\[optuna\]'"),
-        ({"scheduler": "pb2"}, False, r"sklearn, which is not installed: pip install 'hookyard\[pb2\]'"),
+        (
+            {"search": "optuna"},
+            True,
+            r"optuna, which is not installed: pip install 'hookyard\[optuna\]'",
+        ),
+        (
+            {"scheduler": "pb2"},
+            False,
+            r"sklearn, which is not installed: pip install 'hookyard\[pb2\]'",
+        ),
     ],
 )
 def test_a_sweep_that_cannot_run_is_refused_before_it_writes_anything(
@@ -266,7 +329,9 @@ def test_a_sweep_that_cannot_run_is_refused_before_it_writes_anything(
     monkeypatch.setattr(driver, "find_spec", lambda name: None)
     space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
     with pytest.raises(UsageError, match=message):
-        sweep(searching(space, **{"search": "random", "trials": 3, **settings}), tmp_path, local=local)
+        sweep(
+            searching(space, **{"search": "random", "trials": 3, **settings}), tmp_path, local=local
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -281,11 +346,19 @@ def trial_of(sweep: Experiment, values: dict[str, Any]) -> Experiment:
 def test_a_trial_s_hooks_have_the_sweep_s_mode_for_its_metric() -> None:
     """But not a trial whose checkpoint uses another metric."""
     space = {"hooks.checkpoint.best": {"choice": ["val/score", "val/accuracy"]}}
-    hooks = {"checkpoint": {"best": "val/score"}, "stop": {"type": "early_stopping", "monitor": "val/score"}}
-    experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": space})
+    hooks = {
+        "checkpoint": {"best": "val/score"},
+        "stop": {"type": "early_stopping", "monitor": "val/score"},
+    }
+    experiment = described(
+        epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": space}
+    )
     for best, mode in (("val/score", "min"), ("val/accuracy", None)):
         trial = trial_of(experiment, {"hooks.checkpoint.best": best})
-        assert {name: trial.hooks[name]["mode"] for name in hooks} == {"checkpoint": mode, "stop": "min"}
+        assert {name: trial.hooks[name]["mode"] for name in hooks} == {
+            "checkpoint": mode,
+            "stop": "min",
+        }
 
 
 def test_a_sweep_has_its_checkpoint_s_mode() -> None:
@@ -306,9 +379,15 @@ def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "checkpoint",
-    [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "mode": ["min", "max"]}],
+    [
+        {"best": "val/accuracy", "mode": "max"},
+        {"best": ["val/loss", "val/accuracy"], "mode": ["min", "max"]},
+    ],
 )
 def test_opposite_modes_of_a_metric_are_refused(checkpoint: dict[str, Any]) -> None:
     sweep = {"metric": "val/accuracy", "mode": "min", "space": SPACE}
-    with pytest.raises(ConfigError, match=r"hooks.checkpoint: has mode max for val/accuracy, but sweep has mode min"):
+    with pytest.raises(
+        ConfigError,
+        match=r"hooks.checkpoint: has mode max for val/accuracy, but sweep has mode min",
+    ):
         described(epochs=1, hooks={"checkpoint": checkpoint}, sweep=sweep)

@@ -52,7 +52,12 @@ class Breaks(Hook):
 
 
 def write_files(folder: Path) -> None:
-    for name, text in {"circle.py": TASK, "shaky.py": HOOKS, "points.yaml": EXPERIMENT, "kept.yaml": SWEEP}.items():
+    for name, text in {
+        "circle.py": TASK,
+        "shaky.py": HOOKS,
+        "points.yaml": EXPERIMENT,
+        "kept.yaml": SWEEP,
+    }.items():
         (folder / name).write_text(text)
 
 
@@ -85,7 +90,9 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
             "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:",
         )
     )
-    code, stderr = Driver("sweep", "kept.yaml", "--local", "hooks.accident.after=1", "epochs=2").wait()
+    code, stderr = Driver(
+        "sweep", "kept.yaml", "--local", "hooks.accident.after=1", "epochs=2"
+    ).wait()
     assert code == -signal.SIGKILL, stderr
     left = open_sweep("runs/kept")
     assert left.status == "lost"
@@ -101,9 +108,13 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
         [None],
     ]
     uninterrupted = sweep(
-        load_experiment("kept.yaml", ["hooks.accident=null", "epochs=2"]), "runs", "uninterrupted", local=True
+        load_experiment("kept.yaml", ["hooks.accident=null", "epochs=2"]),
+        "runs",
+        "uninterrupted",
+        local=True,
     )
-    # Threads of another process sum in another order; other data or weights would differ in the second digit.
+    # Threads of another process sum in another order; other data or weights would differ in the
+    # second digit.
     assert np.array(losses(resumed)) == pytest.approx(np.array(losses(uninterrupted)), rel=1e-5)
     assert not resumed.stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
     assert len(resumed.stats) == len(uninterrupted.stats)
@@ -124,11 +135,15 @@ def undo_compaction(trial: Path) -> None:
     """Write a trial's rows as its rank did."""
     rows = pq.read_table(trial / "stats.parquet").replace_schema_metadata(None)
     batches = b"".join(add_checksum(batch.serialize()) for batch in rows.to_batches())
-    (trial / "stats/attempt=0/rank=0/rows-0000.arrow").write_bytes(make_stream(rows.schema, batches))
+    (trial / "stats/attempt=0/rank=0/rows-0000.arrow").write_bytes(
+        make_stream(rows.schema, batches)
+    )
     (trial / "stats.parquet").unlink()
 
 
-def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(finished: Path, outside: Path) -> None:
+def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(
+    finished: Path, outside: Path
+) -> None:
     done = open_sweep(shutil.copytree(finished, outside / "runs/kept"))
     folder, trials = RunFolder(done.path), [run.folder.read_metadata() for run in done.runs]
     rows = len(done.stats)
@@ -162,7 +177,9 @@ def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(finished: Path, outs
     file = interrupted_after_one(finished, outside) / "experiment.yaml"
     text = file.read_text()
     file.write_text(text.replace("repeats: 1", "repeats: 3"))
-    with pytest.raises(UsageError, match=r"experiment\.yaml must have a sweep section with the original"):
+    with pytest.raises(
+        UsageError, match=r"experiment\.yaml must have a sweep section with the original"
+    ):
         resume_sweep(file.parent)
     file.write_text(text.replace("- 0.05", "- 0.3"))
     done = resume_sweep(file.parent)
@@ -174,7 +191,9 @@ def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
     (outside / "breaks.py").write_text(BREAKS)
     overrides = ["hooks.accident=null", "epochs=1", "hooks.fails={type: 'breaks:Breaks'}"]
     space = "sweep.space={hooks.fails.value: {grid: [2.0, 0.0]}}"
-    done = sweep(load_experiment("kept.yaml", [*overrides, space]), "runs", local=True, fail_fast=True)
+    done = sweep(
+        load_experiment("kept.yaml", [*overrides, space]), "runs", local=True, fail_fast=True
+    )
     assert done.status == "failed"
     assert done.trials["status"].tolist() == ["failed"]
     after = resume_sweep(done.path)

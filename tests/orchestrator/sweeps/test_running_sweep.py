@@ -13,15 +13,25 @@ from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
 from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.tasks import described
 
-SETTINGS = {"metric": "val/accuracy", "trials": 3, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
+SETTINGS = {
+    "metric": "val/accuracy",
+    "trials": 3,
+    "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}},
+}
 
 
-def running(folder: Path, previous: dict[int, TrialRecord] | None = None, **settings: Any) -> RunningSweep:
+def running(
+    folder: Path, previous: dict[int, TrialRecord] | None = None, **settings: Any
+) -> RunningSweep:
     display = TerminalDisplay(clock=itertools.count(0, PLAIN_INTERVAL_S).__next__)
-    return RunningSweep(described(sweep={**SETTINGS, **settings}), RunFolder(folder), previous or {}, display)
+    return RunningSweep(
+        described(sweep={**SETTINGS, **settings}), RunFolder(folder), previous or {}, display
+    )
 
 
-def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_event_of_a_trial_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sweep = running(tmp_path)
     sweep.begin({0: {"optimizer.lr": 0.123456}})
     assert [folder.name for folder in sweep.active_trials()] == ["trial-0000"]
@@ -52,10 +62,15 @@ def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureF
     assert sweep.rules.metric_missing == "rank 0: broken"
 
 
-def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt(tmp_path: Path) -> None:
+def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt(
+    tmp_path: Path,
+) -> None:
     """Trial 0 was interrupted after its last report, and so makes no other."""
     reports = [{"val/accuracy": 0.9}, {"val/accuracy": 0.8}]
-    previous = {number: previous_trial({}, "lost", reports, name=f"trial-000{number}") for number in range(2)}
+    previous = {
+        number: previous_trial({}, "lost", reports, name=f"trial-000{number}")
+        for number in range(2)
+    }
     sweep, learned = running(tmp_path, previous), []
     sweep.search.record_end = lambda number, last: learned.append(last)  # type: ignore[method-assign]
     sweep.record_end(0, {})

@@ -41,14 +41,26 @@ def searching(space: dict[str, Any], share: Any = "auto", **fields: Any) -> Any:
         **fields.pop("sweep", {}),
     }
     hooks = {"ema": {}, "checkpoint": {"best": "val/accuracy"}, **fields.pop("hooks", {})}
-    task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True, "test": 9, **fields.pop("task_args", {})}
-    return described(**{"epochs": 3, "task_args": task_args, "sweep": settings, "hooks": hooks, **fields})
+    task_args = {
+        "dropout": 0.2,
+        "batch_norm": True,
+        "noisy": True,
+        "test": 9,
+        **fields.pop("task_args", {}),
+    }
+    return described(
+        **{"epochs": 3, "task_args": task_args, "sweep": settings, "hooks": hooks, **fields}
+    )
 
 
 def reports(trial: Any) -> list[dict[str, Any]]:
     """Return the reports of a run or its folder without measurements."""
     lines = [
-        {name: value for name, value in report.items() if not any(part in name for part in MEASURED)}
+        {
+            name: value
+            for name, value in report.items()
+            if not any(part in name for part in MEASURED)
+        }
         for report in trial.reports()
     ]
     assert lines
@@ -61,7 +73,9 @@ def stored(trial: Any, label: str) -> dict[str, Any]:
     name = store.resolve(label)
     manifest = store.read_manifest(name)
     whole = {
-        file: store.with_shards(name, store.load(name, file)) for file in manifest["files"] if not has_shards(file)
+        file: store.with_shards(name, store.load(name, file))
+        for file in manifest["files"]
+        if not has_shards(file)
     }
     return {"name": name, "position": manifest["position"], **plain(whole)}
 
@@ -71,7 +85,10 @@ def plain(tree: Any) -> Any:
         return {
             key: plain(value)
             for key, value in tree.items()
-            if not any(part in str(key) for part in ("remaining", "windows", "rss", "run", "peak", "perf_stats"))
+            if not any(
+                part in str(key)
+                for part in ("remaining", "windows", "rss", "run", "peak", "perf_stats")
+            )
         }
     if isinstance(tree, torch.Tensor):
         return str(tree.dtype), tree.tolist()
@@ -92,13 +109,18 @@ def assert_trials_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
         assert reports(one) == reports(other), one.name
         assert stored(one, "best") == stored(other, "best"), one.name
         assert stored(one, "last") == stored(other, "last"), one.name
-        assert (one.status, one.folder.read_metadata().stopped) == (other.status, other.folder.read_metadata().stopped)
+        assert (one.status, one.folder.read_metadata().stopped) == (
+            other.status,
+            other.folder.read_metadata().stopped,
+        )
         columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "loss"]
         assert one.load_stats(columns).equals(other.load_stats(columns)), one.name
 
 
 SPACE = {
-    "hooks.ema": {"choice": [{"decay": 0.5, "evaluate": "both"}, {"decay": 0.9, "evaluate": "raw"}]},
+    "hooks.ema": {
+        "choice": [{"decay": 0.5, "evaluate": "both"}, {"decay": 0.9, "evaluate": "raw"}]
+    },
     "hooks.early_stopping.patience": {"grid": [1, 3]},
 }
 STOPS = {
@@ -117,7 +139,9 @@ def test_followers_train_bit_for_bit_as_alone(tmp_path: Path) -> None:
     """
     shared = sweep(searching(SPACE, hooks=STOPS, **LOOP), tmp_path / "shared", local=True)
     alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
-    assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, "trials end at different epochs"
+    assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, (
+        "trials end at different epochs"
+    )
     assert_the_same(shared, alone)
     test_evaluation.assert_measured_again(shared.runs[1])
 
@@ -127,7 +151,10 @@ def test_followers_link_common_files_or_copy_them_where_links_fail(
 ) -> None:
     def inodes(done: Sweep, file: str) -> list[int]:
         return [
-            sum((run.checkpoint("last").parent / name / file).stat().st_ino for name in ("epoch-0001", "epoch-0002"))
+            sum(
+                (run.checkpoint("last").parent / name / file).stat().st_ino
+                for name in ("epoch-0001", "epoch-0002")
+            )
             for run in done.runs
         ]
 
@@ -138,7 +165,12 @@ def test_followers_link_common_files_or_copy_them_where_links_fail(
     linked = sweep(experiment, tmp_path / "linked", local=True)
     monkeypatch.setattr("orchestrator.storage.storage.os.link", refuse)
     written = sweep(experiment, tmp_path / "written", local=True)
-    for file, expected in {"model.pt": 1, "optimizer.pt": 1, "ema.pt": 2, "rank-0000.pt": 2}.items():
+    for file, expected in {
+        "model.pt": 1,
+        "optimizer.pt": 1,
+        "ema.pt": 2,
+        "rank-0000.pt": 2,
+    }.items():
         assert len({*inodes(linked, file)}) == expected, file
         assert len({*inodes(written, file)}) == 2, file
     assert_the_same(linked, written)
@@ -152,7 +184,9 @@ class Shrinks(Hook):
         self.on_update(state)
 
     def on_update(self, state: State) -> None:
-        state.module.load_state_dict({name: 0.99 * weight for name, weight in state.module.state_dict().items()})
+        state.module.load_state_dict(
+            {name: 0.99 * weight for name, weight in state.module.state_dict().items()}
+        )
         state.record(**{f"shrunk_{self.name}": state.step})
 
 
@@ -160,7 +194,11 @@ def written(run: Run) -> list[dict[str, Any]]:
     """Return the lines of json_lines without measurements."""
     lines = map(json.loads, Path(run.path, "scalars.jsonl").read_text().splitlines())
     return [
-        {name: value for name, value in line.items() if name != "time" and not name.endswith(("_s", "_bytes"))}
+        {
+            name: value
+            for name, value in line.items()
+            if name != "time" and not name.endswith(("_s", "_bytes"))
+        }
         for line in lines
     ]
 
@@ -187,7 +225,8 @@ def test_hooks_of_followers_have_the_order_rows_and_notes_as_alone(tmp_path: Pat
     space = {"hooks.runtime_info": {"choice": [{}, None]}}
     fields = {"epochs": 2, "hooks": hooks, "task_args": {"batch_norm": False}}
     shared, alone = (
-        sweep(searching(space, share, **fields), tmp_path / str(share), local=True) for share in ("auto", False)
+        sweep(searching(space, share, **fields), tmp_path / str(share), local=True)
+        for share in ("auto", False)
     )
     assert_the_same(shared, alone)
     for one, other in zip(shared.runs, alone.runs, strict=True):
@@ -196,7 +235,8 @@ def test_hooks_of_followers_have_the_order_rows_and_notes_as_alone(tmp_path: Pat
 
 
 def two_rates(share: Any = "auto", **settings: Any) -> Any:
-    """Two learning rates, each with three decays; the high ones stay close to the initial weights."""
+    """Two learning rates, each with three decays; the high ones stay close to the initial
+    weights."""
     decays = {"fan_out" if share else "grid": [0.5, 0.999, 0.9999]}
     space = {"hooks.ema.decay": decays, "optimizer.lr": {"choice": [0.02, 0.2]}}
     return searching(space, share, task_args={"test": 0}, sweep={"trials": 6, **settings})
@@ -218,10 +258,14 @@ def test_scheduler_stops_single_followers(tmp_path: Path) -> None:
         columns = ["phase", "epoch", "iteration", "loss"]
         expected = other.load_stats(columns).query(f"epoch < {count}").reset_index(drop=True)
         assert one.load_stats(columns).equals(expected), one.name
-    rows = shared.load_stats(columns=["step_s"], where="phase = 'train'").groupby("trial", observed=True)["step_s"]
+    rows = shared.load_stats(columns=["step_s"], where="phase = 'train'").groupby(
+        "trial", observed=True
+    )["step_s"]
     groups = rows.size().groupby(shared.trials["leader"])
     saved = sum(rows.mean()[leader] * (sizes.sum() - sizes.max()) for leader, sizes in groups)
-    shown = json.loads(CliRunner().invoke(app, ["show", str(shared.path), "--json"]).stdout)["shared_training"]
+    shown = json.loads(CliRunner().invoke(app, ["show", str(shared.path), "--json"]).stdout)[
+        "shared_training"
+    ]
     assert shown == {"followers": 4, "trials": 6, "saved_s": pytest.approx(saved)}
 
 
@@ -247,11 +291,14 @@ def test_after_a_failure_all_resume_from_the_newest_common_checkpoint(tmp_path: 
     trials = open_sweep(tmp_path / "shared/points").runs
     shutil.rmtree(trials[1].checkpoint("last"))
     shared = resume_sweep(tmp_path / "shared/points", failed=True)
-    assert [[attempt.checkpoint for attempt in run.folder.read_attempts()] for run in shared.runs] == [
-        [None, "step-00000006"]
-    ] * 2
+    assert [
+        [attempt.checkpoint for attempt in run.folder.read_attempts()] for run in shared.runs
+    ] == [[None, "step-00000006"]] * 2
     assert shared.trials["leader"].tolist() == ["trial-0000"] * 2
-    assert_the_same(shared, sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True))
+    assert_the_same(
+        shared,
+        sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True),
+    )
 
 
 def assignments(location: Path, strategy: str) -> list[Assignment]:
@@ -281,17 +328,24 @@ def assignments(location: Path, strategy: str) -> list[Assignment]:
 def train_together(rank: int, world_size: int, group: Sequence[Assignment]) -> None:
     leader, *followers = group
     world = World(rank=rank, world_size=world_size)
-    for _ in SharedSession(replace(leader, followers=tuple(followers)), world, end_hung=None).reports():
+    for _ in SharedSession(
+        replace(leader, followers=tuple(followers)), world, end_hung=None
+    ).reports():
         pass
 
 
 def train_all(
-    rank: int, world_size: int, shared: Sequence[Sequence[Assignment]], alone: Sequence[Sequence[Assignment]]
+    rank: int,
+    world_size: int,
+    shared: Sequence[Sequence[Assignment]],
+    alone: Sequence[Sequence[Assignment]],
 ) -> None:
     for group in shared:
         train_together(rank, world_size, group)
     for assignment in (assignment for group in alone for assignment in group):
-        for _ in Session(assignment, World(rank=rank, world_size=world_size), end_hung=None).reports():
+        for _ in Session(
+            assignment, World(rank=rank, world_size=world_size), end_hung=None
+        ).reports():
             pass
 
 
@@ -299,15 +353,23 @@ def contents(group: Sequence[Assignment]) -> list[Any]:
     """Return rows, reports and checkpoints of runs."""
     columns = ["rank", "phase", "epoch", "iteration", "step", "loss", "seen"]
     runs = [Run(RunFolder(assignment.location)) for assignment in group]
-    tables = [run.load_stats(columns).astype({"phase": str}).fillna(-1).sort_values(columns) for run in runs]
+    tables = [
+        run.load_stats(columns).astype({"phase": str}).fillna(-1).sort_values(columns)
+        for run in runs
+    ]
     rows = [table.to_numpy().tolist() for table in tables]
-    return [(own, reports(run), stored(run, "best"), stored(run, "last")) for own, run in zip(rows, runs, strict=True)]
+    return [
+        (own, reports(run), stored(run, "best"), stored(run, "last"))
+        for own, run in zip(rows, runs, strict=True)
+    ]
 
 
 def test_a_follower_s_run_names_the_leader_s_folder_when_moved_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shared = sweep(searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=1), tmp_path, local=True)
+    shared = sweep(
+        searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=1), tmp_path, local=True
+    )
     moved = Run(RunFolder(shutil.copytree(shared.runs[1].path, tmp_path / "moved")))
     assert set(moved.load_stats(["phase"])["phase"]) == {"val", "test"}
     assert "they are in the folder of its leader" in caplog.text
@@ -316,7 +378,9 @@ def test_a_follower_s_run_names_the_leader_s_folder_when_moved_away(
 
 def test_two_ranks_share_a_training_with_shards_and_after_a_kill(tmp_path: Path) -> None:
     killed = assignments(tmp_path / "killed", "fsdp")
-    kills = [replace(one, source=one.source.with_values({"hooks.dies.iteration": 13})) for one in killed]
+    kills = [
+        replace(one, source=one.source.with_values({"hooks.dies.iteration": 13})) for one in killed
+    ]
     assert -signal.SIGKILL in until_killed(train_together, 2, kills)
     shared = assignments(tmp_path / "shared", "ddp")
     alone = [assignments(tmp_path / strategy, strategy) for strategy in ("ddp", "fsdp")]
@@ -335,10 +399,19 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
         for number, decay in enumerate((0.5, 0.9))
     )
     session = SharedSession(
-        replace(first, followers=(second,)), World(), stop_requested=lambda: next(calls) > 2, end_hung=None
+        replace(first, followers=(second,)),
+        World(),
+        stop_requested=lambda: next(calls) > 2,
+        end_hung=None,
     )
     made = [
-        (report.run_index, report.metrics["iteration"], report.interrupted, report.is_final, report.is_partial)
+        (
+            report.run_index,
+            report.metrics["iteration"],
+            report.interrupted,
+            report.is_final,
+            report.is_partial,
+        )
         for report in session.reports()
     ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
@@ -354,7 +427,8 @@ class Fails(Hook):
     """Observes, and fails in the trial with this decay."""
 
     at: str = ""
-    """`EVENT`, `EVENT PHASE` or `EVENT PHASE STEP`: at that event, of that phase, from that step on."""
+    """`EVENT`, `EVENT PHASE` or `EVENT PHASE STEP`: at that event, of that phase, from that step
+    on."""
     decay: float = 0.7
     observes: ClassVar[bool] = True
 
@@ -374,7 +448,8 @@ for _event in EVENTS:
     setattr(Fails, _event, _failing(_event))
 
 FAILURES = [("on_start", 0), ("on_update train 8", 0), ("on_loss val", 0), ("on_report val 14", 1)]
-"""Where a trial fails, and its number (0 is the leader). An epoch has 7 steps, and each third step a checkpoint."""
+"""Where a trial fails, and its number (0 is the leader). An epoch has 7 steps, and each third step
+a checkpoint."""
 DECAYS = [0.5, 0.9]
 
 
@@ -404,5 +479,7 @@ def test_failed_trial_does_not_change_the_others(
     assert failed.status == "failed"
     assert failed.error
     assert at in failed.error
-    assert not [warning for warning in recwarn if warning.category is ResourceWarning], "files are closed"
+    assert not [warning for warning in recwarn if warning.category is ResourceWarning], (
+        "files are closed"
+    )
     assert_trials_equal(runs, unfailing.runs)

@@ -11,7 +11,9 @@ from tests.orchestrator.sweeps.search.draws import previous_trial
 
 
 def settings(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "mode": "max", "space": {"x": {"choice": [1]}}, **more})
+    return Sweep.model_validate(
+        {"metric": "val/score", "mode": "max", "space": {"x": {"choice": [1]}}, **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,15 @@ def test_rules_stop_each_trial_by_itself(
     for trial in ("trial-0000", "trial-0001"):
         reports = ((count, {"val/score": value}) for count, value in enumerate(values, 1))
         assert (
-            next((count for count, report in reports if rules.should_stop(trial, report, 100 * count)), None) == after
+            next(
+                (
+                    count
+                    for count, report in reports
+                    if rules.should_stop(trial, report, 100 * count)
+                ),
+                None,
+            )
+            == after
         )
         assert (trial in rules.reasons) is (after is not None)
 
@@ -84,11 +94,14 @@ def test_the_samples_of_the_whole_sweep_count_over_trials_and_ranks() -> None:
 
 
 def test_the_samples_of_a_shared_training_count_once_also_after_a_resume() -> None:
-    """Three trials train together, and the leader ends at 20 samples. The others go on to 40; one trains alone."""
+    """Three trials train together, and the leader ends at 20 samples. The others go on to 40; one
+    trains alone."""
     stopping = StoppingRules(settings(budget={"samples": 50}))
     reports = [{"val/score": 1, "samples": samples} for samples in (10, 20, 30)]
     leader = previous_trial({}, "stopped", reports[:2], name="a")
-    stopping.replay([leader, *(previous_trial({}, "lost", reports, name=name, leader="a") for name in "bc")], 0)
+    stopping.replay(
+        [leader, *(previous_trial({}, "lost", reports, name=name, leader="a") for name in "bc")], 0
+    )
     stopping.share_training("bc")
     for trial, samples in [("b", 40), ("c", 40), ("d", 9)]:
         stopping.should_stop(trial, {"val/score": 1, "samples": samples}, 0)

@@ -21,7 +21,9 @@ class Time:
         return self.now
 
 
-def test_lines_go_to_stderr_and_with_the_time_to_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_go_to_stderr_and_with_the_time_to_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     long = "x" * 300
     with TerminalDisplay(Storage(tmp_path)) as display:
         display.line("epoch 0 [bold]is no markup[/bold] 1/2")
@@ -30,7 +32,9 @@ def test_lines_go_to_stderr_and_with_the_time_to_the_log(tmp_path: Path, capsys:
     assert out == ""
     assert err == f"epoch 0 [bold]is no markup[/bold] 1/2\n{long}\n"
     log = (tmp_path / "log.txt").read_text().splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d epoch 0 \[bold\]is no markup\[/bold\] 1/2", log[0])
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d epoch 0 \[bold\]is no markup\[/bold\] 1/2", log[0]
+    )
     assert log[1].endswith(f" {long}")
     assert len(log) == 2
 
@@ -56,7 +60,9 @@ def fail_after_a_line(display: TerminalDisplay) -> None:
     raise RuntimeError
 
 
-def test_progress_without_a_terminal_is_an_occasional_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_is_an_occasional_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     time = Time()
     with TerminalDisplay(clock=time) as display:
         for done in range(100):
@@ -80,7 +86,10 @@ def test_progress_without_a_terminal_is_an_occasional_line(capsys: pytest.Captur
     ],
 )
 def test_each_label_has_a_bar_until_it_is_full(
-    moves: list[Any], bars: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    moves: list[Any],
+    bars: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with TerminalDisplay() as display:
@@ -89,12 +98,18 @@ def test_each_label_has_a_bar_until_it_is_full(
     shown = capsys.readouterr()
     assert shown.out == ""
     # What is drawn as it ends, before that is taken away again.
-    lines = re.sub(r"\x1b\[\?25h.*|\x1b\[[\d;]*m", "", shown.err, flags=re.DOTALL).rpartition("\x1b[2K")[2].splitlines()
+    lines = (
+        re.sub(r"\x1b\[\?25h.*|\x1b\[[\d;]*m", "", shown.err, flags=re.DOTALL)
+        .rpartition("\x1b[2K")[2]
+        .splitlines()
+    )
     assert len(lines) == len(bars)
     assert all(re.match(bar, line) for bar, line in zip(bars, lines, strict=True))
 
 
-def test_frame_replaces_the_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_frame_replaces_the_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with TerminalDisplay(frame=lambda lines: "three of eight" if lines > 1 else "") as display:
         display.progress("trials", 3, 8)
@@ -170,7 +185,9 @@ def test_display_is_off_with_another_debugger(
     assert shown.err == ""
 
 
-def test_disabled_breakpoints_stay_disabled(terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_breakpoints_stay_disabled(
+    terminal: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONBREAKPOINT", "0")
     with TerminalDisplay() as display:
         assert stopping(display) == 7

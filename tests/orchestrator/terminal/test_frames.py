@@ -35,7 +35,9 @@ def lines_of(frame: RenderableType, width: int = 160) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def rank(number: int, work_s: float = 0.04, wait_s: float = 0.01, slowest: bool = False, **fields: object) -> RankView:
+def rank(
+    number: int, work_s: float = 0.04, wait_s: float = 0.01, slowest: bool = False, **fields: object
+) -> RankView:
     timing = RankStatus(work_s, wait_s, work_s - 0.04, "forward_s", slowest)
     return replace(RankView(number, f"node{number}", 200, 1.0, timing, 512 * MIB), **fields)
 
@@ -67,10 +69,23 @@ RUN = RunView(
 )
 
 
-def trial(number: int, status: str = "finished", best: float | None = None, **fields: Any) -> TrialView:
-    values = {"values": {"optimizer.lr": 0.1234567, "hooks.ema": None}, "stopped": (), "error": None, "run": None}
+def trial(
+    number: int, status: str = "finished", best: float | None = None, **fields: Any
+) -> TrialView:
+    values = {
+        "values": {"optimizer.lr": 0.1234567, "hooks.ema": None},
+        "stopped": (),
+        "error": None,
+        "run": None,
+    }
     times = {"started": "2026-01-01T00:00:00Z", "ended": None}
-    return TrialView(name=f"trial-{number:04d}", status=status, best=best, last=best, **{**values, **times, **fields})
+    return TrialView(
+        name=f"trial-{number:04d}",
+        status=status,
+        best=best,
+        last=best,
+        **{**values, **times, **fields},
+    )
 
 
 TRIALS = (
@@ -101,8 +116,20 @@ def test_run_frame_has_progress_speed_report_and_ranks() -> None:
     assert lines[1].startswith("epoch 1 of 4  ")
     assert lines[1].endswith("50%  eta 2 min")
     assert lines[2] == "loss 0.25   1,280 samples/s   50 ms per iteration   last row 1 s ago"
-    assert lines[3] == "report 1, epoch 0:   val/accuracy 0.75   train/loss 0.5", "metrics of the model, val first"
-    assert lines[4].split() == ["rank", "node", "own", "work", "waiting", "memory", "last", "row", "slowest"]
+    assert lines[3] == "report 1, epoch 0:   val/accuracy 0.75   train/loss 0.5", (
+        "metrics of the model, val first"
+    )
+    assert lines[4].split() == [
+        "rank",
+        "node",
+        "own",
+        "work",
+        "waiting",
+        "memory",
+        "last",
+        "row",
+        "slowest",
+    ]
     assert lines[6].split() == ["0", "node0", "40", "ms", "10", "ms", "512", "MiB", "1", "s", "ago"]
     assert lines[7].split()[2:6] == ["60", "ms", "0", "ms"]
     assert lines[7].endswith("+20 ms forward_s")
@@ -112,7 +139,12 @@ def test_empty_columns_are_left_out() -> None:
     bare = RankView(0, "here", 7)
     assert lines_of(draw_run_frame(replace(RUN, ranks=(bare,))))[-3].split() == ["rank", "node"]
     on_gpu = replace(bare, peaks={"cuda_peak_allocated_bytes": 3 * 2**30})
-    assert lines_of(draw_run_frame(replace(RUN, ranks=(on_gpu,))))[-1].split() == ["0", "here", "3", "GiB"]
+    assert lines_of(draw_run_frame(replace(RUN, ranks=(on_gpu,))))[-1].split() == [
+        "0",
+        "here",
+        "3",
+        "GiB",
+    ]
 
 
 def test_run_frame_shows_the_ranks_with_the_most_work() -> None:
@@ -125,7 +157,13 @@ def test_run_frame_shows_the_ranks_with_the_most_work() -> None:
 
 def test_run_frame_ends_with_findings_error_and_notice() -> None:
     findings = tuple(Finding("memory", f"leak {number}") for number in range(MAX_FINDINGS + 2))
-    failed = replace(RUN, status="failed", error="rank 1: out of memory", findings=findings, notice="no row for 3 min")
+    failed = replace(
+        RUN,
+        status="failed",
+        error="rank 1: out of memory",
+        findings=findings,
+        notice="no row for 3 min",
+    )
     lines = lines_of(draw_run_frame(failed))
     assert lines[0] == "runs/digits  failed"
     assert lines[-3 - MAX_FINDINGS :] == [
@@ -138,14 +176,20 @@ def test_run_frame_ends_with_findings_error_and_notice() -> None:
 
 def test_run_frame_of_a_resumed_run_and_of_a_run_without_rows() -> None:
     progress = RunProgress("val", 0, 30, 30, steps=100, share=0.3)
-    lines = lines_of(draw_run_frame(replace(RUN, progress=progress, attempts=2, resumed_from="step-00000020")))
+    lines = lines_of(
+        draw_run_frame(replace(RUN, progress=progress, attempts=2, resumed_from="step-00000020"))
+    )
     assert lines[1].startswith("epoch 0  step 30 of 100  val  ")
     assert "attempt 1, resumed from step-00000020" in lines
-    empty = replace(RUN, progress=RunProgress(), speed=Speed(), report={}, reports=0, ranks=(), row_age_s=None)
+    empty = replace(
+        RUN, progress=RunProgress(), speed=Speed(), report={}, reports=0, ranks=(), row_age_s=None
+    )
     assert lines_of(draw_run_frame(empty))[0] == "runs/digits  running"
 
 
-@pytest.mark.parametrize(("share", "text"), [(None, ""), (0.0, "0%"), (0.29, "29%"), (0.999, "99%"), (1.0, "100%")])
+@pytest.mark.parametrize(
+    ("share", "text"), [(None, ""), (0.0, "0%"), (0.29, "29%"), (0.999, "99%"), (1.0, "100%")]
+)
 def test_100_percent_means_complete(share: float | None, text: str) -> None:
     assert format_percent(share) == text
 
@@ -170,16 +214,38 @@ def test_sweep_frame_has_counts_best_and_trials() -> None:
     assert lines[3] == "Best: val/accuracy 0.9 (trial-0000)"
     rows = {line.split()[0]: line for line in lines if line.startswith("trial-")}
     assert list(rows) == ["trial-0003", "trial-0000", "trial-0001", "trial-0002"]
-    assert rows["trial-0003"].split()[:7] == ["trial-0003", "running", "50%", "2", "min", "0.5", "0.5"]
-    assert rows["trial-0003"].split()[7:] == ["lr=0.1235", "ema=null", "rank", "1", "+20", "ms", "forward_s"]
+    assert rows["trial-0003"].split()[:7] == [
+        "trial-0003",
+        "running",
+        "50%",
+        "2",
+        "min",
+        "0.5",
+        "0.5",
+    ]
+    assert rows["trial-0003"].split()[7:] == [
+        "lr=0.1235",
+        "ema=null",
+        "rank",
+        "1",
+        "+20",
+        "ms",
+        "forward_s",
+    ]
     assert rows["trial-0001"].endswith("the scheduler ended the trial")
     assert rows["trial-0002"].endswith("rank 1: out of memory"), "the first line of the error"
     lost = replace(SWEEP, best=None, trials=(), status="lost", notice="the sweep is dead")
-    assert lines_of(draw_sweep_frame(lost))[3:] == ["no best trial by val/accuracy yet", "the sweep is dead"]
+    assert lines_of(draw_sweep_frame(lost))[3:] == [
+        "no best trial by val/accuracy yet",
+        "the sweep is dead",
+    ]
 
 
 def test_sweep_frame_fits_the_terminal() -> None:
-    many = replace(SWEEP, trials=(*TRIALS[:3], *(trial(number, best=0.1) for number in range(10, 30)), TRIALS[3]))
+    many = replace(
+        SWEEP,
+        trials=(*TRIALS[:3], *(trial(number, best=0.1) for number in range(10, 30)), TRIALS[3]),
+    )
     lines = lines_of(draw_sweep_frame(many, 20), 140)
     assert len(lines) <= 20
     assert sum(line.startswith("trial-") for line in lines) == 12
@@ -188,9 +254,14 @@ def test_sweep_frame_fits_the_terminal() -> None:
     error = "rank 1: " + "a long story " * 20
     for height, width in ((24, 80), (None, 80), (None, 50)):
         lines = lines_of(
-            draw_sweep_frame(replace(SWEEP, trials=(*TRIALS[:3], trial(2, "failed", error=error))), height), width
+            draw_sweep_frame(
+                replace(SWEEP, trials=(*TRIALS[:3], trial(2, "failed", error=error))), height
+            ),
+            width,
         )
-        rows = lines[next(number for number, line in enumerate(lines) if line.startswith("──")) + 1 :]
+        rows = lines[
+            next(number for number, line in enumerate(lines) if line.startswith("──")) + 1 :
+        ]
         assert [line.split()[:2] for line in rows] == [[view.name, view.status] for view in TRIALS]
 
 

@@ -42,7 +42,10 @@ def test_first_signal_requests_the_end_and_second_exits(
         with pytest.raises(Left):
             signal.raise_signal(number)
     assert exits == [130]
-    assert "Exiting at once. To resume from the last checkpoint: hookyard resume runs/digits" in capsys.readouterr().err
+    assert (
+        "Exiting at once. To resume from the last checkpoint: hookyard resume runs/digits"
+        in capsys.readouterr().err
+    )
 
 
 def test_previous_signal_handlers_are_restored() -> None:
@@ -81,7 +84,9 @@ with Interrupts("hookyard resume RUN"):
 
 
 def test_second_signal_kills_child_processes_even_during_a_c_call() -> None:
-    driver = subprocess.Popen([sys.executable, "-c", STANDS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", STANDS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert driver.stdout is not None
     assert driver.stderr is not None
     before, started = (psutil.Process(int(number)) for number in driver.stdout.readline().split())
@@ -121,9 +126,13 @@ with Interrupts("") as interrupts:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_the_process_group_leaves_the_processes_of_a_loader_at_work(number: signal.Signals) -> None:
+def test_signal_to_the_process_group_leaves_the_processes_of_a_loader_at_work(
+    number: signal.Signals,
+) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    driver: Any = subprocess.Popen([sys.executable, "-c", FORKS], text=True, start_new_session=True, **pipes)
+    driver: Any = subprocess.Popen(
+        [sys.executable, "-c", FORKS], text=True, start_new_session=True, **pipes
+    )
     driver.stdout.readline()
     os.killpg(driver.pid, number)
     said, errors = driver.communicate("\n", timeout=60)

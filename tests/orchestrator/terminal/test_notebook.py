@@ -39,7 +39,9 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Output]:
         return made[-1]
 
     ipython, shown = ModuleType("IPython"), ModuleType("IPython.display")
-    shell = SimpleNamespace(kernel=object(), events=SimpleNamespace(register=lambda event, callback: None))
+    shell = SimpleNamespace(
+        kernel=object(), events=SimpleNamespace(register=lambda event, callback: None)
+    )
     vars(ipython).update(get_ipython=lambda: shell, display=shown)
     vars(shown).update(HTML=str, display=display)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
@@ -62,8 +64,12 @@ def wait_for(output: Output, text: str) -> str:
     return next(html for _ in iter(int, 1) if text in (html := output.shown[-1]))
 
 
-def test_notebook_output_is_updated_in_place_and_ends_with_the_lines(outputs: list[Output], tmp_path: Path) -> None:
-    with NotebookDisplay(Storage(tmp_path), lambda lines: Text(f"in {lines} lines: <b> 3 of 8")) as display:
+def test_notebook_output_is_updated_in_place_and_ends_with_the_lines(
+    outputs: list[Output], tmp_path: Path
+) -> None:
+    with NotebookDisplay(
+        Storage(tmp_path), lambda lines: Text(f"in {lines} lines: <b> 3 of 8")
+    ) as display:
         (output,) = outputs
         display.line("epoch 0 <script>alert(1)</script>")
         display.progress("train", 3, 10, "<now>")
@@ -75,7 +81,9 @@ def test_notebook_output_is_updated_in_place_and_ends_with_the_lines(outputs: li
     assert len(outputs) == 1
     assert output.shown[-1].startswith("<details><summary>epoch 1</summary>")
     assert "3 of 8" not in output.shown[-1]
-    assert [line.split(" ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()][1] == "epoch 1"
+    assert [line.split(" ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()][
+        1
+    ] == "epoch 1"
 
 
 def test_failing_frame_does_not_end_training(outputs: list[Output]) -> None:
@@ -85,10 +93,14 @@ def test_failing_frame_does_not_end_training(outputs: list[Output]) -> None:
 
 
 def test_frames_are_drawn_as_on_a_terminal() -> None:
-    assert ">running</span> of &lt;i&gt;" in render_frame(Text.assemble(("running", "bold red"), " of <i>"))
+    assert ">running</span> of &lt;i&gt;" in render_frame(
+        Text.assemble(("running", "bold red"), " of <i>")
+    )
 
 
-def test_second_interrupt_keeps_the_kernel_alive(outputs: list[Output], capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_interrupt_keeps_the_kernel_alive(
+    outputs: list[Output], capsys: pytest.CaptureFixture[str]
+) -> None:
     with Interrupts("hookyard resume x") as interrupts:
         signal.raise_signal(signal.SIGINT)
         assert interrupts.requested
@@ -101,7 +113,11 @@ def test_run_and_sweep_display_below_the_cell(
 ) -> None:
     described = experiment(epochs=1, task_args={"train": 8, "val": 4})
     run(described, tmp_path, "one", local=True)
-    space = {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [0.1]}}, "search": "grid"}
+    space = {
+        "metric": "val/accuracy",
+        "space": {"optimizer.lr": {"choice": [0.1]}},
+        "search": "grid",
+    }
     sweep(described.model_copy(update={"sweep": space}), tmp_path, "all", local=True)
     assert len(outputs) == 2
     assert "val done  epoch 0" in outputs[0].shown[-1]
@@ -117,7 +133,9 @@ def table_of(html: str) -> pd.DataFrame:
     """The table of an HTML, its names as they are read."""
     from xml.etree import ElementTree
 
-    rows = ElementTree.fromstring(html[html.index("<table") : html.index("</table>") + len("</table>")]).iter("tr")
+    rows = ElementTree.fromstring(
+        html[html.index("<table") : html.index("</table>") + len("</table>")]
+    ).iter("tr")
     cells: list[list[Any]] = [[cell.text for cell in row] for row in rows]
     return pd.DataFrame(cells[1:], columns=cells[0])
 
@@ -155,7 +173,10 @@ def test_run_html_has_status_best_and_reports(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "order"),
-    [("max", ["trial-0001", "trial-0000", "trial-0002"]), ("min", ["trial-0000", "trial-0001", "trial-0002"])],
+    [
+        ("max", ["trial-0001", "trial-0000", "trial-0002"]),
+        ("min", ["trial-0000", "trial-0001", "trial-0002"]),
+    ],
 )
 def test_sweep_html_lists_trials_best_first(tmp_path: Path, mode: str, order: list[str]) -> None:
     folder = written_sweep(tmp_path, mode)

@@ -27,12 +27,22 @@ from tests.orchestrator.stats.insight.runs import FALLING, slower, training
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """Two ranks, of which rank 1 takes 20 ms more in each forward pass, after 200 of 400 iterations."""
+    """Two ranks, of which rank 1 takes 20 ms more in each forward pass, after 200 of 400
+    iterations."""
     made = written_run(tmp_path)
-    rows = training(2, 200, slower("forward_s", 1, 0.02), loss=FALLING, batch_size=8, samples=0, rss_bytes=2**20)
+    rows = training(
+        2, 200, slower("forward_s", 1, 0.02), loss=FALLING, batch_size=8, samples=0, rss_bytes=2**20
+    )
     rows_of(made, rows)
     made.append_metrics(
-        {"attempt": 0, "time": "2026-01-01T00:00:00Z", "epoch": 0, "step": 100, "iteration": 100, "val/accuracy": 0.75}
+        {
+            "attempt": 0,
+            "time": "2026-01-01T00:00:00Z",
+            "epoch": 0,
+            "step": 100,
+            "iteration": 100,
+            "val/accuracy": 0.75,
+        }
     )
     return made
 
@@ -40,8 +50,17 @@ def folder(tmp_path: Path) -> RunFolder:
 def test_running_run_has_progress_and_speed(folder: RunFolder) -> None:
     view = LiveRun(folder).read_view()
     rows = training(2, 200, slower("forward_s", 1, 0.02))
-    assert (view.status, view.reports, view.report["val/accuracy"], view.attempts) == ("running", 1, 0.75, 1)
-    assert (view.progress.phase, view.progress.iteration, view.progress.share) == ("train", 200, 200 / 400)
+    assert (view.status, view.reports, view.report["val/accuracy"], view.attempts) == (
+        "running",
+        1,
+        0.75,
+        1,
+    )
+    assert (view.progress.phase, view.progress.iteration, view.progress.share) == (
+        "train",
+        200,
+        200 / 400,
+    )
     assert view.speed.loss == pytest.approx(FALLING[-50:].mean())
     assert view.speed.step_s == pytest.approx(rows.groupby("rank").tail(50)["step_s"].median())
     assert view.progress.eta_s is not None
@@ -72,10 +91,19 @@ def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
     live.read_view()
     more = training(2, 250).query("iteration > 200")
     begun(folder)
-    assert (live.read_view().attempts, live.read_view().ranks) == (2, ()), "another attempt has ranks of its own"
+    assert (live.read_view().attempts, live.read_view().ranks) == (2, ()), (
+        "another attempt has ranks of its own"
+    )
     rows_of(folder, more, attempt=1)
     folder.append_metrics(
-        {"attempt": 1, "time": "2026-01-01T00:00:10Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.9}
+        {
+            "attempt": 1,
+            "time": "2026-01-01T00:00:10Z",
+            "epoch": 1,
+            "step": 200,
+            "iteration": 200,
+            "val/accuracy": 0.9,
+        }
     )
     view = live.read_view()
     assert (view.progress.iteration, view.reports, view.report["val/accuracy"]) == (250, 1, 0.9), (
@@ -113,11 +141,23 @@ def test_run_without_a_driver_is_lost(folder: RunFolder) -> None:
 def test_ended_run_shows_its_end(folder: RunFolder) -> None:
     compact(folder.storage, folder.read_attempts())
     folder.append_metrics(
-        {"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8}
+        {
+            "attempt": 0,
+            "time": "2026-01-01T00:00:09Z",
+            "epoch": 1,
+            "step": 200,
+            "iteration": 200,
+            "val/accuracy": 0.8,
+        }
     )
     folder.end("finished")
     view = LiveRun(folder).read_view()
-    assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == ("finished", 1.0, None, None)
+    assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == (
+        "finished",
+        1.0,
+        None,
+        None,
+    )
     assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (
         pytest.approx(FALLING[-50:].mean()),
         [200, 200],
@@ -151,12 +191,15 @@ def test_eta_uses_the_mean_pace_of_the_attempt(
     progress = estimate_progress(experiment, FIRST, reached, started(FIRST) + 10)
     assert progress.share == share
     assert progress.eta_s == pytest.approx(remaining * 10 / reached.iteration)
-    assert estimate_progress(experiment, FIRST, reached, started(FIRST) - 10).eta_s == 0  # the clock was set back
+    assert (
+        estimate_progress(experiment, FIRST, reached, started(FIRST) - 10).eta_s == 0
+    )  # the clock was set back
     assert (progress.epochs, progress.steps) == (experiment["epochs"], experiment["steps"])
 
 
 def test_progress_after_a_change_of_ranks() -> None:
-    """Two ranks completed an epoch of 20 iterations and 10 more; four ranks have 10 per epoch, and completed 5."""
+    """Two ranks completed an epoch of 20 iterations and 10 more; four ranks have 10 per epoch, and
+    completed 5."""
     position = Position(epoch=1, iteration=30, offset=10 * 8 * 2)
     second = replace(FIRST, number=1, position=position, world_size=4, epoch_iterations=10)
     begin = estimate_progress(EPOCHS, second, RunProgress("train", 1, 30, 30), started(FIRST))
@@ -198,5 +241,11 @@ def test_speed_is_of_the_last_iterations() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_speed_without_finite_values_is_unknown() -> None:
-    rows = {"rank": [0, 0], "iteration": [1, 2], "loss": [np.inf, -np.inf], "step_s": np.nan, "batch_size": 8}
+    rows = {
+        "rank": [0, 0],
+        "iteration": [1, 2],
+        "loss": [np.inf, -np.inf],
+        "step_s": np.nan,
+        "batch_size": 8,
+    }
     assert compute_speed(pd.DataFrame()) == compute_speed(pd.DataFrame(rows)) == Speed()

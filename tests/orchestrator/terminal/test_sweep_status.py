@@ -35,7 +35,13 @@ def trial(sweep: RunFolder, number: int, *accuracies: float, **metadata: Any) ->
     folder = written_run(sweep.storage / "trials", f"trial-{number:04d}", {"values": values})
     rows_of(folder, training(1, 50 * len(accuracies), samples=0))
     for epoch, value in enumerate(accuracies):
-        line = {"attempt": 0, "time": ago(5), "epoch": epoch, "step": 50 * epoch + 50, "iteration": 50 * epoch + 50}
+        line = {
+            "attempt": 0,
+            "time": ago(5),
+            "epoch": epoch,
+            "step": 50 * epoch + 50,
+            "iteration": 50 * epoch + 50,
+        }
         folder.append_metrics({**line, "val/accuracy": value})
     if metadata:
         folder.end(**metadata)
@@ -86,7 +92,8 @@ def test_eta_of_a_sweep_uses_its_pace(tmp_path: Path) -> None:
 
 
 def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
-    """Two trials were over before; one of the three left took 50 seconds, and one has yet to continue."""
+    """Two trials were over before; one of the three left took 50 seconds, and one has yet to
+    continue."""
     sweep = written_sweep(tmp_path, trials=5, started=ago(9000), resumed=[ago(50)])
     for number in range(2):
         trial(sweep, number, 0.5, status="finished").update(ended=ago(8000))
@@ -97,7 +104,8 @@ def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
 
 
 def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
-    """Since the resume 50 s ago, 100 of its 400 iterations are done; the other trial has yet to begin."""
+    """Since the resume 50 s ago, 100 of its 400 iterations are done; the other trial has yet to
+    begin."""
     sweep = written_sweep(tmp_path, trials=2, started=ago(9000), resumed=[ago(50)])
     resumed = trial(sweep, 0, 0.5, 0.6)
     resumed.update(started=ago(8000))
@@ -106,11 +114,15 @@ def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
     rows_of(resumed, training(1, 200, samples=0).query("iteration > 100"), attempt=1)
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert (view.share, view.eta_s) == (0.5 / 2, pytest.approx(50 * 1.5 / 0.25))
-    resumed.append_metrics({"attempt": 1, "epoch": 1, "step": 400, "iteration": 400, "val/accuracy": 0.6})
+    resumed.append_metrics(
+        {"attempt": 1, "epoch": 1, "step": 400, "iteration": 400, "val/accuracy": 0.6}
+    )
     resumed.end("finished")
     write_index(sweep)
     view = LiveSweep(sweep, lambda: NOW).read_view()
-    assert (view.share, view.eta_s) == (1 / 2, pytest.approx(50 * 1 / 0.75)), "300 of 400 iterations in 50 s"
+    assert (view.share, view.eta_s) == (1 / 2, pytest.approx(50 * 1 / 0.75)), (
+        "300 of 400 iterations in 50 s"
+    )
 
 
 def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
@@ -121,7 +133,9 @@ def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
     assert live.read_view().counts == {"interrupted": 1, "failed": 1}
     for folder in (done, failed):
         folder.update(status="running")
-    assert live.read_view().counts == {"interrupted": 1, "running": 1}, "Tune starts a failed trial anew"
+    assert live.read_view().counts == {"interrupted": 1, "running": 1}, (
+        "Tune starts a failed trial anew"
+    )
     sweep.update(resumed=[ago(0)])
     assert live.read_view().counts == {"running": 2}
 
@@ -157,7 +171,9 @@ def write_index(sweep: RunFolder) -> None:
     index.write(index.records().values())
 
 
-def test_indexed_sweep_does_not_open_ended_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexed_sweep_does_not_open_ended_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sweep = written_sweep(tmp_path)
     trial(sweep, 0, 0.5, math.nan, status="finished")
     trial(sweep, 1, 0.2, status="failed", error="broken")
@@ -166,9 +182,13 @@ def test_indexed_sweep_does_not_open_ended_trials(tmp_path: Path, monkeypatch: p
     write_index(sweep)
     opened: list[str] = []
     metadata = RunFolder.read_metadata
-    monkeypatch.setattr(RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder))
+    monkeypatch.setattr(
+        RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder)
+    )
     view = LiveSweep(sweep).read_view()
-    assert [(one.name, one.status, one.best, one.last, one.ended, one.values) for one in view.trials] == [
+    assert [
+        (one.name, one.status, one.best, one.last, one.ended, one.values) for one in view.trials
+    ] == [
         (one.name, one.status, one.best, one.last, one.ended, one.values) for one in expected.trials
     ]
     assert {*opened} == {"sweep", "trial-0001", "trial-0002"}  # one that failed may be started anew

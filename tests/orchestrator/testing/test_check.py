@@ -130,7 +130,9 @@ class Unseeded(Hook):
         self._random = random.Random()
 
     def on_loss(self, state: State) -> None:
-        state.loss = state.loss * (1 + 0.01 * self._random.random()) if state.loss is not None else None
+        state.loss = (
+            state.loss * (1 + 0.01 * self._random.random()) if state.loss is not None else None
+        )
 
 
 @dataclass
@@ -227,7 +229,11 @@ class Records(Hook):
 
 
 BROKEN: list[tuple[type[Hook], str, str]] = [
-    (Forgets, "resumed", "the row of train iteration 5: ['updates'] is 1, not 5, as in the uninterrupted run"),
+    (
+        Forgets,
+        "resumed",
+        "the row of train iteration 5: ['updates'] is 1, not 5, as in the uninterrupted run",
+    ),
     (SavesASet, "state", "state_dict() returns what a checkpoint cannot hold"),
     (OneForAll, "resumed", "['state_dict']['sum'] is 2.0, not 4.0, as in the uninterrupted run"),
     (Reads, "device", "on_loss waits for the device in every iteration (bool)"),
@@ -237,11 +243,19 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (ClipsOnOne, "two ranks", "after training on rank 1 the parameter ['0.weight'] is"),
     (Cached, "mutable", "with scale=0.8 from report 1 on, at report 2 of 4 ['metrics']"),
     (Unseeded, "resumed", "stopped and resumed at every report, at report 1 of 4 ['metrics']"),
-    (TooMany, "columns", "on_gradients records what is no column: column 'gradient' got a tensor of shape (8, 5)"),
+    (
+        TooMany,
+        "columns",
+        "on_gradients records what is no column: column 'gradient' got a tensor of shape (8, 5)",
+    ),
     (Loss, "runs", "the loop records the column `loss`; use another name, such as `own_loss`"),
     (Demanding, "runs", "Demanding.path: is missing"),
     (Bare, "class", "put @dataclass above the class"),
-    (Draws, "observes", "on_phase_end changes what training and other hooks share: random numbers of ['torch']"),
+    (
+        Draws,
+        "observes",
+        "on_phase_end changes what training and other hooks share: random numbers of ['torch']",
+    ),
     (
         Scales,
         "observes",
@@ -258,13 +272,19 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
         "runs",
         "a run with it fails: RuntimeError: one of the variables needed for gradient computation has been modified",
     ),
-    (Records, "observes", "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook"),
+    (
+        Records,
+        "observes",
+        "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook",
+    ),
     (Mutable, "class", "mutable names decay, which is not a field"),
 ]
 
 
 @pytest.mark.parametrize(("cls", "check", "said"), BROKEN, ids=[cls.__name__ for cls, *_ in BROKEN])
-def test_broken_hook_fails_with_the_check_and_the_difference(cls: type[Hook], check: str, said: str) -> None:
+def test_broken_hook_fails_with_the_check_and_the_difference(
+    cls: type[Hook], check: str, said: str
+) -> None:
     with pytest.raises(HookCheckFailed) as caught:
         check_hook(cls)
     text = str(caught.value)
@@ -286,7 +306,11 @@ class SeesAdagrad(Hook):
 
 @pytest.mark.parametrize(
     ("cls", "options"),
-    [(ReadsDeclared, {}), (SeesAdagrad, {"task": OwnOptimizer()}), (Forgets, {"varies": ["updates"]})],
+    [
+        (ReadsDeclared, {}),
+        (SeesAdagrad, {"task": OwnOptimizer()}),
+        (Forgets, {"varies": ["updates"]}),
+    ],
     ids=["declared device read", "own optimizer of the task, tensor not read", "column in varies"],
 )
 def test_hook_that_keeps_its_promises_passes(cls: type[Hook], options: dict[str, Any]) -> None:

@@ -82,7 +82,10 @@ CASES: dict[str, dict[str, Any]] = {
     "ibot": {"task": Masked()},
     "swav": {"fields": {"assigned_views": [0, 1]}, "task": Clouds(24, 8, batch_norm=True)},
     "swav_momentum": {"fields": {"assigned_views": [0, 1]}, "task": Clouds(24, 8, batch_norm=True)},
-    "deepcluster": {"fields": {"clusters": [3, 2], "assigned_views": [0, 1]}, "task": Clouds(24, 8, prototypes=0)},
+    "deepcluster": {
+        "fields": {"clusters": [3, 2], "assigned_views": [0, 1]},
+        "task": Clouds(24, 8, prototypes=0),
+    },
     "precise_batch_norm": {"fields": {"num_samples": 10}},
 }
 """What a hook needs that takes no defaults, or learns from no labels."""
@@ -95,7 +98,8 @@ UNCHECKED = {
 
 @pytest.fixture(autouse=True, scope="module")
 def freeze_existing_objects() -> Iterator[None]:
-    """Going through all that a process of many tests holds takes a second each time that a hook collects."""
+    """Going through all that a process of many tests holds takes a second each time that a hook
+    collects."""
     gc.collect()
     gc.freeze()
     yield

@@ -82,7 +82,9 @@ def test_train_configures_the_own_optimizer_of_a_task() -> None:
     assert isinstance(adagrad, torch.optim.Adagrad)
     assert adagrad.defaults["lr"] == 0.5
     assert isinstance(sgd, torch.optim.SGD)
-    assert isinstance(train(task=OwnOptimizer(), steps=1).state.scheduler, torch.optim.lr_scheduler.ConstantLR)
+    assert isinstance(
+        train(task=OwnOptimizer(), steps=1).state.scheduler, torch.optim.lr_scheduler.ConstantLR
+    )
 
 
 def test_unknown_experiment_key_is_refused() -> None:

@@ -18,7 +18,14 @@ from tests.hooks.phases import Screen
 
 def test_numbers_are_kept_and_tensors_read_exactly() -> None:
     big = 2**53 - 1
-    columns = {"a": 3, "b": 0.1, "c": torch.tensor(big), "d": torch.tensor([0.5]), "e": numpy.float32(0.25), "f": True}
+    columns = {
+        "a": 3,
+        "b": 0.1,
+        "c": torch.tensor(big),
+        "d": torch.tensor([0.5]),
+        "e": numpy.float32(0.25),
+        "f": True,
+    }
     read = read_numbers(columns)
     assert read == {"a": 3, "b": 0.1, "c": float(big), "d": 0.5, "e": 0.25, "f": True}
     assert type(read["a"]) is int
@@ -40,11 +47,19 @@ class _Span:
 
 
 def test_times_on_the_device_are_read_only_if_they_are_there() -> None:
-    assert read([1, _Span(0.5), torch.tensor(2.0), _Span(None), "text"]) == [1, 0.5, 2.0, None, None]
+    assert read([1, _Span(0.5), torch.tensor(2.0), _Span(None), "text"]) == [
+        1,
+        0.5,
+        2.0,
+        None,
+        None,
+    ]
 
 
 def test_each_parameter_group_has_its_learning_rate() -> None:
-    groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (1e-6, torch.tensor(0.5))]
+    groups = [
+        {"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (1e-6, torch.tensor(0.5))
+    ]
     assert learning_rates(State(optimizer=torch.optim.SGD(groups))) == {"lr": 1e-6, "lr_1": 0.5}
     assert learning_rates(State()) == {}
 
@@ -52,7 +67,10 @@ def test_each_parameter_group_has_its_learning_rate() -> None:
 @pytest.mark.parametrize("logger", [Console, JsonLines, TensorBoard])
 def test_loggers_read_tensors_only_where_they_write(logger: Any, tmp_path: Path) -> None:
     """A meta tensor cannot be read, and on CUDA each reading would wait for the device."""
-    hook, state = logger(every=Interval(3, "iterations")), State(display=Screen(), artifacts=tmp_path)
+    hook, state = (
+        logger(every=Interval(3, "iterations")),
+        State(display=Screen(), artifacts=tmp_path),
+    )
     hook.on_start(state)
     plan = Plan({"hook": hook})
     state.phase, state.row = "train", {"loss": torch.zeros((), device="meta")}
@@ -73,7 +91,9 @@ CONFIG = {
     "sweep": {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [1, 2]}}},
 }
 SPACE = {
-    "hooks.ema": {"choice": [None, {"average": "exponential"}, {"average": "stochastic", "decay": 0}]},
+    "hooks.ema": {
+        "choice": [None, {"average": "exponential"}, {"average": "stochastic", "decay": 0}]
+    },
     "hooks.ema.decay": {"choice": [0.5, 0.9]},
     "hooks.checkpoint": {"choice": [None, {"keep": 2}]},
     "optimizer.lr": {"loguniform": [0.01, 0.5]},

@@ -1,4 +1,5 @@
-"""The sender: order, failures, a server that never answers; and trackers whose package is missing."""
+"""The sender: order, failures, a server that never answers; and trackers whose package is
+missing."""
 
 import logging
 import threading
@@ -92,7 +93,10 @@ def test_queue_of_the_sender_is_bounded(
 
 @pytest.mark.parametrize(("name", "make"), [("mlflow", MLflow), ("wandb", WandB)])
 def test_missing_package_error_names_the_extra(
-    name: str, make: Callable[[], Hook], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str,
+    make: Callable[[], Hook],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(f"hooks.logs.{name}.find_spec", lambda package: None)
     hook, state = make(), State()

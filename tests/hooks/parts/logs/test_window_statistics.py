@@ -48,11 +48,20 @@ def _rows(column: str, values: Any) -> list[dict[str, float]]:
 
 
 def test_each_statistic_is_that_of_numpy_over_its_window() -> None:
-    """Two epochs of 17 iterations, the first interrupted by a validation. A validation is an epoch of its own."""
-    kinds = [kind for kind in product(METHODS, (7, "line", "epoch", "global")) if kind != ("median", "global")]
-    looks = Looks(Windows("line", {str(kind): Statistic("loss", *kind) for kind in kinds}), 3, 4, 15)
+    """Two epochs of 17 iterations, the first interrupted by a validation. A validation is an epoch
+    of its own."""
+    kinds = [
+        kind
+        for kind in product(METHODS, (7, "line", "epoch", "global"))
+        if kind != ("median", "global")
+    ]
+    looks = Looks(
+        Windows("line", {str(kind): Statistic("loss", *kind) for kind in kinds}), 3, 4, 15
+    )
     state, expected = State(), list[dict[str, float]]()
-    kept: dict[str, dict[Any, list[float]]] = {phase: defaultdict(list) for phase in ("train", "val")}
+    kept: dict[str, dict[Any, list[float]]] = {
+        phase: defaultdict(list) for phase in ("train", "val")
+    }
     for phase, count in (("train", 9), ("val", 5), ("train", 8), ("val", 20), ("train", 17)):
         values, start, windows = GENERATOR.normal(size=count), state.phase_iteration, kept[phase]
         for window in ("line", "epoch", 7) if phase == "val" else ("epoch",) if start == 0 else ():
@@ -71,7 +80,16 @@ def test_each_statistic_is_that_of_numpy_over_its_window() -> None:
 
 def test_averaged_columns_and_last_values() -> None:
     """As MMEngine's mean_pattern has it; the clock's columns end in _s."""
-    columns = ("loss", "loss_box", "grad_norm", "iteration_time", "data_wait_s", "lr", "rss_bytes", "accuracy")
+    columns = (
+        "loss",
+        "loss_box",
+        "grad_norm",
+        "iteration_time",
+        "data_wait_s",
+        "lr",
+        "rss_bytes",
+        "accuracy",
+    )
     rows = [dict.fromkeys(columns, value) for value in (1.0, 5.0)]
     looks = Looks(Windows(10), 2)
     run_phase(looks, State(), "train", rows)
@@ -79,14 +97,27 @@ def test_averaged_columns_and_last_values() -> None:
 
 
 def test_columns_added_when_a_row_is_closed_count_once() -> None:
-    """step_s of the present iteration is not known yet: 1 s to 5 s are seen as 1+2, then 3+4+5, then none is left."""
+    """step_s of the present iteration is not known yet: 1 s to 5 s are seen as 1+2, then 3+4+5,
+    then none is left."""
     seconds = iter([1.0, 2.0, 3.0, 4.0, 5.0])
     looks = Looks(
-        Windows("line", {"total": Statistic("step_s", "mean", "global"), "n": Statistic("loss", "mean", "global")}),
+        Windows(
+            "line",
+            {
+                "total": Statistic("step_s", "mean", "global"),
+                "n": Statistic("loss", "mean", "global"),
+            },
+        ),
         3,
         5,
     )
-    run_phase(looks, State(), "train", _rows("loss", [1, 2, 3, 4, 10]), close=lambda: {"step_s": next(seconds)})
+    run_phase(
+        looks,
+        State(),
+        "train",
+        _rows("loss", [1, 2, 3, 4, 10]),
+        close=lambda: {"step_s": next(seconds)},
+    )
     assert [values["step_s"] for values in looks.seen] == [1.5, 3.5]
     assert looks.windows.summarize()["total"] == 3.0
     assert looks.windows.summarize()["n"] == 4.0
@@ -96,8 +127,12 @@ def test_summary_reads_all_tensors_in_one_transfer(monkeypatch: pytest.MonkeyPat
     transfers = []
     kept = torch.Tensor.tolist
     monkeypatch.setattr(readings, "is_on_device", lambda value: isinstance(value, torch.Tensor))
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: transfers.append(tensor.shape) or kept(tensor))
-    rows = [{"loss": torch.tensor(float(value)), "grad_norm": torch.tensor([1.0])} for value in range(5)]
+    monkeypatch.setattr(
+        torch.Tensor, "tolist", lambda tensor: transfers.append(tensor.shape) or kept(tensor)
+    )
+    rows = [
+        {"loss": torch.tensor(float(value)), "grad_norm": torch.tensor([1.0])} for value in range(5)
+    ]
     looks = Looks(Windows(10), 5)
     run_phase(looks, State(), "train", rows)
     assert transfers == [(10,)]
@@ -106,7 +141,8 @@ def test_summary_reads_all_tensors_in_one_transfer(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("window", [7, "epoch", "global"])
 def test_mean_has_the_same_bits_however_often_the_rows_are_read(window: Any) -> None:
-    """A checkpoint reads the rows, and so does a resume from it: neither may round the sum in another place."""
+    """A checkpoint reads the rows, and so does a resume from it: neither may round the sum in
+    another place."""
     values = GENERATOR.normal(size=40)
     whole, resumed = Looks(Windows(window), 40), Looks(Windows(window), 40)
     run_phase(whole, State(), "train", _rows("loss", values))
@@ -124,7 +160,14 @@ def test_mean_has_the_same_bits_however_often_the_rows_are_read(window: Any) -> 
 @pytest.mark.parametrize("window", [3, "epoch"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_statistic_of_values_that_are_not_finite_is_that_of_numpy(method: Any, window: Any) -> None:
-    odd = [[np.nan, 1, 2], [2, np.nan, 1], [2, 1, np.nan], [np.inf, -np.inf, 1], [1, np.inf, 2], [1e308, 1e308, 1e308]]
+    odd = [
+        [np.nan, 1, 2],
+        [2, np.nan, 1],
+        [2, 1, np.nan],
+        [np.inf, -np.inf, 1],
+        [1, np.inf, 2],
+        [1e308, 1e308, 1e308],
+    ]
     for values in odd:
         looks = Looks(Windows("line", {"it": Statistic("loss", method, window)}), 2)
         run_phase(looks, State(), "train", _rows("loss", values))

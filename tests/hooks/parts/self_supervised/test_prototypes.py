@@ -12,7 +12,8 @@ from tests.ranks import on_ranks
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("missing", "is missing"), ("biased", "is a Linear with bias"), ("other", "is a ReLU")]
+    ("name", "what"),
+    [("missing", "is missing"), ("biased", "is a Linear with bias"), ("other", "is a ReLU")],
 )
 def test_prototypes_must_be_a_linear_layer_without_bias(name: str, what: str) -> None:
     module = nn.ModuleDict({"biased": nn.Linear(2, 2), "other": nn.ReLU()})
@@ -28,10 +29,14 @@ def similarities(samples: int, prototypes: int, seed: int = 0) -> Tensor:
 
 
 def paper(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """The listing of the SwAV paper's appendix, in double precision: Q is (K, B) and has total 1."""
+    """The listing of the SwAV paper's appendix, in double precision: Q is (K, B) and has total
+    1."""
     q = torch.exp(scores.double() / epsilon).t()
     q /= q.sum()
-    rows, columns = torch.full((q.shape[0],), 1 / q.shape[0]), torch.full((q.shape[1],), 1 / q.shape[1])
+    rows, columns = (
+        torch.full((q.shape[0],), 1 / q.shape[0]),
+        torch.full((q.shape[1],), 1 / q.shape[1]),
+    )
     for _ in range(iterations):
         q *= (rows / q.sum(dim=1)).unsqueeze(1)
         q *= (columns / q.sum(dim=0)).unsqueeze(0)
@@ -51,14 +56,20 @@ def test_codes_are_those_of_the_paper(epsilon: float, iterations: int) -> None:
 
 def of_a_share(rank: int, world_size: int) -> list[list[float]]:
     scores = similarities(10, 4)
-    return assign_codes(scores[:7] if rank == 0 else scores[7:], 0.05, 3, across_ranks=True).tolist()
+    return assign_codes(
+        scores[:7] if rank == 0 else scores[7:], 0.05, 3, across_ranks=True
+    ).tolist()
 
 
 def test_two_ranks_compute_the_codes_of_one_rank_with_all_samples() -> None:
-    """Ranks with 7 and 3 samples: the paper's code counts each rank's samples times the number of ranks."""
+    """Ranks with 7 and 3 samples: the paper's code counts each rank's samples times the number of
+    ranks."""
     first, second = on_ranks(of_a_share)
     torch.testing.assert_close(
-        torch.tensor(first + second).double(), paper(similarities(10, 4), 0.05, 3), rtol=1e-4, atol=1e-7
+        torch.tensor(first + second).double(),
+        paper(similarities(10, 4), 0.05, 3),
+        rtol=1e-4,
+        atol=1e-7,
     )
 
 
@@ -72,7 +83,11 @@ def gathered(rank: int, world_size: int) -> list[Any]:
         sizes = batch_sizes(state)
         rows = torch.arange(2 * state.batch_size, dtype=torch.float32).view(-1, 2) + 100 * rank
         whole = torch.arange(state.batch_size) + 100 * rank
-        answers += [sizes, gather(rows.requires_grad_(), sizes).tolist(), gather(whole, sizes).tolist()]
+        answers += [
+            sizes,
+            gather(rows.requires_grad_(), sizes).tolist(),
+            gather(whole, sizes).tolist(),
+        ]
     with pytest.raises(ValueError) as refused:
         gather(torch.zeros(3, 2), [6, 6])
     return [*answers, str(refused.value)]

@@ -89,7 +89,11 @@ class Shares(Hook):
 @pytest.mark.parametrize("length", ["epochs", "steps"])
 def test_completed_fraction_is_that_of_the_steps_before(accumulate: int, length: str) -> None:
     shares, steps = Shares(), 12 // accumulate
-    train({"shares": shares}, accumulate=accumulate, **{"epochs": {"epochs": 2}, "steps": {"steps": steps}}[length])
+    train(
+        {"shares": shares},
+        accumulate=accumulate,
+        **{"epochs": {"epochs": 2}, "steps": {"steps": steps}}[length],
+    )
     assert shares.values == pytest.approx([step / steps for step in range(steps)])
 
 
@@ -126,5 +130,7 @@ def test_one_output_for_two_views_is_an_error(method: str) -> None:
 @pytest.mark.parametrize("method", ["byol", "dino", "moco"])
 def test_missing_encoder_error_lists_the_parts(method: str) -> None:
     hook = HOOKS[method](encoder="trunk")
-    with pytest.raises(HookError, match="has no part 'trunk'; set '' or one of: encoder, predictor"):
+    with pytest.raises(
+        HookError, match="has no part 'trunk'; set '' or one of: encoder, predictor"
+    ):
         Miniature(hook, method)

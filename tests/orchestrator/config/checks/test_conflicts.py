@@ -21,7 +21,9 @@ HERE = "tests.orchestrator.config.checks.test_conflicts"
 class Own(Task):
     width: int = 2
 
-    def train(self, session: TrainingSession, batch_size: int = 16, *, precision: str) -> Iterator[Mapping[str, float]]:
+    def train(
+        self, session: TrainingSession, batch_size: int = 16, *, precision: str
+    ) -> Iterator[Mapping[str, float]]:
         yield {"train/loss": float(batch_size)}
 
 
@@ -31,7 +33,9 @@ class Silent(Task):
 
 
 class Asks(Task):
-    def train(self, session: TrainingSession, lerning_rate: float, acumulate: int = 1) -> Iterator[Mapping[str, float]]:  # type: ignore[override]
+    def train(
+        self, session: TrainingSession, lerning_rate: float, acumulate: int = 1
+    ) -> Iterator[Mapping[str, float]]:  # type: ignore[override]
         yield {}
 
 
@@ -67,7 +71,14 @@ hooks:
   looks: {{type: '{HERE}:Looks'}}
 """
     told = [str(problem) for problem in problems(file, text)]
-    unread = {"optimizer": 5, "accumulate": 6, "workers.strategy": 7, "workers.ddp": 7, "loader": 8, "init": 9}
+    unread = {
+        "optimizer": 5,
+        "accumulate": 6,
+        "workers.strategy": 7,
+        "workers.ddp": 7,
+        "loader": 8,
+        "init": 9,
+    }
     assert [line.partition(": has no effect")[0] for line in told[:6]] == [
         f"{file}:{line}: {path}" for path, line in unread.items()
     ]
@@ -103,8 +114,18 @@ def test_problems_of_a_custom_loop_have_advice(fields: dict[str, Any], message: 
 
 
 def test_population_may_mutate_arguments_of_a_custom_loop() -> None:
-    space = {"task_args.width": {"randint": [1, 9]}, "batch_size": {"randint": [1, 9]}, "seed": {"randint": [1, 9]}}
-    population = {"metric": "train/loss", "mode": "min", "trials": 4, "space": space, "search": "random"}
+    space = {
+        "task_args.width": {"randint": [1, 9]},
+        "batch_size": {"randint": [1, 9]},
+        "seed": {"randint": [1, 9]},
+    }
+    population = {
+        "metric": "train/loss",
+        "mode": "min",
+        "trials": 4,
+        "space": space,
+        "search": "random",
+    }
     assert "write mutate: [task_args.width, batch_size], or some of these" in refused(
         sweep={**population, "scheduler": "pbt"}
     )
@@ -112,7 +133,12 @@ def test_population_may_mutate_arguments_of_a_custom_loop() -> None:
         sweep={**population, "scheduler": {"type": "pbt", "mutate": ["seed"]}}
     )
     make_experiment(
-        written(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["task_args.width", "batch_size"]}})
+        written(
+            sweep={
+                **population,
+                "scheduler": {"type": "pbt", "mutate": ["task_args.width", "batch_size"]},
+            }
+        )
     )
 
 
@@ -140,7 +166,9 @@ def test_defaults_of_train_are_filled_in_and_load_again(tmp_path: Path) -> None:
         ("progress_bar", {}, False),
     ],
 )
-def test_hooks_that_need_the_hooked_loop_are_refused(name: str, entry: dict[str, Any], fits: bool) -> None:
+def test_hooks_that_need_the_hooked_loop_are_refused(
+    name: str, entry: dict[str, Any], fits: bool
+) -> None:
     if fits:
         make_experiment(written(hooks={name: entry}))
     else:

@@ -22,20 +22,28 @@ FULL = {
 def leaves(value: Any, path: str = "") -> list[str]:
     if not isinstance(value, dict) or not value:
         return [path]
-    return [leaf for key, inner in value.items() for leaf in leaves(inner, f"{path}.{key}" if path else key)]
+    return [
+        leaf
+        for key, inner in value.items()
+        for leaf in leaves(inner, f"{path}.{key}" if path else key)
+    ]
 
 
 def suggestion_at(path: str, data: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
         make_experiment(data)
-    return next(problem.suggestion or "" for problem in caught.value.problems if problem.path == path)
+    return next(
+        problem.suggestion or "" for problem in caught.value.problems if problem.path == path
+    )
 
 
 NESTED = [path for path in leaves(to_dict(make_experiment(FULL))) if "." in path]
 
 
 # A key directly below `hooks` is the name of a hook.
-MISPLACED = [path for path in NESTED if path.rpartition(".")[2] not in {*Experiment.model_fields, "type"}]
+MISPLACED = [
+    path for path in NESTED if path.rpartition(".")[2] not in {*Experiment.model_fields, "type"}
+]
 
 
 @pytest.mark.parametrize("path", [path for path in MISPLACED if not path.startswith("hooks.")])
@@ -58,8 +66,18 @@ def test_key_one_level_too_high_is_suggested_where_it_belongs(path: str) -> None
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 def test_unknown_key_of_a_named_optimizer_lists_all_of_its_keys(kind: str) -> None:
-    own = [name for name in torch.optim.__dict__[kind].__init__.__annotations__ if name not in ("params", "return")]
-    known = suggestion_at("optimizers.d.zzz", {**BASE, "optimizers": {"d": {"type": kind, "zzz": 1}}})
-    assert {"params", "scheduler", "groups", *own} <= {*known.removeprefix(f"known to {kind}: ").split(", ")}
-    near = suggestion_at("optimizers.d.param", {**BASE, "optimizers": {"d": {"type": kind, "param": "*"}}})
+    own = [
+        name
+        for name in torch.optim.__dict__[kind].__init__.__annotations__
+        if name not in ("params", "return")
+    ]
+    known = suggestion_at(
+        "optimizers.d.zzz", {**BASE, "optimizers": {"d": {"type": kind, "zzz": 1}}}
+    )
+    assert {"params", "scheduler", "groups", *own} <= {
+        *known.removeprefix(f"known to {kind}: ").split(", ")
+    }
+    near = suggestion_at(
+        "optimizers.d.param", {**BASE, "optimizers": {"d": {"type": kind, "param": "*"}}}
+    )
     assert near == "did you mean 'params'?"

@@ -78,9 +78,19 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
             "'auto' is never measured with validate_every: 0",
             None,
         ),
-        ("validate_every: 0\n" + SWEEP.format("val/loss"), "sweep.metric", "'val/loss' is never measured with", None),
+        (
+            "validate_every: 0\n" + SWEEP.format("val/loss"),
+            "sweep.metric",
+            "'val/loss' is never measured with",
+            None,
+        ),
         (SWEEP.format("r2"), "sweep.metric", "'r2' has no phase; metrics begin with", "val/r2"),
-        (SWEEP.format("val/rr2"), "sweep.metric", "'val/rr2' is not a metric of this task", "val/r2"),
+        (
+            SWEEP.format("val/rr2"),
+            "sweep.metric",
+            "'val/rr2' is not a metric of this task",
+            "val/r2",
+        ),
     ],
 )
 def test_impossible_metrics_are_refused_with_their_location(
@@ -117,7 +127,8 @@ def test_load_checked_refuses_metrics_of_missing_phases(file: Path, best: str) -
         load_checked(file)
     phase = "test" if best == "test/loss" else "val"
     told = (
-        f"{file}:4: hooks.checkpoint.best: '{best}' is never measured: data() of the task returns train and no {phase}"
+        f"{file}:4: hooks.checkpoint.best: '{best}' is never measured: "
+        f"data() of the task returns train and no {phase}"
     )
     assert str(caught.value) == told
 

@@ -33,9 +33,17 @@ class Watching(Hook):
     [
         ({"task_args": {"anything": {0: 1.0}}}, "task_args.anything"),
         ({"task_args": {"anything": (1, 2)}}, "task_args.anything"),
-        ({"hooks": {"watching": {"type": Watching, "anything": (1, 2)}}}, "hooks.watching.anything"),
         (
-            {"sweep": {"metric": "val/loss", "space": {"task_args.anything": {"choice": [{"a": 1}, {0: 1}]}}}},
+            {"hooks": {"watching": {"type": Watching, "anything": (1, 2)}}},
+            "hooks.watching.anything",
+        ),
+        (
+            {
+                "sweep": {
+                    "metric": "val/loss",
+                    "space": {"task_args.anything": {"choice": [{"a": 1}, {0: 1}]}},
+                }
+            },
             "sweep.space.task_args.anything",
         ),
         (
@@ -62,9 +70,15 @@ def test_values_that_would_change_are_refused(values: dict[str, Any], path: str)
 def test_values_that_fields_declare_arrive() -> None:
     given = {"weights": {0: 1.0}, "sizes": (1, 2), "root": "a/b", "anything": {"a": [1]}}
     hook = {"type": Watching, "sizes": (3,), "every": "2 steps"}
-    checked = check_experiment(Experiment(task=Keeping, epochs=1, task_args=given, hooks={"watching": hook}))
+    checked = check_experiment(
+        Experiment(task=Keeping, epochs=1, task_args=given, hooks={"watching": hook})
+    )
     resolved = resolve(checked.source)
-    assert resolved.task == Keeping(anything={"a": [1]}, weights={0: 1.0}, sizes=(1, 2), root=Path("a/b"))
+    assert resolved.task == Keeping(
+        anything={"a": [1]}, weights={0: 1.0}, sizes=(1, 2), root=Path("a/b")
+    )
     assert resolved.hooks["watching"] == Watching(sizes=(3,), every=Interval(2, "steps"))
-    as_text = check_experiment(Experiment(task=Keeping, epochs=1, task_args={"weights": {"0": 1.0}, "sizes": [1, 2]}))
+    as_text = check_experiment(
+        Experiment(task=Keeping, epochs=1, task_args={"weights": {"0": 1.0}, "sizes": [1, 2]})
+    )
     assert resolve(as_text.source).task == Keeping(weights={0: 1.0}, sizes=(1, 2))

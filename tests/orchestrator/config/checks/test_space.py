@@ -26,7 +26,8 @@ def of(space: dict[str, Any], **more: Any) -> Sweep:
 def test_path_inside_a_choice_is_drawn_where_the_choice_does_not_set_it() -> None:
     space = of({"hooks.ema": ON, "hooks.ema.decay": {"uniform": [0, 0.9]}}).space
     drawn = [
-        is_drawn("hooks.ema.decay", space, {"hooks.ema": value}) for value in (None, False, True, {}, {"decay": 0})
+        is_drawn("hooks.ema.decay", space, {"hooks.ema": value})
+        for value in (None, False, True, {}, {"decay": 0})
     ]
     assert drawn == [False, False, True, True, False]
     assert is_drawn("hooks.ema", space, {})
@@ -48,7 +49,10 @@ def test_context_has_the_first_values_that_a_path_depends_on() -> None:
 
 
 def test_grid_has_no_points_inside_a_hook_that_is_off() -> None:
-    sweep = of({"hooks.ema.decay": {"grid": [0.1, 0.2]}, "hooks.ema": ON, "seed": {"choice": [1]}}, search="grid")
+    sweep = of(
+        {"hooks.ema.decay": {"grid": [0.1, 0.2]}, "hooks.ema": ON, "seed": {"choice": [1]}},
+        search="grid",
+    )
     assert count_points(sweep) == 4
     assert list(make_grid_points(sweep)) == [
         {"seed": 1, "hooks.ema": None},
@@ -66,10 +70,13 @@ def test_population_mutates_hook_fields_and_optimizer_numbers() -> None:
         "optimizer.type": {"choice": ["SGD", "Adam"]},
         "batch_size": {"choice": [8, 16]},
     }
-    assert list_mutated_paths(of(space, scheduler="pbt", trials=4)) == ["hooks.ema.decay", "optimizer.lr"]
-    assert list_mutated_paths(of(space, scheduler={"type": "pbt", "mutate": ["optimizer.lr"]}, trials=4)) == [
-        "optimizer.lr"
+    assert list_mutated_paths(of(space, scheduler="pbt", trials=4)) == [
+        "hooks.ema.decay",
+        "optimizer.lr",
     ]
+    assert list_mutated_paths(
+        of(space, scheduler={"type": "pbt", "mutate": ["optimizer.lr"]}, trials=4)
+    ) == ["optimizer.lr"]
     assert list_mutated_paths(of(space, trials=4)) == []
 
 
@@ -83,7 +90,9 @@ def test_population_mutates_hook_fields_and_optimizer_numbers() -> None:
         ({"repeats": 4, "space": {"a": {"uniform": [0, 1]}}}, 4),
     ],
 )
-def test_number_of_trials_defaults_to_points_times_repeats(more: dict[str, Any], trials: int) -> None:
+def test_number_of_trials_defaults_to_points_times_repeats(
+    more: dict[str, Any], trials: int
+) -> None:
     space = {"a": {"choice": [1, 2, 3]}, "b": {"grid": [1, 2]}}
     assert count_trials(of(**{"space": space, **more})) == trials
 
@@ -98,7 +107,8 @@ def test_number_of_trials_defaults_to_points_times_repeats(more: dict[str, Any],
         (None, {"count": 1, "gpu": True}, [{"CPU": 16.0}], 0),
         # 0.6 / 0.2 is less than 3 in floating point.
         (None, {"count": 3, "cpus": 0.2}, [{"CPU": 0.6}], 1),
-        # A rank needs its place on one node: of 3 CPUs each, a third rank of 2 finds none though 2 CPUs are left.
+        # A rank needs its place on one node: of 3 CPUs each, a third rank of 2 finds none though 2
+        # CPUs are left.
         (None, {"count": 1, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}], 2),
         (None, {"count": 2, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 1.0}], 1),
         (None, {"count": [2, 4]}, [{"CPU": 9.0}], 2),

@@ -77,20 +77,28 @@ def test_all_unknown_names_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "expected"),
     [
-        ([{"type": "StepLRR", "end": "1 epochs"}, {"type": "Cosine"}], {"scheduler.0.type", "scheduler.1.type"}),
+        (
+            [{"type": "StepLRR", "end": "1 epochs"}, {"type": "Cosine"}],
+            {"scheduler.0.type", "scheduler.1.type"},
+        ),
         ([{"type": "StepLRR", "begin": "x"}], {"scheduler.0.type", "scheduler.0.begin"}),
         ({"type": "LambdaLR"}, {"scheduler.type"}),
         ({"type": "StepLRR", "warmup": "9 epochs"}, {"scheduler.type", "scheduler.warmup"}),
     ],
 )
-def test_other_keys_beside_an_unknown_scheduler_are_checked(scheduler: Any, expected: set[str]) -> None:
+def test_other_keys_beside_an_unknown_scheduler_are_checked(
+    scheduler: Any, expected: set[str]
+) -> None:
     told = found({**EXPERIMENT, "scheduler": scheduler})
     assert {problem.partition(":")[0] for problem in told} == expected
 
 
 def test_groups_of_an_unknown_optimizer_are_checked() -> None:
     told = found({**EXPERIMENT, "optimizer": {"type": "SGDD", "groups": [{"lr": 0.1}]}})
-    assert {problem.partition(":")[0] for problem in told} == {"optimizer.type", "optimizer.groups.0.match"}
+    assert {problem.partition(":")[0] for problem in told} == {
+        "optimizer.type",
+        "optimizer.groups.0.match",
+    }
 
 
 def test_unknown_task_allows_whatever_it_may_define() -> None:
@@ -98,7 +106,11 @@ def test_unknown_task_allows_whatever_it_may_define() -> None:
         {"optimizer": {"lr": 0.1, "anything": 3}},
         {"optimizer": {"type": "task", "anything": 3}},
         {"scheduler": {"anything": 3}},
-        {"optimizers": {"a": {"type": "SGD"}, "b": {"type": "Adam"}}, "optimizer": None, "scheduler": None},
+        {
+            "optimizers": {"a": {"type": "SGD"}, "b": {"type": "Adam"}},
+            "optimizer": None,
+            "scheduler": None,
+        },
         {"task_args": {"anything": 3}},
         {"hooks": {"checkpoint": {"best": "val/anything", "mode": "max"}}},
     ):
@@ -107,7 +119,9 @@ def test_unknown_task_allows_whatever_it_may_define() -> None:
 
 
 def test_required_hook_is_known_by_its_name() -> None:
-    assert found({**EXPERIMENT, "task": f"{HERE}:Choosy", "hooks": {"shadow": {"keep": 1}}}) == set()
+    assert (
+        found({**EXPERIMENT, "task": f"{HERE}:Choosy", "hooks": {"shadow": {"keep": 1}}}) == set()
+    )
 
 
 # Sweeps
@@ -123,7 +137,9 @@ def test_required_hook_is_known_by_its_name() -> None:
         ("metric", 3, "sweep.metric"),
     ],
 )
-def test_values_of_a_sweep_are_checked_beside_wrong_settings(setting: str, value: Any, path: str) -> None:
+def test_values_of_a_sweep_are_checked_beside_wrong_settings(
+    setting: str, value: Any, path: str
+) -> None:
     space = {
         "optimizer.type": {"choice": ["SGD", "Adamm"]},
         "optimizer.lr": {"uniform": [1, 0]},
@@ -137,7 +153,10 @@ def test_values_of_a_sweep_are_checked_beside_wrong_settings(setting: str, value
 
 
 def test_unknown_optimizer_hides_no_problem_of_a_space() -> None:
-    sweep = {"metric": "val/loss", "space": {"hooks.ema.decay": {"choice": [0.5, 3]}, "batch_size": {"choice": [0]}}}
+    sweep = {
+        "metric": "val/loss",
+        "space": {"hooks.ema.decay": {"choice": [0.5, 3]}, "batch_size": {"choice": [0]}},
+    }
     others = found({**EXPERIMENT, "sweep": sweep})
     assert len(others) == 2
     told = found(changed({**EXPERIMENT, "sweep": sweep}, {"optimizer.type": "SGDD"}))
@@ -154,5 +173,9 @@ def test_data_is_checked_beside_an_unknown_name(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(changed(wrong, {"optimizer.type": "SGDD", "batch_size": -1})))
     with pytest.raises(ConfigError) as caught:
         load_checked(file)
-    assert [problem.path for problem in caught.value.problems] == ["batch_size", "optimizer.type", "task"]
+    assert [problem.path for problem in caught.value.problems] == [
+        "batch_size",
+        "optimizer.type",
+        "task",
+    ]
     assert "must return 'train', got tran" in str(caught.value)

@@ -47,7 +47,9 @@ def refusal(**more: Any) -> str:
         ({"type": f"{HERE}:Line"}, "optimizer.type", "must be a subclass of Optimizer"),
     ],
 )
-def test_invalid_optimizer_is_refused_without_a_model(optimizer: Any, path: str, message: str) -> None:
+def test_invalid_optimizer_is_refused_without_a_model(
+    optimizer: Any, path: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
     assert path in [problem.path for problem in caught.value.problems]
@@ -63,7 +65,10 @@ def test_invalid_optimizer_is_refused_without_a_model(optimizer: Any, path: str,
     ],
 )
 def test_settings_unsuitable_for_lbfgs_are_refused(fields: Any, path: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{path}: cannot be used with LBFGS, whose step evaluates the loss several"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"{path}: cannot be used with LBFGS, whose step evaluates the loss several",
+    ):
         resolve(experiment(optimizer={"type": "LBFGS"}, **fields).source)
 
 
@@ -118,25 +123,36 @@ class PassesOn(torch.optim.SGD):
         (PassesOn, False),
     ],
 )
-def test_optional_closure_is_needed_where_a_step_fails_without_it(cls: type[Optimizer], needed: bool) -> None:
+def test_optional_closure_is_needed_where_a_step_fails_without_it(
+    cls: type[Optimizer], needed: bool
+) -> None:
     assert needs_closure(cls) == needs_gradients_before(cls) == needed
-    cls([torch.nn.Parameter(torch.zeros(1))], **({"base_optimizer": torch.optim.SGD} if cls is SAM else {}))
+    cls(
+        [torch.nn.Parameter(torch.zeros(1))],
+        **({"base_optimizer": torch.optim.SGD} if cls is SAM else {}),
+    )
     assert needs_gradients_before(cls) == needed  # torch has wrapped step by now
 
 
 def test_settings_unsuitable_for_sam_are_refused() -> None:
     optimizer = {"type": "tests.sam:SharpSGD", "lr": 0.1}
-    with pytest.raises(ConfigError, match="accumulate: cannot be used with SharpSGD, whose step evaluates the loss"):
+    with pytest.raises(
+        ConfigError, match="accumulate: cannot be used with SharpSGD, whose step evaluates the loss"
+    ):
         resolve(experiment(optimizer=optimizer, accumulate=2).source)
     assert [cls for cls in OPTIMIZERS.values() if needs_closure(cls)] == [torch.optim.LBFGS]
     assert not any(map(needs_gradients_before, OPTIMIZERS.values()))
 
 
 @pytest.mark.parametrize(
-    "hook", [{"loss_spike": True}, {"gradient_clip": {}}, {"freeze_parameters": {"patterns": "*"}}], ids=str
+    "hook",
+    [{"loss_spike": True}, {"gradient_clip": {}}, {"freeze_parameters": {"patterns": "*"}}],
+    ids=str,
 )
 def test_hooks_unsuitable_for_lbfgs_are_refused(hook: Any) -> None:
-    with pytest.raises(ConfigError, match=r"hooks\.\w+: does not work with an optimizer that needs a closure"):
+    with pytest.raises(
+        ConfigError, match=r"hooks\.\w+: does not work with an optimizer that needs a closure"
+    ):
         resolve(experiment(optimizer={"type": "LBFGS"}, hooks=hook).source)
 
 
@@ -171,12 +187,18 @@ def test_type_in_the_file_replaces_the_optimizer_of_the_task() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"task": f"{HERE}:Closed", "optimizer": {"lr": 100}}, "optimizer.lr: has no effect: Closed.optimizer()"),
+        (
+            {"task": f"{HERE}:Closed", "optimizer": {"lr": 100}},
+            "optimizer.lr: has no effect: Closed.optimizer()",
+        ),
         ({**OWN, "optimizer": {"bias_rl": 2}}, "(did you mean 'bias_lr'?)"),
         ({**OWN, "optimizer": {"lr": 0}}, "optimizer.lr: must be greater than 0, got 0"),
         ({"optimizer": {"type": "task"}}, "optimizer.type: 'task' needs a method Line.optimizer()"),
         ({"scheduler": {"type": "task"}}, "scheduler.type: 'task' needs a method Line.scheduler()"),
-        ({**OWN, "changes": [{"at": 1, "set": {"optimizer.momentum": 0.5}}]}, "changes.0.set.optimizer.momentum:"),
+        (
+            {**OWN, "changes": [{"at": 1, "set": {"optimizer.momentum": 0.5}}]},
+            "changes.0.set.optimizer.momentum:",
+        ),
         (
             {"task": f"{HERE}:Closed", "changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]},
             "changes.0.set.optimizer.lr: has no effect: Closed.optimizer()",
@@ -196,9 +218,16 @@ def test_arguments_without_effect_are_refused(more: Mapping[str, Any], message: 
 
 @pytest.mark.parametrize("search", [{"search": "grid"}, {"scheduler": "pbt", "trials": 4}])
 def test_swept_argument_must_be_declared_by_the_task(search: Mapping[str, Any]) -> None:
-    sweep = {"metric": "train/loss", "mode": "min", **search, "space": {"optimizer.lr": {"choice": [0.1, 0.2]}}}
+    sweep = {
+        "metric": "train/loss",
+        "mode": "min",
+        **search,
+        "space": {"optimizer.lr": {"choice": [0.1, 0.2]}},
+    }
     assert experiment(**OWN, sweep=sweep).optimizer.type == "task"
-    assert "sweep.space.optimizer.lr: has no effect: Closed.optimizer()" in refusal(task=f"{HERE}:Closed", sweep=sweep)
+    assert "sweep.space.optimizer.lr: has no effect: Closed.optimizer()" in refusal(
+        task=f"{HERE}:Closed", sweep=sweep
+    )
 
 
 class Clipped(torch.optim.SGD):
@@ -216,7 +245,10 @@ class ClippedTask(Line):
     [
         ({"optimizer": {"type": "SGD", "lr": 0.2, "momentum": None}}, {"lr": 0.2}),
         ({"optimizer": {"type": f"{__name__}:Clipped", "clip": None}}, {"clip": None}),
-        ({"task": f"{__name__}:ClippedTask", "optimizer": {"clip": None}}, {"lr": 0.1, "clip": None}),
+        (
+            {"task": f"{__name__}:ClippedTask", "optimizer": {"clip": None}},
+            {"lr": 0.1, "clip": None},
+        ),
     ],
 )
 def test_null_removes_an_argument_of_torch_and_is_a_value_for_custom_code(

@@ -46,7 +46,9 @@ def loop_of(
     )
 
 
-def scheduled(scheduler: Mapping[str, Any] | None, *, hooks: Mapping[str, Any] = BY_STEPS, **more: Any) -> Experiment:
+def scheduled(
+    scheduler: Mapping[str, Any] | None, *, hooks: Mapping[str, Any] = BY_STEPS, **more: Any
+) -> Experiment:
     return described(
         **{
             "epochs": 3,
@@ -66,7 +68,8 @@ def rates(experiment: Experiment) -> list[float]:
 
 
 def by_hand(make: Any, periods: int, each: int = 1) -> list[float]:
-    """Return the rate of each optimizer step under a scheduler of torch that steps after every `each` of them."""
+    """Return the rate of each optimizer step under a scheduler of torch that steps after every
+    `each` of them."""
     optimizer: Optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     scheduler, seen = make(optimizer), []
     for _ in range(periods):
@@ -165,7 +168,9 @@ class Rates(Hook):
                 {"type": "StepLR", "step_size": 2, "begin": "0 steps", "every": "1 step"},
                 {"type": "ExponentialLR", "gamma": 0.9, "begin": 0, "every": "1 step"},
             ],
-            lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 2), lr_scheduler.ExponentialLR(o, 0.9)]),
+            lambda o: lr_scheduler.ChainedScheduler(
+                [lr_scheduler.StepLR(o, 2), lr_scheduler.ExponentialLR(o, 0.9)]
+            ),
         ),
         (
             [
@@ -190,7 +195,8 @@ def test_list_equals_sequential_and_chained_schedulers_of_torch(written: Any, ma
 
 
 def test_schedulers_of_a_list_have_own_intervals_and_keep_the_rate_in_gaps() -> None:
-    """MMDetection's: a rise over the first steps, times factors by epochs; and a gap, over which the rate stays."""
+    """MMDetection's: a rise over the first steps, times factors by epochs; and a gap, over which
+    the rate stays."""
     written = [
         {"type": "LinearLR", "start_factor": 0.5, "end": "4 steps"},
         {"type": "MultiStepLR", "milestones": [1, 2], "begin": 0},
@@ -208,15 +214,30 @@ def test_schedulers_of_a_list_have_own_intervals_and_keep_the_rate_in_gaps() -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scheduler": [{"type": "LinearLR"}, COSINE]}, r"scheduler\.1: needs a begin, as the scheduler before it"),
-        ({"scheduler": [{"type": "LinearLR", "end": 2}, {**COSINE, "begin": 1}]}, r"scheduler\.1: begins after 1"),
-        ({"scheduler": [{**COSINE, "begin": 3}]}, r"scheduler\.0: must begin before the end at 3 epochs, got 3"),
-        ({"scheduler": [{**COSINE, "begin": 2, "end": 1}]}, r"scheduler\.0: begins after 2 epochs, but ends after"),
+        (
+            {"scheduler": [{"type": "LinearLR"}, COSINE]},
+            r"scheduler\.1: needs a begin, as the scheduler before it",
+        ),
+        (
+            {"scheduler": [{"type": "LinearLR", "end": 2}, {**COSINE, "begin": 1}]},
+            r"scheduler\.1: begins after 1",
+        ),
+        (
+            {"scheduler": [{**COSINE, "begin": 3}]},
+            r"scheduler\.0: must begin before the end at 3 epochs, got 3",
+        ),
+        (
+            {"scheduler": [{**COSINE, "begin": 2, "end": 1}]},
+            r"scheduler\.0: begins after 2 epochs, but ends after",
+        ),
         ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: must be at least 1 epoch"),
         ({"scheduler": [{**COSINE, "warmup": 1}]}, r"scheduler\.0\.warmup: unknown key"),
         ({"scheduler": [{"type": "ReduceLROnPlateau"}]}, r"scheduler\.0: cannot be in a list"),
         (
-            {"scheduler": [{**COSINE, "end": "5 steps"}], "hooks": {"param_scheduler": {"every": 2}}},
+            {
+                "scheduler": [{**COSINE, "end": "5 steps"}],
+                "hooks": {"param_scheduler": {"every": 2}},
+            },
             r"hooks\.param_scheduler\.every: must be 1 step for a list of schedulers",
         ),
     ],
@@ -258,10 +279,15 @@ def after(warm: int, factor: float, make: Any) -> Any:
             {"type": "MultiStepLR", "milestones": [8, 16], "warmup": "5 steps"},
             after(5, 0.001, lambda o: lr_scheduler.MultiStepLR(o, [3, 11])),
         ),
-        ({"type": "CosineAnnealingLR", "warmup": 0}, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
+        (
+            {"type": "CosineAnnealingLR", "warmup": 0},
+            lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21),
+        ),
     ],
 )
-def test_warmup_equals_linear_then_sequential_of_torch(written: Mapping[str, Any], make: Any) -> None:
+def test_warmup_equals_linear_then_sequential_of_torch(
+    written: Mapping[str, Any], make: Any
+) -> None:
     assert rates(scheduled(written)) == by_hand(make, 21)
 
 
@@ -282,22 +308,40 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
     [
         ({"scheduler": {"type": "StepLr"}}, "did you mean 'StepLR'?"),
         ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
-        ({"scheduler": {"type": "ReduceLROnPlateau"}}, r"scheduler: ReduceLROnPlateau needs a metric; set hooks"),
+        (
+            {"scheduler": {"type": "ReduceLROnPlateau"}},
+            r"scheduler: ReduceLROnPlateau needs a metric; set hooks",
+        ),
         (
             {"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}},
             "hooks.param_scheduler.monitor: has no effect: CosineAnnealingLR takes no metric",
         ),
-        ({"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}}, r"scheduler.milestones.1: must be an integer"),
+        (
+            {"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}},
+            r"scheduler.milestones.1: must be an integer",
+        ),
         ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR raised"),
         ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
         (
             {"scheduler": {**COSINE, "warmup": "5 iterations"}},
             "scheduler.warmup: must be a number of epochs",
         ),
-        ({"scheduler": {**COSINE, "warmup_factor": 0.5}}, "scheduler.warmup_factor: has no effect without `warmup`"),
-        ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: must be shorter than the run of 3 epochs"),
-        ({"scheduler": {**COSINE, "warmup": "5 steps"}}, "scheduler.warmup: must be in epochs, because"),
-        ({"scheduler": {"type": "MultiStepLR", "milestones": [1, 2], "warmup": 1}}, "scheduler.milestones: counts"),
+        (
+            {"scheduler": {**COSINE, "warmup_factor": 0.5}},
+            "scheduler.warmup_factor: has no effect without `warmup`",
+        ),
+        (
+            {"scheduler": {**COSINE, "warmup": 3}},
+            "scheduler.warmup: must be shorter than the run of 3 epochs",
+        ),
+        (
+            {"scheduler": {**COSINE, "warmup": "5 steps"}},
+            "scheduler.warmup: must be in epochs, because",
+        ),
+        (
+            {"scheduler": {"type": "MultiStepLR", "milestones": [1, 2], "warmup": 1}},
+            "scheduler.milestones: counts",
+        ),
         (
             {
                 "scheduler": {"type": "ReduceLROnPlateau", "warmup": 1},
@@ -312,19 +356,38 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             },
             "scheduler.mode: must be min, because lower values of train/loss are better; got max",
         ),
-        ({"scheduler": COSINE, "hooks": {"param_scheduler": None}}, "scheduler: has no effect: the hook"),
-        ({"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}}, "must be at least 1 to step the scheduler"),
-        ({"hooks": {"param_scheduler": {"every": "1 step"}}}, r"hooks.param_scheduler.every: has no effect without"),
-        ({"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE}, r"optimizer.lr: has no effect with OneCycleLR"),
-        ({"hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: has no effect"),
+        (
+            {"scheduler": COSINE, "hooks": {"param_scheduler": None}},
+            "scheduler: has no effect: the hook",
+        ),
+        (
+            {"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}},
+            "must be at least 1 to step the scheduler",
+        ),
+        (
+            {"hooks": {"param_scheduler": {"every": "1 step"}}},
+            r"hooks.param_scheduler.every: has no effect without",
+        ),
+        (
+            {"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE},
+            r"optimizer.lr: has no effect with OneCycleLR",
+        ),
+        (
+            {"hooks": {"param_scheduler": {"monitor": "val/loss"}}},
+            "hooks.param_scheduler.monitor: has no effect",
+        ),
     ],
 )
-def test_scheduler_settings_without_effect_are_refused(more: Mapping[str, Any], message: str) -> None:
+def test_scheduler_settings_without_effect_are_refused(
+    more: Mapping[str, Any], message: str
+) -> None:
     assert message in refusal(**more)
 
 
 def test_scheduler_replaces_the_default_rate() -> None:
-    described = make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE})
+    described = make_experiment(
+        {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE}
+    )
     assert described.optimizer.arguments == {}
     assert make_experiment(described.model_dump(mode="json")) == described
 
@@ -337,13 +400,21 @@ def test_warmup_can_be_swept() -> None:
     sweep = {"metric": "train/loss", "mode": "min", "search": "grid", "space": space}
     described(epochs=3, scheduler={**COSINE, "warmup_factor": 0.1, "warmup": 1}, sweep=sweep)
     space["scheduler.warmup"]["grid"].append(3)
-    with pytest.raises(ConfigError, match=r"sweep\.space\.scheduler\.warmup: must be shorter than the run of 3 epochs"):
+    with pytest.raises(
+        ConfigError,
+        match=r"sweep\.space\.scheduler\.warmup: must be shorter than the run of 3 epochs",
+    ):
         described(epochs=3, scheduler={**COSINE, "warmup": 1}, sweep=sweep)
 
 
 def test_scheduler_of_the_task_can_have_a_warmup() -> None:
     own = make_experiment(
-        {"name": "own", "task": f"{HERE}:Own", "epochs": 9, "scheduler": {"gamma": 0.25, "warmup": 2}}
+        {
+            "name": "own",
+            "task": f"{HERE}:Own",
+            "epochs": 9,
+            "scheduler": {"gamma": 0.25, "warmup": 2},
+        }
     )
     loop, _ = loop_of(own)
     scheduler: Any = loop.state.scheduler
@@ -356,7 +427,10 @@ def test_scheduler_of_the_task_can_have_a_warmup() -> None:
 
 
 def kept(written: Mapping[str, Any], folder: Path, **more: Any) -> Loop:
-    loop, _ = loop_of(scheduled(written, hooks={**BY_STEPS, "checkpoint": {"every": 1, "keep": None}}, **more), folder)
+    loop, _ = loop_of(
+        scheduled(written, hooks={**BY_STEPS, "checkpoint": {"every": 1, "keep": None}}, **more),
+        folder,
+    )
     return loop
 
 
@@ -375,11 +449,17 @@ def test_longer_resumed_run_follows_the_longer_schedule(tmp_path: Path) -> None:
 
 def test_change_of_the_rate_scales_the_schedule_after_warmup() -> None:
     change = [{"at": "3 steps", "set": {"optimizer.lr": 0.25}}]
-    plain, halved = (rates(scheduled({**COSINE, "warmup": "5 steps"}, changes=changes)) for changes in ([], change))
+    plain, halved = (
+        rates(scheduled({**COSINE, "warmup": "5 steps"}, changes=changes))
+        for changes in ([], change)
+    )
     assert halved == pytest.approx([*plain[:3], *(rate / 2 for rate in plain[3:])])
 
 
-CYCLES = {"CyclicLR": {"base_lr": 0.1, "max_lr": 0.2}, "OneCycleLR": {"max_lr": 0.2, "total_steps": 10}}
+CYCLES = {
+    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2},
+    "OneCycleLR": {"max_lr": 0.2, "total_steps": 10},
+}
 
 
 @pytest.mark.parametrize("cycle_momentum", [True, False])

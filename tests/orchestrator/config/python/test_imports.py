@@ -23,7 +23,9 @@ def folder(tmp_path: Path) -> Path:
 
 def refused(name: str, base: type = Hook, **kwargs: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        find_class(name, base, {"shadow": Shadow, "band": Band} if base is Hook else {}, "here", **kwargs)
+        find_class(
+            name, base, {"shadow": Shadow, "band": Band} if base is Hook else {}, "here", **kwargs
+        )
     (problem,) = caught.value.problems
     assert problem.path == "here"
     return f"{problem.message} | {problem.suggestion}"
@@ -37,13 +39,22 @@ def test_names_and_import_paths() -> None:
 
 def test_broken_entry_point_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        imports, "_list_entry_points", lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)])
+        imports,
+        "_list_entry_points",
+        lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)]),
     )
-    assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused("x", group="g")
+    assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused(
+        "x", group="g"
+    )
 
 
 def test_names_are_never_evaluated() -> None:
-    for name in ("os:system('echo')", "__import__('os'):x", "os;sys:path", "tests.orchestrator.config.samples:Band()"):
+    for name in (
+        "os:system('echo')",
+        "__import__('os'):x",
+        "os;sys:path",
+        "tests.orchestrator.config.samples:Band()",
+    ):
         assert "unknown hook" in refused(name)
 
 
@@ -61,8 +72,12 @@ def test_failing_module_is_reported_with_its_error(folder: Path) -> None:
     (folder / "failing_two.py").write_text("import nosuchmodule\n")
     (folder / "failing_three.py").write_text("def broken(:\n")
     assert f"RuntimeError: out of luck ({folder / 'failing_one.py'}:2)" in refused("failing_one:X")
-    assert f"No module named 'nosuchmodule' ({folder / 'failing_two.py'}:1)" in refused("failing_two:X")
-    assert f"SyntaxError: invalid syntax ({folder / 'failing_three.py'}:1)" in refused("failing_three:X")
+    assert f"No module named 'nosuchmodule' ({folder / 'failing_two.py'}:1)" in refused(
+        "failing_two:X"
+    )
+    assert f"SyntaxError: invalid syntax ({folder / 'failing_three.py'}:1)" in refused(
+        "failing_three:X"
+    )
 
 
 def test_missing_class_suggests_those_of_the_module() -> None:

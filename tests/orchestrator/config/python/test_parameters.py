@@ -10,7 +10,12 @@ import pytest
 import torch
 
 from hooks import Interval
-from orchestrator.config.python.parameters import check, construct, make_fields_model, make_signature_model
+from orchestrator.config.python.parameters import (
+    check,
+    construct,
+    make_fields_model,
+    make_signature_model,
+)
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import Shadow, Wide
 
@@ -24,7 +29,13 @@ def problems_of(cls: type, values: dict[str, Any]) -> dict[str, str]:
 def test_values_have_the_type_of_their_field() -> None:
     hook, settings = construct(Shadow, {"decay": 1, "every": "100 steps", "tags": ["a"]}, "x")
     assert (hook.decay, hook.every, hook.tags) == (1.0, Interval(100, "steps"), ["a"])
-    assert settings == {"decay": 1.0, "every": "100 steps", "keep": 3, "mode": "near", "tags": ["a"]}
+    assert settings == {
+        "decay": 1.0,
+        "every": "100 steps",
+        "keep": 3,
+        "mode": "near",
+        "tags": ["a"],
+    }
 
 
 def test_other_errors_of_the_class_keep_their_type() -> None:
@@ -38,7 +49,9 @@ def test_other_errors_of_the_class_keep_their_type() -> None:
 
 
 def test_numpy_scalars_and_paths_are_plain_data() -> None:
-    hook, settings = construct(Shadow, {"decay": np.float64(0.25), "keep": np.int64(4), "tags": [Path("a/b")]}, "x")
+    hook, settings = construct(
+        Shadow, {"decay": np.float64(0.25), "keep": np.int64(4), "tags": [Path("a/b")]}, "x"
+    )
     assert (hook.decay, hook.keep, hook.tags) == (0.25, 4, ["a/b"])
     assert type(settings["keep"]) is int
     assert "cannot be saved as YAML" in problems_of(Shadow, {"tags": [object()]})["x"]
@@ -49,7 +62,10 @@ def test_unreadable_types_are_reported() -> None:
     class Odd:
         thing: "Nowhere" = None  # noqa: F821
 
-    with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined"):
+    with pytest.raises(
+        ConfigError,
+        match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined",
+    ):
         make_fields_model(Odd, "x")
 
 
@@ -66,7 +82,12 @@ def test_parameters_may_have_names_of_pydantic_methods() -> None:
     ("cls", "values", "path", "message"),
     [
         (torch.optim.Adam, {"betas": [0.9]}, "o.betas.1", "is missing"),
-        (torch.optim.lr_scheduler.StepLR, {"step_size": 1.5}, "o.step_size", "must be an integer, got 1.5"),
+        (
+            torch.optim.lr_scheduler.StepLR,
+            {"step_size": 1.5},
+            "o.step_size",
+            "must be an integer, got 1.5",
+        ),
         (Wide, {"lr": 0.1, "reach": "x"}, "o.reach", "must be an integer, got 'x'"),
     ],
 )

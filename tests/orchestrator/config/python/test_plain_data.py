@@ -68,10 +68,19 @@ def test_python_experiment_equals_the_file() -> None:
         ),
         (
             {"sweep": {"metric": "val/loss", "space": {"task": {"choice": (Line, Choosy)}}}},
-            {"sweep": {"metric": "val/loss", "space": {"task": {"choice": [f"{HERE}:Line", f"{HERE}:Choosy"]}}}},
+            {
+                "sweep": {
+                    "metric": "val/loss",
+                    "space": {"task": {"choice": [f"{HERE}:Line", f"{HERE}:Choosy"]}},
+                }
+            },
         ),
         (
-            {"sweep": Sweep(metric="a", mode="max", space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}})},
+            {
+                "sweep": Sweep(
+                    metric="a", mode="max", space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}}
+                )
+            },
             {
                 "sweep": {
                     "metric": "a",
@@ -82,7 +91,9 @@ def test_python_experiment_equals_the_file() -> None:
         ),
     ],
 )
-def test_classes_are_written_by_name_and_objects_by_fields(values: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_classes_are_written_by_name_and_objects_by_fields(
+    values: dict[str, Any], expected: dict[str, Any]
+) -> None:
     written = Experiment(**{"task": Line, "epochs": 1, **values}).source.written
     assert {name: written[name] for name in expected} == expected
 
@@ -119,14 +130,29 @@ def test_default_hook_objects_convert_to_entries_and_back() -> None:
     [
         ({"epoch": 3}, "epoch: unknown key (did you mean 'epochs'?)"),
         ({"task": "Line"}, "task: must be module:Class, such as my_module:MyTask, got 'Line'"),
-        ({"task": EMA}, "task: must be a task, its class, or 'module:Class', got <class 'hooks.training.ema.EMA'>"),
-        ({"task": Line(), "task_args": {"width": 3}}, "task_args: has no effect with a task instance"),
+        (
+            {"task": EMA},
+            "task: must be a task, its class, or 'module:Class', got <class 'hooks.training.ema.EMA'>",
+        ),
+        (
+            {"task": Line(), "task_args": {"width": 3}},
+            "task_args: has no effect with a task instance",
+        ),
         ({"hooks": {"ema": EMA(decay=1.2)}}, "hooks.ema.decay: must be less than 1, got 1.2"),
-        ({"hooks": {"mine": nn.ReLU()}}, "hooks.mine: must be a class or a value that YAML can hold, got ReLU()"),
+        (
+            {"hooks": {"mine": nn.ReLU()}},
+            "hooks.mine: must be a class or a value that YAML can hold, got ReLU()",
+        ),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, "optimizer: must be a class or a value"),
         ({"optimizer": nn.ReLU}, r"optimizer.type: must be a subclass of"),
         (
-            {"sweep": {"metric": "a", "mode": "max", "space": {"hooks.ema.dekay": {"choice": [0.5]}}}},
+            {
+                "sweep": {
+                    "metric": "a",
+                    "mode": "max",
+                    "space": {"hooks.ema.dekay": {"choice": [0.5]}},
+                }
+            },
             "sweep.space.hooks.ema.dekay: unknown key",
         ),
     ],
@@ -139,8 +165,16 @@ def test_problems_are_worded_as_for_a_file(values: dict[str, Any], problem: str)
 
 def test_all_unwritable_values_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        Experiment(task=Line, epochs=1, hooks={"one": object}, optimizer={"lr": nn.ReLU(), "betas": (0.9, nn.ReLU())})
-    assert [problem.path for problem in caught.value.problems] == ["optimizer.lr", "optimizer.betas.1"]
+        Experiment(
+            task=Line,
+            epochs=1,
+            hooks={"one": object},
+            optimizer={"lr": nn.ReLU(), "betas": (0.9, nn.ReLU())},
+        )
+    assert [problem.path for problem in caught.value.problems] == [
+        "optimizer.lr",
+        "optimizer.betas.1",
+    ]
 
 
 def test_name_defaults_to_that_of_the_task() -> None:
@@ -165,7 +199,9 @@ class Callback(Line):
 def test_objects_that_cannot_be_rebuilt_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"hooks\.loose: is a Loose, which is not a dataclass"):
         Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
-    with pytest.raises(ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function sum>"):
+    with pytest.raises(
+        ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function sum>"
+    ):
         Experiment(task=Callback(then=sum), epochs=1)
     assert convert_fields(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
     assert convert_fields(Callback(), "") == {"width": 1, "scale": 1.0}
@@ -176,7 +212,9 @@ def test_classes_that_cannot_be_imported_are_refused() -> None:
     class Hidden(Line):
         pass
 
-    with pytest.raises(ConfigError, match=r"task: .*<locals>\.Hidden is defined within a function or a class"):
+    with pytest.raises(
+        ConfigError, match=r"task: .*<locals>\.Hidden is defined within a function or a class"
+    ):
         Experiment(task=Hidden, epochs=1)
     old = type("Line", (Line,), {"__module__": HERE, "__qualname__": "Line"})
     with pytest.raises(ConfigError, match=rf"task: is an older Line than '{HERE}:Line'"):
@@ -220,11 +258,15 @@ def test_model_copy_accepts_classes_and_objects() -> None:
 def test_only_experiments_can_be_run(tmp_path: Path) -> None:
     wrong: Mapping[str, Any] = {"task": Line, "epochs": 1}
     for begin in (run, sweep):
-        with pytest.raises(UsageError, match=r"must be an Experiment, such as load_experiment\(FILE\), got dict"):
+        with pytest.raises(
+            UsageError, match=r"must be an Experiment, such as load_experiment\(FILE\), got dict"
+        ):
             begin(wrong, tmp_path, local=True)  # type: ignore[operator]
 
 
-def test_import_folders_are_those_of_the_named_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_folders_are_those_of_the_named_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "pack"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -26,7 +26,8 @@ def test_invalid_folder_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "size"), [("8 GiB", 8 * 2**30), ("1.5GB", 1_500_000_000), ("12 B", 12), (7, 7), ("3 MiB", 3 * 2**20)]
+    ("written", "size"),
+    [("8 GiB", 8 * 2**30), ("1.5GB", 1_500_000_000), ("12 B", 12), (7, 7), ("3 MiB", 3 * 2**20)],
 )
 def test_memory_is_bytes_or_a_size_with_unit(written: Any, size: int) -> None:
     assert Workers(memory=written).memory == size
@@ -42,11 +43,20 @@ def test_memory_is_bytes_or_a_size_with_unit(written: Any, size: int) -> None:
 )
 def test_invalid_resources_are_refused(workers: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_experiment({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})
+        make_experiment(
+            {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers}
+        )
 
 
 def test_setting_without_its_needed_setting_is_refused() -> None:
-    written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "scaler": {"init_scale": 2.0}}
-    with pytest.raises(ConfigError, match=r"scaler\.init_scale: has no effect without `precision: fp16`"):
+    written = {
+        "name": "x",
+        "task": "tests.tasks:Points",
+        "epochs": 1,
+        "scaler": {"init_scale": 2.0},
+    }
+    with pytest.raises(
+        ConfigError, match=r"scaler\.init_scale: has no effect without `precision: fp16`"
+    ):
         make_experiment(written)
     assert make_experiment({**written, "precision": "fp16"}).scaler.init_scale == 2

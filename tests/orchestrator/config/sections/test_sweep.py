@@ -26,10 +26,22 @@ def refused(**more: Any) -> str:
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
-        ("ashaa", "sweep.scheduler.type: must be one of 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt'"),
-        ({"type": "asha", "grace_perod": 2}, "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)"),
-        ({"type": "pbt", "perturbation_factors": [0, 1.2]}, "sweep.scheduler.perturbation_factors.0: must be"),
-        ({"type": "pb2", "resample_probability": 0.1}, "sweep.scheduler.resample_probability: unknown key"),
+        (
+            "ashaa",
+            "sweep.scheduler.type: must be one of 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt'",
+        ),
+        (
+            {"type": "asha", "grace_perod": 2},
+            "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)",
+        ),
+        (
+            {"type": "pbt", "perturbation_factors": [0, 1.2]},
+            "sweep.scheduler.perturbation_factors.0: must be",
+        ),
+        (
+            {"type": "pb2", "resample_probability": 0.1},
+            "sweep.scheduler.resample_probability: unknown key",
+        ),
         ({"grace_period": 1}, "sweep.scheduler: must have a `type`"),
         (3, "sweep.scheduler: must be a mapping, got 3"),
     ],
@@ -42,8 +54,14 @@ def test_objectives_pair_metrics_with_modes() -> None:
     assert section().objectives == [("val/loss", "min")]
     assert section(metric="val/loss", mode="max").objectives == [("val/loss", "max")]
     two = {"metric": ["val/accuracy", "train/iteration_s"], "search": "optuna"}
-    assert section(**two, mode=["max", "min"]).objectives == [("val/accuracy", "max"), ("train/iteration_s", "min")]
-    assert section(**two, mode="min").objectives == [("val/accuracy", "min"), ("train/iteration_s", "min")]
+    assert section(**two, mode=["max", "min"]).objectives == [
+        ("val/accuracy", "max"),
+        ("train/iteration_s", "min"),
+    ]
+    assert section(**two, mode="min").objectives == [
+        ("val/accuracy", "min"),
+        ("train/iteration_s", "min"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +107,9 @@ def test_wrong_domains_are_refused(domain: Any, path: str, message: str) -> None
         ("normal", [10, 2, 5, 12], [5.0, 12.0]),
     ],
 )
-def test_candidates_are_listed_values_or_both_ends(kind: str, values: list[Any], tried: list[Any]) -> None:
+def test_candidates_are_listed_values_or_both_ends(
+    kind: str, values: list[Any], tried: list[Any]
+) -> None:
     found = check(Domain, {kind: values}, "").candidates()
     assert found == tried
     assert [type(value) for value in found] == [type(value) for value in tried]
@@ -107,7 +127,9 @@ def test_candidates_are_listed_values_or_both_ends(kind: str, values: list[Any],
         ("normal", [0, 1], -4.5, -4.5),
     ],
 )
-def test_nearest_value_of_a_domain(kind: str, values: list[Any], number: float, nearest: float) -> None:
+def test_nearest_value_of_a_domain(
+    kind: str, values: list[Any], number: float, nearest: float
+) -> None:
     found = check(Domain, {kind: values}, "").nearest(number)
     assert found == nearest
     assert type(found) is type(nearest)

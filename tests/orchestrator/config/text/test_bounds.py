@@ -28,10 +28,17 @@ def refusal(read: Callable[..., Any], *values: Any) -> str:
     ("text", "message"),
     [
         ("a: " + "[" * 300 + "]" * 300, "is nested too deeply: at most 64 levels are allowed"),
-        ("a0: &a0 {}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)), "nested too deeply"),
-        (f"a: &a '{SCALAR}'\nb: [{', '.join(['*a'] * 9000)}]", "has more than 524,288 characters once its aliases"),
         (
-            f"a0: &a0 '{SCALAR}'\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
+            "a0: &a0 {}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)),
+            "nested too deeply",
+        ),
+        (
+            f"a: &a '{SCALAR}'\nb: [{', '.join(['*a'] * 9000)}]",
+            "has more than 524,288 characters once its aliases",
+        ),
+        (
+            f"a0: &a0 '{SCALAR}'\n"
+            + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
             "has more than 524,288 characters once its aliases are expanded",
         ),
         (r'"a\x1b[2Jb": 1', r"has a key with control characters: 'a\x1b[2Jb'"),
@@ -83,7 +90,10 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
     ("values", "message"),
     [
         ({f"key{n}": 1 for n in range(9000)}, "key50: and 8,950 more problems like this"),
-        ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: must be at most 100 letters"),
+        (
+            {"hooks": {"../../up": {"type": "output_csv"}}},
+            "hooks.../../up: must be at most 100 letters",
+        ),
         ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "must be at most 100 letters"),
         ({"hooks": {"ema": {"priority": "x" * 100_000}}}, "or one of HIGHEST"),
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 500}, "and 300 more problems"),
@@ -103,23 +113,43 @@ def test_deep_plain_data_is_refused() -> None:
     deep: Any = 1
     for _ in range(5000):
         deep = [deep]
-    assert "is nested too deeply" in refusal(make_experiment, {**LINE, "task_args": {"width": deep}})
+    assert "is nested too deeply" in refusal(
+        make_experiment, {**LINE, "task_args": {"width": deep}}
+    )
 
 
 def grid(**values: int) -> dict[str, Any]:
-    return {"search": "grid", "space": {name: {"choice": list(range(1, count + 1))} for name, count in values.items()}}
+    return {
+        "search": "grid",
+        "space": {name: {"choice": list(range(1, count + 1))} for name, count in values.items()},
+    }
 
 
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        (grid(seed=1000, batch_size=1000, epochs=1000, accumulate=1000), "sweep.space: makes 1,000,000,000,000"),
+        (
+            grid(seed=1000, batch_size=1000, epochs=1000, accumulate=1000),
+            "sweep.space: makes 1,000,000,000,000",
+        ),
         (grid(seed=1_001), "sweep.space.seed.choice: must have at most 1000 entries"),
-        ({"trials": 10**12, "space": {"seed": {"randint": [0, 9]}}}, "sweep.trials: makes 1,000,000,000,000 trials"),
-        ({"repeats": 10**12, "space": {"batch_size": {"randint": [1, 9]}}}, "sweep.space: makes 1,000,000,000,00"),
-        ({"space": {f"task_args.key{n}": {"choice": [1]} for n in range(1000)}}, "sweep.space: must have at most"),
+        (
+            {"trials": 10**12, "space": {"seed": {"randint": [0, 9]}}},
+            "sweep.trials: makes 1,000,000,000,000 trials",
+        ),
+        (
+            {"repeats": 10**12, "space": {"batch_size": {"randint": [1, 9]}}},
+            "sweep.space: makes 1,000,000,000,00",
+        ),
+        (
+            {"space": {f"task_args.key{n}": {"choice": [1]} for n in range(1000)}},
+            "sweep.space: must have at most",
+        ),
         ({"space": {"a." * 300 + "a": {"choice": [1]}}}, "has 301 keys; at most 64 are allowed"),
-        ({"points": [{"seed": 1}] * 5000, "space": {"seed": {"randint": [0, 9]}}}, "sweep.points: must have at"),
+        (
+            {"points": [{"seed": 1}] * 5000, "space": {"seed": {"randint": [0, 9]}}},
+            "sweep.points: must have at",
+        ),
         (
             {"space": {f"task_args.key{n}": {"choice": list(range(1000))} for n in range(6)}},
             "sweep.space: has more than 5,000 values to check",
@@ -127,7 +157,9 @@ def grid(**values: int) -> dict[str, Any]:
     ],
     ids=range(8),
 )
-def test_sweep_beyond_a_limit_is_refused_before_values_are_drawn(sweep: dict[str, Any], message: str) -> None:
+def test_sweep_beyond_a_limit_is_refused_before_values_are_drawn(
+    sweep: dict[str, Any], message: str
+) -> None:
     assert message in refusal(make_experiment, {**LINE, "sweep": {"metric": "train/loss", **sweep}})
 
 
@@ -174,14 +206,22 @@ class Misfit(Hook):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"task": "leaves:T"}, "task: module 'leaves' cannot be imported: SystemExit: 0 (it tries to end the process)"),
+        (
+            {"task": "leaves:T"},
+            "task: module 'leaves' cannot be imported: SystemExit: 0 (it tries to end the process)",
+        ),
         ({"task": "exits:Created"}, "task_args: SystemExit: 0 (it tries to end the"),
         ({"task": "exits:Asked"}, "task: Asked.required_hooks() failed: SystemExit: enough"),
-        ({"hooks": {"odd": {"type": "exits:Misfit"}}}, "hooks.odd: Misfit.unsuitable() failed: SystemExit: 0"),
+        (
+            {"hooks": {"odd": {"type": "exits:Misfit"}}},
+            "hooks.odd: Misfit.unsuitable() failed: SystemExit: 0",
+        ),
     ],
     ids=range(4),
 )
-def test_named_code_cannot_exit_the_checking_process(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_named_code_cannot_exit_the_checking_process(
+    values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     assert message in refusal(make_experiment, {**LINE, **values}, [tmp_path])
@@ -198,4 +238,6 @@ def test_each_hook_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
 def test_data_that_exits_is_not_read_by_the_check(tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     hooks = {"checkpoint": {"best": "val/loss"}}
-    assert make_experiment({**LINE, "task": "exits:Data", "hooks": hooks}, [tmp_path]).name == "line"
+    assert (
+        make_experiment({**LINE, "task": "exits:Data", "hooks": hooks}, [tmp_path]).name == "line"
+    )

@@ -33,9 +33,17 @@ def overridden(*overrides: str) -> Document:
         ("hooks.checkpoint=true", ["hooks", "checkpoint"], True),
         ("hooks.checkpoint.every=2", ["hooks", "checkpoint"], {"every": 2}),
         ("scheduler.type=StepLR", ["scheduler"], {"type": "StepLR"}),
-        ("optimizer={type: Adam, betas: [0.5, 0.9]}", ["optimizer"], {"type": "Adam", "betas": [0.5, 0.9]}),
+        (
+            "optimizer={type: Adam, betas: [0.5, 0.9]}",
+            ["optimizer"],
+            {"type": "Adam", "betas": [0.5, 0.9]},
+        ),
         ("name=a=b", ["name"], "a=b"),
-        ("sweep.space.hooks.ema.decay={choice: [1]}", ["sweep", "space", "hooks.ema.decay"], {"choice": [1]}),
+        (
+            "sweep.space.hooks.ema.decay={choice: [1]}",
+            ["sweep", "space", "hooks.ema.decay"],
+            {"choice": [1]},
+        ),
     ],
 )
 def test_values_are_yaml(override: str, path: list[str], value: Any) -> None:
@@ -77,6 +85,9 @@ def test_problems_quote_the_override() -> None:
 def test_locations_move_to_the_override() -> None:
     document = overridden("hooks.ema={decay: 2}", "scheduler.type=StepLR")
     where = "override 'hooks.ema={decay: 2}'"
-    assert [document.find_location(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
+    assert [document.find_location(path) for path in ("hooks.ema", "hooks.ema.decay")] == [
+        (where, None),
+        (where, None),
+    ]
     assert document.find_location("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
     assert document.find_location("hooks.checkpoint") == ("x.yaml", 4)

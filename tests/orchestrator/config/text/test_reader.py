@@ -51,7 +51,10 @@ def test_keys_are_text() -> None:
 
 def test_every_path_has_its_line() -> None:
     document = parse_yaml("a: 1\nb:\n  c: [1,\n    2]\n  d:\n    e.f: 3\n", "x.yaml")
-    lines = {path: document.locations[path].line for path in ("a", "b", "b.c", "b.c.0", "b.c.1", "b.d", "b.d.e.f")}
+    lines = {
+        path: document.locations[path].line
+        for path in ("a", "b", "b.c", "b.c.0", "b.c.1", "b.d", "b.d.e.f")
+    }
     assert lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 4, "b.d": 5, "b.d.e.f": 6}
 
 
@@ -120,11 +123,31 @@ def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
 _TEXT = st.one_of(
     st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8),
     st.sampled_from(
-        ["1e-3", "on", "No", "1:30", "2024-01-01", "0x1", "1_0", "~", "", "<<", "=", ".nan", "null", "0777", "-"]
+        [
+            "1e-3",
+            "on",
+            "No",
+            "1:30",
+            "2024-01-01",
+            "0x1",
+            "1_0",
+            "~",
+            "",
+            "<<",
+            "=",
+            ".nan",
+            "null",
+            "0777",
+            "-",
+        ]
     ),
 )
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | _TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | _TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
     max_leaves=6,
 )
@@ -138,7 +161,9 @@ def test_dumped_yaml_reads_back_as_the_same_data(data: dict[str, Any]) -> None:
     assert not document.problems
 
 
-_INVISIBLE = st.characters(categories=("Cc", "Cf", "Zl", "Zp", "Zs", "Co", "Cn"), exclude_characters="\0")
+_INVISIBLE = st.characters(
+    categories=("Cc", "Cf", "Zl", "Zp", "Zs", "Co", "Cn"), exclude_characters="\0"
+)
 
 
 @settings(max_examples=100, deadline=None)

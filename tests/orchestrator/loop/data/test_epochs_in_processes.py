@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, get_worker_info
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    get_worker_info,
+)
 
 from hooks import Hook, State
 from hooks.training.sampler_seed import DistSamplerSeed
@@ -16,7 +24,18 @@ from orchestrator.loop.loop import Loop
 from orchestrator.task import Task
 from tests.tasks import experiment
 
-KINDS = ("dataset", "subset", "concat", "stack", "transform", "collator", "task", "attribute", "stream", "stream in it")
+KINDS = (
+    "dataset",
+    "subset",
+    "concat",
+    "stack",
+    "transform",
+    "collator",
+    "task",
+    "attribute",
+    "stream",
+    "stream in it",
+)
 
 
 class Rows(Dataset[Any]):
@@ -80,7 +99,11 @@ class Epochs(Task):
         return nn.Linear(1, 1)
 
     def data(self) -> Any:
-        rows: Any = Rows() if self.kind in ("transform", "collator", "task", "attribute", "stream") else EpochRows()
+        rows: Any = (
+            Rows()
+            if self.kind in ("transform", "collator", "task", "attribute", "stream")
+            else EpochRows()
+        )
         if self.kind == "transform":
             rows.transform = Shift()
         made: Any = {
@@ -96,7 +119,9 @@ class Epochs(Task):
         self.epoch = epoch
 
     def collate(self, samples: Any) -> Any:
-        values = torch.stack([sample[0] if isinstance(sample, tuple) else sample for sample in samples])
+        values = torch.stack(
+            [sample[0] if isinstance(sample, tuple) else sample for sample in samples]
+        )
         return values + 100 * self.epoch * (self.kind == "task"), torch.zeros(len(samples))
 
     def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Any:
@@ -134,7 +159,9 @@ def test_each_epoch_sees_its_own_samples(kind: str, processes: int) -> None:
 @pytest.mark.parametrize("processes", [0, 1])
 def test_validation_shares_the_epoch_of_the_training_dataset(processes: int) -> None:
     settings = experiment(epochs=3, batch_size=4, loader={"num_workers": processes})
-    reports = list(Loop(Epochs("subset", evaluates=True), settings, {"sampler_seed": DistSamplerSeed()}).run())
+    reports = list(
+        Loop(Epochs("subset", evaluates=True), settings, {"sampler_seed": DistSamplerSeed()}).run()
+    )
     assert [report.metrics["val/loss"] for report in reports] == [3.5, 103.5, 203.5]
 
 
@@ -165,6 +192,8 @@ class Progress(Epochs):
 
 def test_progress_is_refused_in_a_loader_process() -> None:
     settings = experiment(epochs=2, batch_size=4, loader={"num_workers": 1})
-    with pytest.raises(RunError, match=r"a loader process works ahead of the loop .* give the dataset set_epoch"):
+    with pytest.raises(
+        RunError, match=r"a loader process works ahead of the loop .* give the dataset set_epoch"
+    ):
         list(Loop(Progress(), settings, {}).run())
     list(Loop(Progress(), experiment(epochs=2, batch_size=4), {}).run())

@@ -89,7 +89,8 @@ def test_sample_that_cannot_be_fetched_is_named(processes: int) -> None:
     batches = iterate_batches(DataLoader(Broken(5), 2, num_workers=processes), "val")
     assert len(next(batches)[0]) == len(next(batches)[0]) == 2
     with pytest.raises(
-        RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png"
+        RunError,
+        match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png",
     ) as caught:
         next(batches)
     assert is_user_error(caught.value)
@@ -101,7 +102,8 @@ def test_samples_that_cannot_be_collated_are_named_with_their_shapes(processes: 
     batches = iterate_batches(DataLoader(Broken(7), 4, num_workers=processes), "train")
     next(batches)
     with pytest.raises(
-        RunError, match=r"sample 4 \(shape \(2,\)\) and sample 7 \(shape \(3,\)\) of the train data cannot be collated"
+        RunError,
+        match=r"sample 4 \(shape \(2,\)\) and sample 7 \(shape \(3,\)\) of the train data cannot be collated",
     ):
         next(batches)
 
@@ -117,7 +119,9 @@ class Archive(Broken):
 
 
 def test_error_of_a_loader_process_with_a_text_of_its_own_names_the_sample() -> None:
-    with pytest.raises(RunError, match="sample 0 of the val data cannot be fetched: Unreadable: the archive is cut"):
+    with pytest.raises(
+        RunError, match="sample 0 of the val data cannot be fetched: Unreadable: the archive is cut"
+    ):
         next(iterate_batches(DataLoader(Archive(), 2, num_workers=1), "val"))
 
 
@@ -177,15 +181,24 @@ def failure_of(**fields: Any) -> str:
         ((0,), "0.5"),
     ],
 )
-def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[int, ...], words: str) -> None:
-    line = 1 + Path(__file__).read_text().splitlines().index("    def metrics(self, output: Any, batch: Any) -> Any:")
+def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(
+    shape: tuple[int, ...], words: str
+) -> None:
+    line = 1 + Path(__file__).read_text().splitlines().index(
+        "    def metrics(self, output: Any, batch: Any) -> Any:"
+    )
     said = failure_of(metric_shape=shape)
-    assert said.startswith(f"metrics() returns {words} for 'score'; expected shape (4,), one value per sample")
+    assert said.startswith(
+        f"metrics() returns {words} for 'score'; expected shape (4,), one value per sample"
+    )
     assert said.endswith(f"({__file__}:{line})")
 
 
 @pytest.mark.parametrize(
-    ("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")]
+    ("shape", "words"),
+    [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")],
 )
 def test_loss_that_is_not_a_scalar_is_refused(shape: tuple[int, ...], words: str) -> None:
-    assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected a scalar tensor")
+    assert failure_of(loss_shape=shape).startswith(
+        f"loss() returns {words}; expected a scalar tensor"
+    )

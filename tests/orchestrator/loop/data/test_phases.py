@@ -31,7 +31,11 @@ class Broken(Points):
             "no train": {"val": good},
             "other phase": {"train": good, "validation": good},
             "empty": {"train": TensorDataset(torch.zeros(0))},
-            "nothing to validate": {"train": good, "val": good, "val/few": TensorDataset(torch.zeros(0))},
+            "nothing to validate": {
+                "train": good,
+                "val": good,
+                "val/few": TensorDataset(torch.zeros(0)),
+            },
             "a loader of nothing": {"train": good, "test": DataLoader(good, 999, drop_last=True)},
             "a stream of nothing": {"train": good, "val": Placed(PointSet(0, False, 0))},
         }[self.how]
@@ -43,7 +47,10 @@ class Broken(Points):
         ("no train", r"Broken.data\(\) must return 'train', got val"),
         ("other phase", "phase 'validation'; phases are train, val, test, and val/NAME"),
         ("empty", r"the train data \(TensorDataset\) is empty: its length is 0$"),
-        ("nothing to validate", r"the val/few data \(TensorDataset\) is empty: its length is 0; to evaluate nothing,"),
+        (
+            "nothing to validate",
+            r"the val/few data \(TensorDataset\) is empty: its length is 0; to evaluate nothing,",
+        ),
         ("a loader of nothing", r"the test data \(DataLoader\) is empty"),
         ("a stream of nothing", r"the val data \(Placed\) is empty"),
     ],
@@ -62,7 +69,8 @@ def test_an_epoch_without_a_batch_is_refused() -> None:
             return DataLoader(dataset, 999, drop_last=True)
 
     with pytest.raises(
-        ConfigError, match=r"task: Own.loader\(\) gives no batch of the train data, of 52 samples on 1 rank"
+        ConfigError,
+        match=r"task: Own.loader\(\) gives no batch of the train data, of 52 samples on 1 rank",
     ):
         Data(Own(), experiment(), World())
 
@@ -76,18 +84,28 @@ class Metered(Points):
         return {**super().data(), "test/far": PointSet(self.far, False, 3)}
 
     def sampler(self, dataset: Any, phase: str) -> Any:
-        return SequentialSampler(range(self.val_samples)) if phase == "val" and self.val_samples else None
+        return (
+            SequentialSampler(range(self.val_samples))
+            if phase == "val" and self.val_samples
+            else None
+        )
 
     def meters(self) -> dict[str, Any]:
         return {"f1": MulticlassF1Score(3)}
 
 
 @pytest.mark.parametrize(
-    ("task", "every"), [(Metered(val=1), 1), (Metered(val=4, val_samples=1), 1), (Metered(far=1), 0)], ids=str
+    ("task", "every"),
+    [(Metered(val=1), 1), (Metered(val=4, val_samples=1), 1), (Metered(far=1), 0)],
+    ids=str,
 )
 def test_meters_with_a_rank_without_samples_are_refused(task: Task, every: int) -> None:
-    of_two: Any = SimpleNamespace(rank=0, world_size=2, device=torch.device("cpu"), gather=lambda value: [value] * 2)
-    with pytest.raises(ConfigError, match=r"need a (val|test/far) sample on each rank; there are 1 for 2 ranks"):
+    of_two: Any = SimpleNamespace(
+        rank=0, world_size=2, device=torch.device("cpu"), gather=lambda value: [value] * 2
+    )
+    with pytest.raises(
+        ConfigError, match=r"need a (val|test/far) sample on each rank; there are 1 for 2 ranks"
+    ):
         Data(task, experiment(validate_every=Interval(every)), of_two)
 
 
@@ -114,7 +132,9 @@ def test_fresh_batches_come_in_order_without_effect_on_training() -> None:
     torch.manual_seed(1)
     assert drawn == (random.random(), torch.rand(()).item())
     assert [place for batch in fresh for place in batch[2].tolist()] == list(range(20))
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(fresh, data.fresh_batches("train"), strict=True))
+    assert all(
+        torch.equal(a[0], b[0]) for a, b in zip(fresh, data.fresh_batches("train"), strict=True)
+    )
     seen += [batch[2].tolist() for batch in iterator]
     assert seen == batches(data.train.begin(0, 0))
 

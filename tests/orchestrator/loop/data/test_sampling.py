@@ -48,7 +48,8 @@ class Counting(Sampler[int]):
 
 
 class Endless(Sampler[int]):
-    """Permutations without end, from the global generator; as MMEngine's, its length is the dataset's."""
+    """Permutations without end, from the global generator; as MMEngine's, its length is the
+    dataset's."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -62,7 +63,8 @@ class Endless(Sampler[int]):
 
 
 class EndlessOnce(Sampler[int]):
-    """Without a length and with one iterator for all epochs and its own seed, drawn as it is made."""
+    """Without a length and with one iterator for all epochs and its own seed, drawn as it is
+    made."""
 
     def __init__(self, size: int) -> None:
         seed = int(np.random.randint(2**31))
@@ -85,7 +87,13 @@ class Sampled(Points):
 
     def sampler(self, dataset: Any, phase: str) -> Any:
         if phase == "val":
-            return [*range(5)] if self.how == "val" else Endless(23) if self.how == "endless val" else None
+            return (
+                [*range(5)]
+                if self.how == "val"
+                else Endless(23)
+                if self.how == "endless val"
+                else None
+            )
         return {
             "endless": Endless(len(dataset)),
             "endless once": EndlessOnce(len(dataset)),
@@ -110,13 +118,19 @@ class Sampled(Points):
 
 def test_weighted_run_equals_torch_bit_for_bit() -> None:
     seen = Seen()
-    loop = Loop(Sampled(how="weights", val=0), experiment(seed=3), {"sampler_seed": DistSamplerSeed(), "seen": seen})
+    loop = Loop(
+        Sampled(how="weights", val=0),
+        experiment(seed=3),
+        {"sampler_seed": DistSamplerSeed(), "seen": seen},
+    )
     list(loop.run())
     torch.manual_seed(3)
     model, dataset = Points().model(), Points().data()["train"]
     optimizer, order = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
     for epoch in range(2):
-        sampler = WeightedRandomSampler(WEIGHTS, 52, generator=torch.Generator().manual_seed(3 + epoch))
+        sampler = WeightedRandomSampler(
+            WEIGHTS, 52, generator=torch.Generator().manual_seed(3 + epoch)
+        )
         for points, labels, places in DataLoader(dataset, 8, sampler=sampler):
             order.append(places.tolist())
             functional.cross_entropy(model(points), labels).backward()
@@ -139,7 +153,10 @@ def shares(how: str, world_size: int, epoch: int = 0, offset: int = 0) -> list[i
 
 def of(rank: int, world_size: int) -> Any:
     return SimpleNamespace(
-        rank=rank, world_size=world_size, device=torch.device("cpu"), gather=lambda value: [value] * world_size
+        rank=rank,
+        world_size=world_size,
+        device=torch.device("cpu"),
+        gather=lambda value: [value] * world_size,
     )
 
 
@@ -159,7 +176,10 @@ def test_order_is_shared_by_any_number_of_ranks_from_any_place(how: str) -> None
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("few weights", r"Sampled.sampler\(\) for train gives weights of shape \(7,\), and the dataset has 52 samples"),
+        (
+            "few weights",
+            r"Sampled.sampler\(\) for train gives weights of shape \(7,\), and the dataset has 52 samples",
+        ),
         ("negative", r"gives weights that torch.multinomial refuses: .*< 0"),
         ("zeros", "torch.multinomial refuses: .*sum of probabilities <= 0"),
         ("mapping", "gives a dict; expected a Sampler, a weight for each sample, or None"),
@@ -170,9 +190,18 @@ def test_order_is_shared_by_any_number_of_ranks_from_any_place(how: str) -> None
         ("counting", "gives another order on a second call .*draw from the global generators"),
         ("endless weights", r"gives weights of shape \(53,\), and the dataset has 52 samples"),
         ("endless text", "gives a cycle; expected a Sampler"),
-        ("endless", "for train has not ended after 520 samples of 52; training needs `steps` .* define its __len__"),
-        ("endless val", "for val has not ended after 230 samples of 23; an evaluation needs an end"),
-        ("val", r"Sampled.sampler\(\) for val gives weights of shape \(5,\), and the dataset has 23 samples"),
+        (
+            "endless",
+            "for train has not ended after 520 samples of 52; training needs `steps` .* define its __len__",
+        ),
+        (
+            "endless val",
+            "for val has not ended after 230 samples of 23; an evaluation needs an end",
+        ),
+        (
+            "val",
+            r"Sampled.sampler\(\) for val gives weights of shape \(5,\), and the dataset has 23 samples",
+        ),
     ],
 )
 def test_invalid_order_is_refused_before_training(how: str, message: str) -> None:
@@ -183,7 +212,9 @@ def test_invalid_order_is_refused_before_training(how: str, message: str) -> Non
 def test_order_that_differs_between_ranks_is_refused() -> None:
     world = of(1, 2)
     world.gather = lambda value: [value, value + 1]
-    with pytest.raises(ConfigError, match=r"gives rank 1 another order than rank 0.*the loop splits it among ranks"):
+    with pytest.raises(
+        ConfigError, match=r"gives rank 1 another order than rank 0.*the loop splits it among ranks"
+    ):
         Data(Sampled(how="weights"), experiment(), world)
 
 
@@ -194,7 +225,11 @@ def test_order_that_differs_between_ranks_is_refused() -> None:
 def test_sampler_without_an_end_trains_for_a_number_of_steps(how: str) -> None:
     """An epoch is a permutation of the dataset, 7 batches of 8 samples at most."""
     seen = Seen()
-    loop = Loop(Sampled(how=how, val=0), experiment(steps=16), {"sampler_seed": DistSamplerSeed(), "seen": seen})
+    loop = Loop(
+        Sampled(how=how, val=0),
+        experiment(steps=16),
+        {"sampler_seed": DistSamplerSeed(), "seen": seen},
+    )
     list(loop.run())
     assert (loop.state.step, loop.state.epoch) == (16, 2)
     epochs = [list(itertools.chain(*seen.indices[begin : begin + 7])) for begin in (0, 7)]
@@ -202,7 +237,9 @@ def test_sampler_without_an_end_trains_for_a_number_of_steps(how: str) -> None:
     assert epochs[0] != epochs[1]
 
 
-def endless_shares(how: str, world_size: int, epochs: list[int], offset: int = 0) -> list[list[int]]:
+def endless_shares(
+    how: str, world_size: int, epochs: list[int], offset: int = 0
+) -> list[list[int]]:
     """What all ranks together see of these epochs, in order."""
     samplers = []
     for rank in range(world_size):
@@ -236,7 +273,9 @@ def test_own_loader_with_a_batch_sampler_without_an_end_is_refused() -> None:
         def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Any:
             return DataLoader(dataset, batch_sampler=iter([[0]] * 9), **options)  # type: ignore[arg-type]
 
-    with pytest.raises(ConfigError, match=r"Batches.loader\(\) gives a loader of train whose length is unknown"):
+    with pytest.raises(
+        ConfigError, match=r"Batches.loader\(\) gives a loader of train whose length is unknown"
+    ):
         Data(Batches(), experiment(steps=9), World())
 
 
@@ -250,12 +289,16 @@ class GrowingRows(list[Any]):
 
 def test_dataset_or_sampler_whose_length_changes_ends_the_run() -> None:
     hooks = {"sampler_seed": DistSamplerSeed()}
-    with pytest.raises(TaskError, match="the sampler returns 21 samples in epoch 1, but 20 in the first"):
+    with pytest.raises(
+        TaskError, match="the sampler returns 21 samples in epoch 1, but 20 in the first"
+    ):
         list(Loop(Sampled(how="growing", val=0), experiment(), hooks).run())
 
     class Grown(Points):
         def data(self) -> Any:
             return {"train": GrowingRows(super().data()["train"])}  # type: ignore[arg-type]
 
-    with pytest.raises(TaskError, match="the train dataset has 53 samples in epoch 1, but it had 52 at the start"):
+    with pytest.raises(
+        TaskError, match="the train dataset has 53 samples in epoch 1, but it had 52 at the start"
+    ):
         list(Loop(Grown(val=0), experiment(), hooks).run())

@@ -29,7 +29,11 @@ def trained(
 ) -> tuple[list[dict[str, Any]], list[list[int]], Loop]:
     """What a run in this process reports, and the samples of its training batches."""
     seen = Seen()
-    loop = Loop(task, experiment(**fields), {"sampler_seed": DistSamplerSeed(), **(hooks or {}), "seen": seen})
+    loop = Loop(
+        task,
+        experiment(**fields),
+        {"sampler_seed": DistSamplerSeed(), **(hooks or {}), "seen": seen},
+    )
     return [report.metrics for report in loop.run()], seen.indices, loop
 
 
@@ -39,7 +43,9 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 def test_without_torchdata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchdata.stateful_dataloader", None)
-    with pytest.raises(ConfigError, match=r"iterable dataset.*torchdata.*pip install 'hookyard\[torchdata\]'"):
+    with pytest.raises(
+        ConfigError, match=r"iterable dataset.*torchdata.*pip install 'hookyard\[torchdata\]'"
+    ):
         trained(Streams(kind="placed", val=0), epochs=1)
 
 
@@ -63,7 +69,10 @@ def test_run_on_a_stream_equals_a_raw_loop_bit_for_bit() -> None:
             optimizer.zero_grad()
     assert seen == order
     assert numbers(loop.state.module) == numbers(model)
-    assert [(report["epoch"], report["step"], report["samples"]) for report in reports] == [(0, 4, 52), (1, 8, 104)]
+    assert [(report["epoch"], report["step"], report["samples"]) for report in reports] == [
+        (0, 4, 52),
+        (1, 8, 104),
+    ]
 
 
 def test_epochs_of_a_stream_without_a_length_continue_its_passes() -> None:
@@ -77,14 +86,17 @@ def test_epochs_of_a_stream_without_a_length_continue_its_passes() -> None:
     assert sorted(places[:52]) == sorted(places[52:104]) == list(range(52))
     assert places[:52] != places[52:104]
     assert len(seen[6]) == 4, "the last batch of a pass"
-    assert [len(batch) for batch in trained(Streams(), epochs=3, epoch_steps=3, loader={"drop_last": True})[1]] == [
-        8
-    ] * 9
+    assert [
+        len(batch)
+        for batch in trained(Streams(), epochs=3, epoch_steps=3, loader={"drop_last": True})[1]
+    ] == [8] * 9
 
 
 def test_training_ends_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "hookyard"):
-        reports, seen, loop = trained(Streams(train=36), steps=100, accumulate=2, loader={"on_exhausted": "stop"})
+        reports, seen, loop = trained(
+            Streams(train=36), steps=100, accumulate=2, loader={"on_exhausted": "stop"}
+        )
     assert (len(seen), sorted(flat(seen))) == (5, list(range(36)))
     assert [(report["step"], "val/loss" in report) for report in reports] == [(2, True)]
     assert "the training data is used up after 2 steps; the run ends there" in caplog.text
@@ -119,11 +131,17 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         RunContext(world=world),
     )
     found["stopped"] = [(report.metrics["step"], stops.state.finished) for report in stops.run()]
-    wrapped = Loop(Streams(train=25), experiment(steps=8, batch_size=4), {}, RunContext(world=world))
+    wrapped = Loop(
+        Streams(train=25), experiment(steps=8, batch_size=4), {}, RunContext(world=world)
+    )
     found["wrapped"] = [report.metrics["step"] for report in wrapped.run()]
     found["seen"] = seen.indices
     try:
-        list(Loop(Metered(val=1), experiment(epochs=1, epoch_steps=2), {}, RunContext(world=world)).run())
+        list(
+            Loop(
+                Metered(val=1), experiment(epochs=1, epoch_steps=2), {}, RunContext(world=world)
+            ).run()
+        )
     except TaskError as error:
         found["error"] = str(error)
     some, none = (Shuffled(PointSet(size, False, 0)) for size in (40, 0))
@@ -132,7 +150,14 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         ("nothing to validate", Given(given=some, others={"val": none})),
     ):
         try:
-            list(Loop(task, experiment(steps=2, loader={"on_exhausted": "stop"}), {}, RunContext(world=world)).run())
+            list(
+                Loop(
+                    task,
+                    experiment(steps=2, loader={"on_exhausted": "stop"}),
+                    {},
+                    RunContext(world=world),
+                ).run()
+            )
         except TaskError as error:
             found[name] = str(error)
     store = CheckpointStore(Storage(root), is_master=world.is_master)
@@ -172,9 +197,15 @@ def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, A
     assert two[0]["ddp"] == two[1]["ddp"]
 
 
-def test_stream_needs_the_same_number_of_ranks_to_resume(two: list[dict[str, Any]], root: Path) -> None:
-    loop = Loop(Streams(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root))))
-    with pytest.raises(CheckpointError, match="as many ranks as before: 2, got 1; resume with --workers 2"):
+def test_stream_needs_the_same_number_of_ranks_to_resume(
+    two: list[dict[str, Any]], root: Path
+) -> None:
+    loop = Loop(
+        Streams(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root)))
+    )
+    with pytest.raises(
+        CheckpointError, match="as many ranks as before: 2, got 1; resume with --workers 2"
+    ):
         loop.restore("epoch-0001")
 
 
@@ -182,7 +213,9 @@ def test_stream_needs_the_same_loader_processes_to_resume() -> None:
     data = Data(Streams(), experiment(steps=4, loader={"num_workers": 2}), World())
     with pytest.raises(CheckpointError, match=r"set loader.num_workers=0, got 2"):
         data.train.restore({"epoch": 0, "pass": 0, "processes": 0, "loader": {}}, 1)
-    with pytest.raises(CheckpointError, match="was made with map-style data and has no position in it"):
+    with pytest.raises(
+        CheckpointError, match="was made with map-style data and has no position in it"
+    ):
         data.train.restore(None, 1)
 
 
@@ -192,7 +225,9 @@ def test_stream_needs_the_same_loader_processes_to_resume() -> None:
 def test_fresh_batches_of_a_stream_have_no_effect_on_training() -> None:
     for kind in ("shuffled", "placed"):
         data = Data(Streams(kind=kind), experiment(steps=5), World())
-        whole = [batch[2].tolist() for _, batch in zip(range(5), data.train.begin(0, 0), strict=False)]
+        whole = [
+            batch[2].tolist() for _, batch in zip(range(5), data.train.begin(0, 0), strict=False)
+        ]
         data = Data(Streams(kind=kind), experiment(steps=5), World())
         batches = data.train.begin(0, 0)
         seen = [next(batches)[2].tolist()]
@@ -248,7 +283,10 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
 
 ENDLESS = r"epochs: needs epoch_steps, as the train data is a stream without __len__; or set steps"
 NO_STATE = Given(given=DataLoader(PointSet(9, False, 0)))
-OWN, OWN_TRAIN = Given(given=LOADER, others={"val": LOADER}), Given(given=LOADER, others={"val": PointSet(7, False, 1)})
+OWN, OWN_TRAIN = (
+    Given(given=LOADER, others={"val": LOADER}),
+    Given(given=LOADER, others={"val": PointSet(7, False, 1)}),
+)
 EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
 
 
@@ -256,17 +294,41 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
     ("task", "fields", "message"),
     [
         (Streams(), {"epochs": 2}, ENDLESS),
-        (Streams(kind="iterator"), {"steps": 2}, r"\(iterator\) is an iterator, which ends after one pass"),
-        (Streams(kind="nothing"), {"steps": 2}, r"\(object\) needs __len__ and __getitem__, or __iter__"),
-        (Points(), {"epoch_steps": 2}, r"epoch_steps: has no effect: the train data \(PointSet\) is map-style"),
-        (Points(), {"loader": {"on_exhausted": "stop"}}, r"loader.on_exhausted: has no effect: .* is map-style"),
+        (
+            Streams(kind="iterator"),
+            {"steps": 2},
+            r"\(iterator\) is an iterator, which ends after one pass",
+        ),
+        (
+            Streams(kind="nothing"),
+            {"steps": 2},
+            r"\(object\) needs __len__ and __getitem__, or __iter__",
+        ),
+        (
+            Points(),
+            {"epoch_steps": 2},
+            r"epoch_steps: has no effect: the train data \(PointSet\) is map-style",
+        ),
+        (
+            Points(),
+            {"loader": {"on_exhausted": "stop"}},
+            r"loader.on_exhausted: has no effect: .* is map-style",
+        ),
         (
             Streams(),
             {"steps": 2, "workers": {"count": [1, 2]}},
             r"workers.count: must be one number, as the train data is a",
         ),
-        (NO_STATE, {"steps": 2, "batch_size": 32}, r"its train loader \(DataLoader\) has no state_dict"),
-        (Given(given=LOADER), {"steps": 2}, r"batch_size: has no effect: Given.data\(\) returns its own loaders"),
+        (
+            NO_STATE,
+            {"steps": 2, "batch_size": 32},
+            r"its train loader \(DataLoader\) has no state_dict",
+        ),
+        (
+            Given(given=LOADER),
+            {"steps": 2},
+            r"batch_size: has no effect: Given.data\(\) returns its own loaders",
+        ),
         (OWN_TRAIN, {"steps": 2, "loader": {"drop_last": True}}, "loader.drop_last: has no effect"),
         (OWN, {"steps": 2, "batch_size": 32, **EVAL_SIZE}, "loader.eval_batch_size: has no effect"),
         (
@@ -276,7 +338,9 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
         ),
     ],
 )
-def test_invalid_data_is_refused_before_training(task: Points, fields: dict[str, Any], message: str) -> None:
+def test_invalid_data_is_refused_before_training(
+    task: Points, fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Data(task, experiment(**fields), World())
 

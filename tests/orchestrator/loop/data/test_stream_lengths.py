@@ -59,7 +59,11 @@ class Lengths(Points):
 
 def warnings_of(task: Points, caplog: Any, **fields: Any) -> list[str]:
     with caplog.at_level(logging.WARNING, "hookyard"):
-        list(Loop(task, experiment(batch_size=4, **fields), {"sampler_seed": DistSamplerSeed()}).run())
+        list(
+            Loop(
+                task, experiment(batch_size=4, **fields), {"sampler_seed": DistSamplerSeed()}
+            ).run()
+        )
     return [record.message for record in caplog.records]
 
 
@@ -69,17 +73,38 @@ def warnings_of(task: Points, caplog: Any, **fields: Any) -> list[str]:
     ("errors", "warnings"),
     [
         ({}, []),
-        ({"train_error": -8}, ["The train stream has more than 6 batches on rank 0, and 6 by its __len__: an epoch l"]),
-        ({"train_error": 8}, ["The train stream has 8 batches on rank 0, and 10 by its __len__: an epoch repeats the"]),
-        ({"val_error": -8}, ["The val stream has more than 2 batches on rank 0, and 2 by its __len__: all of them co"]),
+        (
+            {"train_error": -8},
+            [
+                "The train stream has more than 6 batches on rank 0, and 6 by its __len__: an epoch l"
+            ],
+        ),
+        (
+            {"train_error": 8},
+            [
+                "The train stream has 8 batches on rank 0, and 10 by its __len__: an epoch repeats the"
+            ],
+        ),
+        (
+            {"val_error": -8},
+            [
+                "The val stream has more than 2 batches on rank 0, and 2 by its __len__: all of them co"
+            ],
+        ),
         (
             {"val_error": 8},
-            ["The val stream has 4 batches on rank 0, and 6 by its __len__: all of them count. Correct"],
+            [
+                "The val stream has 4 batches on rank 0, and 6 by its __len__: all of them count. Correct"
+            ],
         ),
     ],
 )
 def test_wrong_length_is_said_once(
-    caplog: pytest.LogCaptureFixture, errors: dict[str, int], warnings: list[str], epochs: int, processes: int
+    caplog: pytest.LogCaptureFixture,
+    errors: dict[str, int],
+    warnings: list[str],
+    epochs: int,
+    processes: int,
 ) -> None:
     task = Lengths(**errors)  # type: ignore[arg-type]
     said = warnings_of(task, caplog, epochs=epochs, loader={"num_workers": processes})
@@ -88,7 +113,9 @@ def test_wrong_length_is_said_once(
 
 def test_passes_that_are_not_epochs_are_checked_too(caplog: pytest.LogCaptureFixture) -> None:
     [line] = warnings_of(Lengths(val=0, train_error=8), caplog, epochs=2, epoch_steps=6)
-    assert line.startswith("The train stream has 8 batches on rank 0, and 10 by its __len__: all of them count")
+    assert line.startswith(
+        "The train stream has 8 batches on rank 0, and 10 by its __len__: all of them count"
+    )
 
 
 def test_progress_of_a_validation_has_the_length_of_the_last_one() -> None:
@@ -102,11 +129,20 @@ def test_progress_of_a_validation_has_the_length_of_the_last_one() -> None:
 
 def _uneven(rank: int, world_size: int) -> list[str]:
     lines: list[str] = []
-    logging.getLogger("hookyard").addFilter(lambda record: lines.append(record.getMessage()) is not None)
+    logging.getLogger("hookyard").addFilter(
+        lambda record: lines.append(record.getMessage()) is not None
+    )
     world = World(rank, world_size)
     for train, error in ((36, 0), (36, 8)):
         context = RunContext(world=world)
-        list(Loop(Lengths(train=train, train_error=error), experiment(batch_size=4, epochs=2), {}, context).run())
+        list(
+            Loop(
+                Lengths(train=train, train_error=error),
+                experiment(batch_size=4, epochs=2),
+                {},
+                context,
+            ).run()
+        )
     return lines
 
 
@@ -115,7 +151,9 @@ def test_rank_with_less_data_does_not_warn() -> None:
     ranks = on_ranks(_uneven, 2)
     assert [len(lines) for lines in ranks] == [1, 1]
     for rank, [line] in enumerate(ranks):
-        assert line.startswith(f"The train stream has 5 batches on rank {rank}, and 6 by its __len__")
+        assert line.startswith(
+            f"The train stream has 5 batches on rank {rank}, and 6 by its __len__"
+        )
 
 
 # The numbers of passes
@@ -130,7 +168,9 @@ def test_rank_with_less_data_does_not_warn() -> None:
         (Interval(1), {"steps": 10}, [0, 1]),
     ],
 )
-def test_validation_gets_the_number_of_its_pass(every: Interval, fields: dict[str, Any], passes: list[int]) -> None:
+def test_validation_gets_the_number_of_its_pass(
+    every: Interval, fields: dict[str, Any], passes: list[int]
+) -> None:
     task = Lengths()
     list(Loop(task, experiment(batch_size=4, validate_every=every, **fields), {}).run())
     assert task.data()["val"].passes == passes
@@ -158,5 +198,7 @@ def test_own_loader_with_fewer_batches_than_its_length_says_so() -> None:
         def __len__(self) -> int:
             return 9
 
-    with pytest.raises(TaskError, match="the train loader has fewer batches than its length says: it ended after 7"):
+    with pytest.raises(
+        TaskError, match="the train loader has fewer batches than its length says: it ended after 7"
+    ):
         list(Loop(Short(), experiment(), {}).run())

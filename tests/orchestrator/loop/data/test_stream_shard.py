@@ -47,7 +47,9 @@ class Counted(Placed):
 
 @pytest.mark.parametrize(("kind", "reads"), [(Placed, 23 - 10), (Counted, 23 - 10), (Shuffled, 0)])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_share_resumes_and_reads_again_only_without_a_state(kind: Any, reads: int, rank: int) -> None:
+def test_share_resumes_and_reads_again_only_without_a_state(
+    kind: Any, reads: int, rank: int
+) -> None:
     iterator = iter(Share(kind(POINTS), rank, 2, seed=5))
     before = [next(iterator)[2] for _ in range(5)]
     state = iterator.state_dict()  # type: ignore[attr-defined]
@@ -107,7 +109,9 @@ def test_hugging_face_stream_is_split_and_resumed_sample_by_sample(has_buffer: b
     found: list[list[int]] = [
         [
             int(sample["x"])
-            for sample in StatefulDataLoader(Share(stream, rank, 2, seed=5), batch_size=None, num_workers=2)
+            for sample in StatefulDataLoader(
+                Share(stream, rank, 2, seed=5), batch_size=None, num_workers=2
+            )
         ]
         for rank in range(2)
     ]

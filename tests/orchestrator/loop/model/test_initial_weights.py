@@ -1,4 +1,5 @@
-"""A model begins with weights of another run, or of a file, beside a loop of torch's own that loads the same."""
+"""A model begins with weights of another run, or of a file, beside a loop of torch's own that loads
+the same."""
 
 import pickle
 import re
@@ -52,7 +53,8 @@ class Warm(Points):
         model = super().model()
         weights = torch.load(self.file, weights_only=True)
         model.load_state_dict(
-            {name: value for name, value in weights.items() if not name.startswith("4.")}, strict=False
+            {name: value for name, value in weights.items() if not name.startswith("4.")},
+            strict=False,
         )
         return model
 
@@ -62,7 +64,9 @@ def saved(folder: Path, task: Points = TASK) -> Path:
     torch.manual_seed(5)
     model = task.model()
     for name, tensor in model.state_dict().items():
-        tensor.copy_(torch.rand_like(tensor.float()) + 0.5 if "num" not in name else torch.tensor(7))
+        tensor.copy_(
+            torch.rand_like(tensor.float()) + 0.5 if "num" not in name else torch.tensor(7)
+        )
     torch.save(model.state_dict(), folder / "weights.pt")
     return folder / "weights.pt"
 
@@ -74,7 +78,11 @@ def begun_on_a_rank(rank: int, world_size: int, file: str) -> list[dict[str, Any
         workers = {"count": world_size, "strategy": strategy}
         settings = experiment(init={"from": file, "except": ["4.*"]}, workers=workers)
         found.append(
-            plain(Loop(TASK, settings, {}, RunContext(world=World(rank, world_size))).state.module.state_dict())
+            plain(
+                Loop(
+                    TASK, settings, {}, RunContext(world=World(rank, world_size))
+                ).state.module.state_dict()
+            )
         )
     return found
 
@@ -110,7 +118,8 @@ def test_matching_tensors_are_loaded_and_the_others_listed(tmp_path: Path) -> No
         {
             "epoch": 3,
             "state_dict": (
-                {f"module.{name}": value for name, value in weights.items()} | {"module.extra": torch.ones(2)}
+                {f"module.{name}": value for name, value in weights.items()}
+                | {"module.extra": torch.ones(2)}
             ),
         },
         file,
@@ -142,21 +151,35 @@ def test_matching_tensors_are_loaded_and_the_others_listed(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"only": ["1.runing_*"]}, "init.only: pattern '1.runing_*' matches no parameter; did you mean 1.running_var"),
+        (
+            {"only": ["1.runing_*"]},
+            "init.only: pattern '1.runing_*' matches no parameter; did you mean 1.running_var",
+        ),
         (
             {"except": ["0.wieght"]},
             "init.except: pattern '0.wieght' matches no parameter; did you mean 0.weight, 4.weight, 1.weight?",
         ),
-        ({"only": ["0.*"], "except": ["*"]}, "init.except: excludes everything that init.only selects, got *"),
+        (
+            {"only": ["0.*"], "except": ["*"]},
+            "init.except: excludes everything that init.only selects, got *",
+        ),
         ({"rename": {"module.*": "*"}}, "init.rename: pattern 'module.*' matches no parameter"),
-        ({"rename": {"0.*": "4.*"}}, "init.rename: gives 0.weight and 4.weight the same name, 4.weight"),
-        ({"rename": {"0.*": "a"}}, "rename: needs as many * on both sides, got 1 in '0.*' and 0 in 'a'"),
+        (
+            {"rename": {"0.*": "4.*"}},
+            "init.rename: gives 0.weight and 4.weight the same name, 4.weight",
+        ),
+        (
+            {"rename": {"0.*": "a"}},
+            "rename: needs as many * on both sides, got 1 in '0.*' and 0 in 'a'",
+        ),
         ({"weights": "ema"}, "init.weights: got ema, but"),
         ({"from": "no/such"}, "init.from: no such run or file: no/such"),
         ({"from": "s3://key:secret@bucket/run"}, "from: contains credentials"),
     ],
 )
-def test_wrong_setting_is_refused_before_training(more: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_wrong_setting_is_refused_before_training(
+    more: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         begins_with({"from": str(saved(tmp_path)), **more})
 
@@ -164,7 +187,9 @@ def test_wrong_setting_is_refused_before_training(more: dict[str, Any], told: st
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04", pickle.dumps(print, 2)])
 def test_file_of_another_format_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "weights.pt").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"init.from: .*weights.pt cannot be read; expected tensors [^\n]+\)\Z"):
+    with pytest.raises(
+        ConfigError, match=r"init.from: .*weights.pt cannot be read; expected tensors [^\n]+\)\Z"
+    ):
         begins_with({"from": str(tmp_path / "weights.pt")})
 
 
@@ -178,23 +203,34 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
-    first = run(described(epochs=1, hooks={**QUIET, "ema": {"decay": 0.9}}), storage=tmp_path, local=True)
+    first = run(
+        described(epochs=1, hooks={**QUIET, "ema": {"decay": 0.9}}), storage=tmp_path, local=True
+    )
     later = described(name="later", epochs=1, hooks=QUIET, init={"from": f"{tmp_path}/points@best"})
     second = run(later, storage=tmp_path, local=True)
     store = CheckpointStore(Storage(first.path) / "checkpoints")
     fingerprint = store.compute_fingerprint("epoch-0001")
-    assert second.folder.read_metadata().init == InitialWeights(str(first.path), "epoch-0001", "ema/model", fingerprint)
+    assert second.folder.read_metadata().init == InitialWeights(
+        str(first.path), "epoch-0001", "ema/model", fingerprint
+    )
     assert (
         f"initialized from {first.path}, checkpoint epoch-0001 (ema/model): loaded 4 of the model's 4 tensors"
         in (tmp_path / "later/log.txt").read_text()
     )
     averages, raw = (
-        begins_with({"from": f"{tmp_path}/points", **more}, Points())[0] for more in ({}, {"weights": "model"})
+        begins_with({"from": f"{tmp_path}/points", **more}, Points())[0]
+        for more in ({}, {"weights": "model"})
     )
-    assert averages == {name: value.tolist() for name, value in first.weights("best").items()} != raw
-    with pytest.raises(ConfigError, match=r"init.weights: got slow, which .* does not hold; it holds ema, model"):
+    assert (
+        averages == {name: value.tolist() for name, value in first.weights("best").items()} != raw
+    )
+    with pytest.raises(
+        ConfigError, match=r"init.weights: got slow, which .* does not hold; it holds ema, model"
+    ):
         run(
-            described(name="none", init={"from": f"{tmp_path}/points", "weights": "slow"}), storage=tmp_path, local=True
+            described(name="none", init={"from": f"{tmp_path}/points", "weights": "slow"}),
+            storage=tmp_path,
+            local=True,
         )
     with pytest.raises(UsageError, match=r"init has no effect: the run starts with the weights of"):
         second.continue_from("last", ["epochs=2", "init.from=other"])

@@ -33,7 +33,12 @@ from tests.tasks import Points, Rows, Seen, experiment, numbers, plain
 
 
 def _count_all_reduces(rank: int, world_size: int) -> tuple[int, int, int, dict[str, Any]]:
-    loop = Loop(Points(), experiment(batch_size=4, accumulate=3), {}, RunContext(world=World(rank, world_size, rank)))
+    loop = Loop(
+        Points(),
+        experiment(batch_size=4, accumulate=3),
+        {},
+        RunContext(world=World(rank, world_size, rank)),
+    )
     calls: list[int] = []
 
     def counting(group, bucket):  # torch refuses annotations that are strings
@@ -55,7 +60,8 @@ def test_ranks_exchange_gradients_once_per_step_not_per_micro_batch() -> None:
 
 # Shards
 
-# 23 samples of val are uneven on 2 ranks, and in batches of 4 a rank has one batch less than another.
+# 23 samples of val are uneven on 2 ranks, and in batches of 4 a rank has one batch less than
+# another.
 TASK = Points(train=64, val=23, batch_norm=True, dropout=0.1)
 ADAM = Component(type="AdamW", lr=0.01)
 
@@ -90,7 +96,10 @@ def keeping(every: str, background: bool) -> dict[str, Hook]:
         "sampler_seed": DistSamplerSeed(),
         "ema": EMA(decay=0.7),
         "checkpoint": Checkpoint(
-            every=Interval.parse(every), keep=None, publish=["model", "raw_model", "ema"], background=background
+            every=Interval.parse(every),
+            keep=None,
+            publish=["model", "raw_model", "ema"],
+            background=background,
         ),
         "seen": Seen(),
     }
@@ -108,7 +117,10 @@ def kept(
     hooks, rows = keeping(every, background), Rows()
     store = CheckpointStore(Storage(root), "points", is_master=world.is_master)
     loop = Loop(
-        TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, RunContext(world=world, store=store, recorder=rows)
+        TASK,
+        written("fsdp", epochs=2, optimizer=ADAM),
+        hooks,
+        RunContext(world=world, store=store, recorder=rows),
     )
     if restore:
         loop.restore(restore)
@@ -153,7 +165,8 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     return {
         "losses": [losses(strategy, world, steps=20) for strategy in ("ddp", "fsdp")],
         "checkpointed": [
-            losses(strategy, world, steps=6, activation_checkpointing=["0", "4"]) for strategy in ("ddp", "fsdp")
+            losses(strategy, world, steps=6, activation_checkpointing=["0", "4"])
+            for strategy in ("ddp", "fsdp")
         ],
         "accumulated": [losses(strategy, world, **fields) for strategy in ("ddp", "fsdp")],
         "compiled": compiled(world),
@@ -203,7 +216,9 @@ def test_each_unit_is_compiled_separately(two: list[dict[str, Any]]) -> None:
         assert compiled["loss"] == pytest.approx(found["losses"][1]["loss"][:2], rel=1e-5)
         for call in ("linear", "batch_norm", "relu", "dropout", "tag_activation_checkpoint"):
             assert any(call in graph for graph in graphs)
-        assert not any("all_gather" in graph or ("relu" in graph and "linear" in graph) for graph in graphs)
+        assert not any(
+            "all_gather" in graph or ("relu" in graph and "linear" in graph) for graph in graphs
+        )
 
 
 def test_bf16_is_near_fp32_and_not_the_same(two: list[dict[str, Any]]) -> None:
@@ -230,9 +245,13 @@ def test_one_rank_restores_what_two_saved(two: list[dict[str, Any]], root: Path)
     assert {part: alone[part] for part in PARTS} == {part: two[0]["whole"][part] for part in PARTS}
 
 
-def test_each_rank_writes_its_shards_and_no_file_holds_the_model(two: list[dict[str, Any]], root: Path) -> None:
+def test_each_rank_writes_its_shards_and_no_file_holds_the_model(
+    two: list[dict[str, Any]], root: Path
+) -> None:
     store = CheckpointStore(Storage(root / "whole"))
-    shards = [name for name in store.read_manifest("epoch-0002")["files"] if name.startswith("shards")]
+    shards = [
+        name for name in store.read_manifest("epoch-0002")["files"] if name.startswith("shards")
+    ]
     assert shards == ["shards-0000.pt", "shards-0001.pt", "shards.pt"]
     model = store.load("epoch-0002", "model.pt")
     assert not any(isinstance(value, Tensor) and value.ndim == 2 for value in model.values())
@@ -275,7 +294,9 @@ class Scaled(Points):
 
     def model(self) -> nn.Module:
         scale = ResetScale if self.resets else Scale
-        model = nn.Sequential(nn.Linear(5, 16), scale(16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+        model = nn.Sequential(
+            nn.Linear(5, 16), scale(16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)
+        )
         self.devices = {tensor.device.type for tensor in model.state_dict().values()}
         return model
 
@@ -283,7 +304,12 @@ class Scaled(Points):
 def make_loop(task: Points, world: World, root: str = "", **fields: Any) -> Loop:
     workers = {"count": world.world_size, "strategy": "fsdp", "meta_device": True}
     store = CheckpointStore(Storage(root), "points", is_master=world.is_master) if root else None
-    return Loop(task, experiment(batch_size=4, workers=workers, **fields), {}, RunContext(world=world, store=store))
+    return Loop(
+        task,
+        experiment(batch_size=4, workers=workers, **fields),
+        {},
+        RunContext(world=world, store=store),
+    )
 
 
 def weights(loop: Loop) -> Any:
@@ -335,7 +361,9 @@ def test_ranks_initialize_shards_of_a_model_that_none_of_them_builds_whole(tmp_p
 
 
 def test_a_part_that_cannot_initialize_itself_is_an_error_before_training() -> None:
-    with pytest.raises(TaskError, match=r"parts of the model need reset_parameters\(\): '1' \(Scale\)"):
+    with pytest.raises(
+        TaskError, match=r"parts of the model need reset_parameters\(\): '1' \(Scale\)"
+    ):
         build_model(Scaled(resets=False), on_meta=True)
     build_model(Scaled(resets=False), on_meta=False)
 
@@ -346,4 +374,6 @@ def test_parts_of_torch_can_initialize_themselves() -> None:
         def model(self) -> nn.Module:
             return nn.TransformerEncoderLayer(8, 2)
 
-    assert {parameter.device.type for parameter in build_model(Attends(), on_meta=True).parameters()} == {"meta"}
+    assert {
+        parameter.device.type for parameter in build_model(Attends(), on_meta=True).parameters()
+    } == {"meta"}

@@ -21,15 +21,17 @@ CPU = torch.device("cpu")
 
 
 def test_compiled_model_trains_as_an_uncompiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In both modes, with the names that its parameters have. As torch captures it alone: what makes
-    machine code of it takes a minute to begin with."""
+    """In both modes, with the names that its parameters have. As torch captures it alone: what
+    makes machine code of it takes a minute to begin with."""
     from torch._dynamo.utils import counters
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
     def run_loop(**fields: Any) -> tuple[list[Any], list[str]]:
         rows = Rows()
-        loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, RunContext(recorder=rows))
+        loop = Loop(
+            Points(train=16, val=8), experiment(steps=4, **fields), {}, RunContext(recorder=rows)
+        )
         list(loop.run())
         return rows.columns("phase", "loss"), list(loop.state.module.state_dict())
 
@@ -46,22 +48,35 @@ class Images(Points):
     """The points as images that a convolution looks at."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 4, (1, 3)), nn.Conv2d(4, 3, (1, 3)), nn.Flatten())
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 1, 5)),
+            nn.Conv2d(1, 4, (1, 3)),
+            nn.Conv2d(4, 3, (1, 3)),
+            nn.Flatten(),
+        )
 
 
 def test_channels_last_changes_the_memory_layout_and_no_number() -> None:
     found = {}
     for wanted in (True, False):
         rows = Rows()
-        loop = Loop(Images(train=16, val=0), experiment(steps=4, channels_last=wanted), {}, RunContext(recorder=rows))
+        loop = Loop(
+            Images(train=16, val=0),
+            experiment(steps=4, channels_last=wanted),
+            {},
+            RunContext(recorder=rows),
+        )
         list(loop.run())
-        assert loop.state.module.get_parameter("2.weight").stride(1) == (1 if wanted else 3)  # shape (3, 4, 1, 3)
+        assert loop.state.module.get_parameter("2.weight").stride(1) == (
+            1 if wanted else 3
+        )  # shape (3, 4, 1, 3)
         found[wanted] = [loss for (loss,) in rows.columns("loss")]
     assert found[True] == pytest.approx(found[False], rel=1e-5)
 
 
 class Block(nn.Module):
-    """Draws from every generator, and changes buffers in its forward pass, one of which it reads too."""
+    """Draws from every generator, and changes buffers in its forward pass, one of which it reads
+    too."""
 
     calls: ClassVar[Counter[bool]] = Counter()
 
@@ -75,7 +90,9 @@ class Block(nn.Module):
         scale: Any = self.scale
         scale.mul_(0.9)
         hidden = self.norm(self.inner(points)) * (random.random() + np.random.rand())
-        return points + nn.functional.dropout(hidden, 0.3, self.training).tanh() * factor * float(scale)
+        return points + nn.functional.dropout(hidden, 0.3, self.training).tanh() * factor * float(
+            scale
+        )
 
 
 @dataclass
@@ -99,13 +116,26 @@ def test_activation_checkpointing_recomputes_bit_for_bit(precision: str) -> None
     Block.calls.clear()
     kept = trained(Deep(), steps=5, precision=precision, accumulate=2)
     calls = Block.calls.copy()
-    assert trained(Deep(), steps=5, precision=precision, accumulate=2, activation_checkpointing=["blocks.*"]) == kept
+    assert (
+        trained(
+            Deep(),
+            steps=5,
+            precision=precision,
+            accumulate=2,
+            activation_checkpointing=["blocks.*"],
+        )
+        == kept
+    )
     assert Block.calls == {True: 3 * calls[True], False: 2 * calls[False]}
 
 
 def test_outermost_matching_submodules_are_checkpointed() -> None:
-    found = Loop(Deep(), experiment(activation_checkpointing=["*", "blocks.1.inner"]), {}).state.module
-    assert [name for name, part in found.named_modules() if "keeps_activations_as" in vars(type(part))] == [
+    found = Loop(
+        Deep(), experiment(activation_checkpointing=["*", "blocks.1.inner"]), {}
+    ).state.module
+    assert [
+        name for name, part in found.named_modules() if "keeps_activations_as" in vars(type(part))
+    ] == [
         "first",
         "blocks.0",
         "blocks.1",
@@ -119,8 +149,9 @@ def test_outermost_matching_submodules_are_checkpointed() -> None:
     }.items():
         with pytest.raises(ConfigError) as error:
             Loop(Deep(), experiment(activation_checkpointing=pattern), {})
-        assert f"activation_checkpointing: pattern '{pattern}' matches no submodule with a forward pass; {near}" in str(
-            error.value
+        assert (
+            f"activation_checkpointing: pattern '{pattern}' matches no submodule with a forward pass; {near}"
+            in str(error.value)
         )
 
 
@@ -146,7 +177,10 @@ class Looks(Hook):
 
 
 def test_torch_settings_apply_only_while_the_run_trains() -> None:
-    before, said = _settings(), {"deterministic": True, "float32_matmul_precision": "high", "cudnn_benchmark": True}
+    before, said = (
+        _settings(),
+        {"deterministic": True, "float32_matmul_precision": "high", "cudnn_benchmark": True},
+    )
     looks, others = Looks(), Looks()
     one, other = (
         Loop(Points(), experiment(**said), {"looks": looks}).run(),
@@ -174,12 +208,16 @@ def layer() -> tuple[nn.Linear, torch.optim.Optimizer]:
 @pytest.mark.parametrize(
     ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
-def test_the_forward_pass_computes_in_the_precisions_own_type(name: str, dtype: torch.dtype) -> None:
+def test_the_forward_pass_computes_in_the_precisions_own_type(
+    name: str, dtype: torch.dtype
+) -> None:
     linear, _ = layer()
     assert Precision(name, CPU).with_autocast(linear)(torch.ones(1, 3)).dtype is dtype
 
 
-def stepped(precision: Precision, linear: nn.Linear, optimizer: torch.optim.Optimizer, factor: float = 1.0) -> bool:
+def stepped(
+    precision: Precision, linear: nn.Linear, optimizer: torch.optim.Optimizer, factor: float = 1.0
+) -> bool:
     """Whether a step with gradients of this factor was made."""
     assert precision.scaler is not None
     optimizer.zero_grad()

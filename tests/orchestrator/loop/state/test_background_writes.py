@@ -1,4 +1,5 @@
-"""Checkpoints in the background hold what synchronous ones do, and are there whole or not at all."""
+"""Checkpoints in the background hold what synchronous ones do, and are there whole or not at
+all."""
 
 import errno
 import json
@@ -74,14 +75,19 @@ def loop_in(
     gate = Gate()
     hooks: dict[str, Hook] = {
         "ema": EMA(decay=0.7),
-        "checkpoint": Checkpoint(every=Interval.parse(every), keep=2, best="val/accuracy", background=background),
+        "checkpoint": Checkpoint(
+            every=Interval.parse(every), keep=2, best="val/accuracy", background=background
+        ),
         "gate": gate,
     }
     if store is None:
         store = (Late if background else CheckpointStore)(Storage(root), is_master=world.is_master)
         store.gate = gate  # type: ignore[attr-defined]
     return Loop(
-        TASK, experiment(**{"epochs": 3, "batch_size": 6, **fields}), hooks, RunContext(store=store, world=world)
+        TASK,
+        experiment(**{"epochs": 3, "batch_size": 6, **fields}),
+        hooks,
+        RunContext(store=store, world=world),
     )
 
 
@@ -102,7 +108,8 @@ def everything(root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("every", ["3 steps", "1"])
 def test_later_steps_do_not_change_a_checkpoint_being_written(tmp_path: Path, every: str) -> None:
-    """All state changes in place before the first byte is written, and the best checkpoint is chosen by then."""
+    """All state changes in place before the first byte is written, and the best checkpoint is
+    chosen by then."""
     reports, stored = [], []
     for background in (False, True):
         loop = loop_in(tmp_path / str(background), background, every=every)
@@ -128,7 +135,8 @@ def test_failed_write_is_raised_by_the_next_checkpoint_or_the_end(
     monkeypatch.setattr(os, "replace", full)
     loop = loop_in(tmp_path, True, epochs=1)
     with pytest.raises(
-        StorageError, match=rf"\.{failing}\.partial/rank-0000\.pt: No space left on device\. The disk is full"
+        StorageError,
+        match=rf"\.{failing}\.partial/rank-0000\.pt: No space left on device\. The disk is full",
     ):
         list(loop.run())
     assert (
@@ -141,7 +149,8 @@ def test_failed_write_is_raised_by_the_next_checkpoint_or_the_end(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_checkpoint_under_way_is_finished_when_the_run_ends(tmp_path: Path, fails: bool) -> None:
-    """Where the run is ended at a report, and where validation fails right after the epoch was saved."""
+    """Where the run is ended at a report, and where validation fails right after the epoch was
+    saved."""
     loop = loop_in(tmp_path, True, every="1", validate_every=Interval(1) if fails else Interval(0))
     reports = loop.run()
     if fails:
@@ -156,17 +165,24 @@ def test_checkpoint_under_way_is_finished_when_the_run_ends(tmp_path: Path, fail
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_seconds_of_saving_are_recorded_beside_those_of_hooks(tmp_path: Path, background: bool) -> None:
+def test_seconds_of_saving_are_recorded_beside_those_of_hooks(
+    tmp_path: Path, background: bool
+) -> None:
     """The loop's pause, and the time in which a thread writes."""
     storage = Storage(tmp_path)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0, "node": "n", "attempt": 0})
-    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval(2, "steps"), background=background)}
+    hooks: dict[str, Hook] = {
+        "checkpoint": Checkpoint(every=Interval(2, "steps"), background=background)
+    }
     context = RunContext(store=CheckpointStore(storage), recorder=recorder)
     list(Loop(TASK, experiment(steps=4), {**hooks, "seen": Seen()}, context).run())
     costs = open_recorded(storage, "costs").read().to_pylist()
     assert {row["hook"] for row in costs} == {"(loop)", "checkpoint", "seen"}
     saving = [row for row in costs if row["hook"] == "(loop)"]
-    calls = {event: sum(row["calls"] for row in saving if row["event"] == event) for event in ("save", "write")}
+    calls = {
+        event: sum(row["calls"] for row in saving if row["event"] == event)
+        for event in ("save", "write")
+    }
     assert calls == {"save": 2, "write": 2 if background else 0}
     assert all(row["seconds"] > 0 and row["step"] in (2, 4) for row in saving)
 
@@ -178,7 +194,10 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     world, found = World(rank, world_size, rank), dict[str, Any]()
     for background in (False, True):
         loop = loop_in(Path(root, str(background)), background, world, batch_size=4)
-        found[str(background)] = [[report.metrics for report in loop.run()], numbers(loop.state.module)]
+        found[str(background)] = [
+            [report.metrics for report in loop.run()],
+            numbers(loop.state.module),
+        ]
 
     class Full(CheckpointStore):
         def write_files(self, name: str, files: Any) -> Any:
@@ -201,14 +220,18 @@ def test_ranks_write_in_the_background_as_they_do_at_once(tmp_path: Path) -> Non
     assert first["True"] == first["False"]
     assert everything(tmp_path / "True") == everything(tmp_path / "False")
     assert second["full"] == "step-00000003: no space left on device"
-    assert first["full"] == f"checkpoint {tmp_path}/full/step-00000003 cannot be written: rank 1: {second['full']}"
+    assert (
+        first["full"]
+        == f"checkpoint {tmp_path}/full/step-00000003 cannot be written: rank 1: {second['full']}"
+    )
     assert CheckpointStore(Storage(tmp_path / "full")).list_names() == []
     assert first["left"] == second["left"] == [("epoch-0001", 4)]
     assert CheckpointStore(Storage(tmp_path / "left")).list_names() == ["epoch-0001"]
 
 
 def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
-    """Write a checkpoint in threads of two ranks, one after the other; return whether the master has committed it."""
+    """Write a checkpoint in threads of two ranks, one after the other; return whether the master
+    has committed it."""
     store.discard_unfinished(name)
     thread = ThreadPoolExecutor(1)
 
@@ -225,7 +248,9 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
     )
 
 
-def test_kill_at_any_operation_leaves_an_intact_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_at_any_operation_leaves_an_intact_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, tried = CheckpointStore(Storage(tmp_path)), 0
     assert written_by_two(store, "step-0", 0)
     while True:
@@ -243,9 +268,9 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(tmp_path: Path, monke
             == store.load(found, "model.pt")["weight"][0, 0]
             == store.read_position(found).step
         )
-        assert set(json.loads((tmp_path / found / "manifest.json").read_text())["files"]) | {"manifest.json"} == set(
-            store.storage.names(found)
-        )
+        assert set(json.loads((tmp_path / found / "manifest.json").read_text())["files"]) | {
+            "manifest.json"
+        } == set(store.storage.names(found))
         if is_there:
             break
         tried += 1

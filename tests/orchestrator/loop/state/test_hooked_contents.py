@@ -35,7 +35,9 @@ class Positions(nn.Module):
         elif "short" in kind:
             self.register_buffer("used", torch.zeros(1), persistent=self.is_persistent)
         elif "expanded" in kind:
-            self.register_buffer("used", torch.zeros(1).expand(length), persistent=self.is_persistent)
+            self.register_buffer(
+                "used", torch.zeros(1).expand(length), persistent=self.is_persistent
+            )
         self.register_buffer("mask", torch.ones(length), persistent=False)
 
     def forward(self, points: Tensor) -> Tensor:
@@ -95,7 +97,9 @@ KINDS = ("none", "short", "expanded", "absent")
 
 @pytest.mark.parametrize("persistent", ["", " persistent"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_buffers_that_forward_passes_make_are_restored(tmp_path: Path, kind: str, persistent: str) -> None:
+def test_buffers_that_forward_passes_make_are_restored(
+    tmp_path: Path, kind: str, persistent: str
+) -> None:
     task = Growing(kind + persistent)
     whole = _train(task, tmp_path, ema=EMA(decay=0.5, buffers="ema"))
     assert ("0.used" in whole["saved"]) == bool(persistent)
@@ -114,7 +118,9 @@ def test_model_with_buffers_that_grew_is_loaded(tmp_path: Path, kind: str) -> No
     points = Growing().data()["val"][:4][0]
     output = done.load("last")(points)
     reported = done.metrics["val/loss"].iloc[-1]
-    assert functional.mse_loss(output, torch.ones_like(output)).item() == pytest.approx(reported, rel=1e-6)
+    assert functional.mse_loss(output, torch.ones_like(output)).item() == pytest.approx(
+        reported, rel=1e-6
+    )
 
 
 @dataclass
@@ -128,9 +134,15 @@ class Masked(Growing):
 
 
 def test_a_continued_run_has_the_buffers_that_its_arguments_make(tmp_path: Path) -> None:
-    """Only those that a forward pass has changed come back in another shape than the model now gives them."""
+    """Only those that a forward pass has changed come back in another shape than the model now
+    gives them."""
     _train(Masked(window=3), tmp_path)
-    loop = Loop(Masked(window=5), experiment(batch_size=4), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
+    loop = Loop(
+        Masked(window=5),
+        experiment(batch_size=4),
+        {},
+        RunContext(store=CheckpointStore(Storage(tmp_path))),
+    )
     loop.restore("epoch-0002")
     assert loop.state.module.get_buffer("causal").shape == (5, 5)
     assert loop.state.module.get_buffer("0.used").shape == (3,)

@@ -16,7 +16,9 @@ from orchestrator.loop.state.optimizer_state import load_state, save_state
 class SAM(Optimizer):
     """The recipe of davda54/sam: its state dict holds nothing of `base_optimizer`."""
 
-    def __init__(self, params: Any, rho: float = 0.05, relinks: bool = True, base: Any = SGD, **options: Any) -> None:
+    def __init__(
+        self, params: Any, rho: float = 0.05, relinks: bool = True, base: Any = SGD, **options: Any
+    ) -> None:
         super().__init__(params, {"rho": rho, **options})
         self.base_optimizer = base(self.param_groups, **options)
         self.param_groups = self.base_optimizer.param_groups
@@ -83,7 +85,9 @@ def _make(**options: Any) -> tuple[nn.Module, Optimizer, StepLR]:
         {"kind": Whole, "momentum": 0.9},
     ],
 )
-def test_inner_optimizer_continues_with_its_state_and_its_learning_rate(options: dict[str, Any]) -> None:
+def test_inner_optimizer_continues_with_its_state_and_its_learning_rate(
+    options: dict[str, Any],
+) -> None:
     whole, optimizer, scheduler = _make(**options)
     _train(whole, optimizer, scheduler, range(3))
     file = BytesIO()

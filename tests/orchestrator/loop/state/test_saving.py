@@ -28,7 +28,8 @@ from orchestrator.testing.training import Screen
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers, plain
 
-# All state that a resume can lose: random draws of dropout and noise, batch norm's buffers, the scheduler's count.
+# All state that a resume can lose: random draws of dropout and noise, batch norm's buffers, the
+# scheduler's count.
 TASK = Points(train=44, val=11, batch_norm=True, dropout=0.4, noisy=True)
 SCHEDULER = Component(type="CosineAnnealingLR", T_max=11)
 
@@ -53,7 +54,11 @@ class Outcome:
 
 
 def run_loop(
-    root: Path, hooks: dict[str, Hook], restore: str | None = None, world: World | None = None, **fields: Any
+    root: Path,
+    hooks: dict[str, Hook],
+    restore: str | None = None,
+    world: World | None = None,
+    **fields: Any,
 ) -> Outcome:
     random.seed(99)
     np.random.seed(99)
@@ -63,7 +68,10 @@ def run_loop(
     store = CheckpointStore(Storage(root), is_master=world.is_master)
     fields = {"epochs": 3, "batch_size": 6, "scheduler": SCHEDULER, **fields}
     loop = Loop(
-        TASK, experiment(**fields), {**hooks, "seen": seen}, RunContext(store=store, recorder=rows, world=world)
+        TASK,
+        experiment(**fields),
+        {**hooks, "seen": seen},
+        RunContext(store=store, recorder=rows, world=world),
     )
     if restore:
         loop.restore(restore)
@@ -90,18 +98,29 @@ def check_resumed(root: Path, whole: Outcome, name: str, resumed: Outcome) -> No
     stage, step, iteration = position.stage, position.step, position.iteration
     assert resumed.final == whole.final
     assert resumed.seen == whole.seen[iteration:]
-    reports = [r for r in whole.reports if r["step"] > step or (r["step"] == step and stage is Stage.TRAINED)]
+    reports = [
+        r
+        for r in whole.reports
+        if r["step"] > step or (r["step"] == step and stage is Stage.TRAINED)
+    ]
     assert resumed.reports == reports
     train = [row for row in whole.rows if row[0] == "train" and row[2] > iteration]
     val = [
-        row for row in whole.rows if row[0] == "val" and (row[3] > step or (row[3] == step and stage is Stage.TRAINED))
+        row
+        for row in whole.rows
+        if row[0] == "val" and (row[3] > step or (row[3] == step and stage is Stage.TRAINED))
     ]
     assert resumed.rows == train + val
 
 
 CASES = [
     pytest.param("3 steps", {}, {"precision": "fp16"}, id="fp16"),
-    pytest.param("3 steps", {"buffers": "ema", "evaluate": "both"}, {}, id="averaged buffers, two validations"),
+    pytest.param(
+        "3 steps",
+        {"buffers": "ema", "evaluate": "both"},
+        {},
+        id="averaged buffers, two validations",
+    ),
 ]
 
 
@@ -109,7 +128,8 @@ CASES = [
 def test_resume_from_each_checkpoint_is_bit_for_bit(
     tmp_path: Path, every: str, ema: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every checkpoint."""
+    """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every
+    checkpoint."""
     whole = run_loop(tmp_path / "whole", make_hooks(every, **ema), **fields)
     names = CheckpointStore(Storage(tmp_path / "whole")).list_names()
     assert len(names) >= 3
@@ -123,18 +143,30 @@ def test_resume_from_each_checkpoint_is_bit_for_bit(
 
 
 def _run_on_rank(rank: int, world_size: int, root: str) -> Outcome:
-    return run_loop(Path(root), make_hooks("2 steps"), None, World(rank, world_size, rank), epochs=2, batch_size=4)
+    return run_loop(
+        Path(root),
+        make_hooks("2 steps"),
+        None,
+        World(rank, world_size, rank),
+        epochs=2,
+        batch_size=4,
+    )
 
 
 def test_one_rank_resumes_a_run_of_two(tmp_path: Path) -> None:
-    """With the remaining samples in order, and means over all of the epoch's samples, also those of the lost rank."""
+    """With the remaining samples in order, and means over all of the epoch's samples, also those of
+    the lost rank."""
     outcomes = on_ranks(_run_on_rank, 2, str(tmp_path))
     alone = run_loop(tmp_path, make_hooks("2 steps"), "step-00000004", epochs=2, batch_size=4)
     dataset: Any = TASK.data()["train"]
     order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))
     assert [place for batch in alone.seen[:3] for place in batch] == order[32:]
-    begun = [row for outcome in outcomes for row in outcome.rows if row[0] == "train" and row[2] <= 4]
-    losses = [loss for *_, loss, _ in begun + [row for row in alone.rows if row[:2] == ("train", 0)]]
+    begun = [
+        row for outcome in outcomes for row in outcome.rows if row[0] == "train" and row[2] <= 4
+    ]
+    losses = [
+        loss for *_, loss, _ in begun + [row for row in alone.rows if row[:2] == ("train", 0)]
+    ]
     assert len(losses) == 11
     assert alone.reports[0]["train/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-12)
 
@@ -164,7 +196,14 @@ def test_rows_are_on_disk_before_a_checkpoint_is_announced(tmp_path: Path) -> No
     store = CheckpointStore(storage / "checkpoints")
     recorder = Recorder(storage, "stats/attempt=0/rank=0", flush_s=1e9)
     hook = Witness(storage, store)
-    list(Loop(Points(val=0), experiment(epochs=1), {"witness": hook}, RunContext(store=store, recorder=recorder)).run())
+    list(
+        Loop(
+            Points(val=0),
+            experiment(epochs=1),
+            {"witness": hook},
+            RunContext(store=store, recorder=recorder),
+        ).run()
+    )
     assert hook.found == [(3, 3), (6, 6)]
 
 
@@ -175,17 +214,23 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> Non
     next(reports)
     first.save()
     other = Loop(Points(batch_norm=True), experiment(), {}, RunContext(store=store))
-    with pytest.raises(UsageError, match=r"'epoch-0001' does not fit this experiment: .* missing: .*running_mean"):
+    with pytest.raises(
+        UsageError, match=r"'epoch-0001' does not fit this experiment: .* missing: .*running_mean"
+    ):
         other.restore("epoch-0001")
 
 
 def test_checkpoint_that_does_not_fit_a_hook_is_refused_by_the_hook_s_name(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
-    first = Loop(Points(), experiment(), {"mean": EMA(average="power", std=0.1)}, RunContext(store=store))
+    first = Loop(
+        Points(), experiment(), {"mean": EMA(average="power", std=0.1)}, RunContext(store=store)
+    )
     next(first.run())
     first.save()
     other = Loop(Points(), experiment(), {"mean": EMA(decay=0.9)}, RunContext(store=store))
-    with pytest.raises(HookError, match=r"hooks\.mean\.std: must be 0\.1, as in the checkpoint, got none"):
+    with pytest.raises(
+        HookError, match=r"hooks\.mean\.std: must be 0\.1, as in the checkpoint, got none"
+    ):
         other.restore("epoch-0001")
 
 
@@ -199,7 +244,12 @@ def test_without_a_store_nothing_is_saved_and_restoring_says_so() -> None:
 def begin(root: Path, every: str) -> None:
     checkpoint = Checkpoint(every=Interval.parse(every), keep=9)
     list(
-        Loop(Points(), experiment(), {"checkpoint": checkpoint}, RunContext(store=CheckpointStore(Storage(root)))).run()
+        Loop(
+            Points(),
+            experiment(),
+            {"checkpoint": checkpoint},
+            RunContext(store=CheckpointStore(Storage(root))),
+        ).run()
     )
 
 
@@ -213,13 +263,22 @@ REPEATS = "; the rest of this epoch may repeat or miss some"
         (EPOCH, 52, 23, ""),
         (EPOCH, 44, 23, f"train had 52 samples when checkpoint '{EPOCH}' was made, and has 44 now"),
         (EPOCH, 52, 20, f"val had 23 samples when checkpoint '{EPOCH}' was made, and has 20 now"),
-        (WITHIN, 44, 23, f"train had 52 samples when checkpoint '{WITHIN}' was made, and has 44 now{REPEATS}"),
+        (
+            WITHIN,
+            44,
+            23,
+            f"train had 52 samples when checkpoint '{WITHIN}' was made, and has 44 now{REPEATS}",
+        ),
     ],
 )
-def test_changed_number_of_samples_is_shown(tmp_path: Path, name: str, train: int, val: int, told: str) -> None:
+def test_changed_number_of_samples_is_shown(
+    tmp_path: Path, name: str, train: int, val: int, told: str
+) -> None:
     begin(tmp_path, "3 steps" if name == WITHIN else "1 epoch")
     screen, store = Screen(), CheckpointStore(Storage(tmp_path))
-    loop = Loop(Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=screen))
+    loop = Loop(
+        Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=screen)
+    )
     loop.restore(name)
     assert screen.lines == ([told] if told else [])
     *_, last = [report.metrics["samples"] for report in loop.run()]
@@ -228,8 +287,11 @@ def test_changed_number_of_samples_is_shown(tmp_path: Path, name: str, train: in
 
 def test_resume_past_the_last_sample_is_refused(tmp_path: Path) -> None:
     begin(tmp_path, "3 steps")
-    loop = Loop(Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
+    loop = Loop(
+        Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path)))
+    )
     with pytest.raises(
-        CheckpointError, match=(r"had 52 samples.*has 20 now within an epoch, after 24 of them; restore the data")
+        CheckpointError,
+        match=(r"had 52 samples.*has 20 now within an epoch, after 24 of them; restore the data"),
     ):
         loop.restore("step-00000003")

@@ -1,4 +1,5 @@
-"""Every optimizer and scheduler of torch goes on from a checkpoint, bit for bit, however often it is resumed."""
+"""Every optimizer and scheduler of torch goes on from a checkpoint, bit for bit, however often it
+is resumed."""
 
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -55,7 +56,9 @@ class Trained(Points):
     dtype: torch.dtype = torch.float32
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 3, bias=False)).to(self.dtype)
+        return nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 3, bias=False)).to(
+            self.dtype
+        )
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
         return model(batch[0].to(self.dtype))
@@ -84,12 +87,15 @@ def _scheduler(name: str, optimizer: Optimizer) -> Any:
         parts = [_scheduler(part, optimizer) for part in ("StepLR", "MultiStepLR")]
         return SCHEDULERS[name](optimizer, parts, milestones=[2])  # type: ignore[call-arg]
     if name == "ChainedScheduler":
-        return SCHEDULERS[name]([_scheduler(part, optimizer) for part in ("MultiStepLR", "ExponentialLR")])  # type: ignore[arg-type]
+        return SCHEDULERS[name](
+            [_scheduler(part, optimizer) for part in ("MultiStepLR", "ExponentialLR")]
+        )  # type: ignore[arg-type]
     return SCHEDULERS[name](optimizer, **ARGUMENTS.get(name, {}))
 
 
 def run_loop(root: Path, task: Trained, *, resumed: bool) -> list[tuple[Any, ...]]:
-    """The rates, the optimizer's and the scheduler's state after each step; resumed at each where it is to be."""
+    """The rates, the optimizer's and the scheduler's state after each step; resumed at each where
+    it is to be."""
     kept: list[tuple[Any, ...]] = []
     while len(kept) < STEPS:
         torch.manual_seed(7)
@@ -102,7 +108,12 @@ def run_loop(root: Path, task: Trained, *, resumed: bool) -> list[tuple[Any, ...
         }
         store = CheckpointStore(Storage(root))
         own = Component(type="task")
-        fields = {"steps": STEPS, "validate_every": Interval(1, "steps"), "batch_size": 4, "optimizer": own}
+        fields = {
+            "steps": STEPS,
+            "validate_every": Interval(1, "steps"),
+            "batch_size": 4,
+            "optimizer": own,
+        }
         fields |= {"scheduler": own} if task.scheduler_class else {}
         loop = Loop(task, experiment(**fields), hooks, RunContext(store=store))  # type: ignore[arg-type]
         if kept:
@@ -139,14 +150,18 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_each_scheduler_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
     task = Trained(scheduler_class=SCHEDULERS[name], train=12, val=4)
-    assert run_loop(tmp_path / "resumed", task, resumed=True) == run_loop(tmp_path / "whole", task, resumed=False)
+    assert run_loop(tmp_path / "resumed", task, resumed=True) == run_loop(
+        tmp_path / "whole", task, resumed=False
+    )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_optimizer_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
     """In bf16, as loading gives the optimizer's tensors the dtype of the parameters."""
     task = Trained(optimizer_class=OPTIMIZERS[name], train=12, val=4, dtype=torch.bfloat16)
-    assert run_loop(tmp_path / "resumed", task, resumed=True) == run_loop(tmp_path / "whole", task, resumed=False)
+    assert run_loop(tmp_path / "resumed", task, resumed=True) == run_loop(
+        tmp_path / "whole", task, resumed=False
+    )
 
 
 # What a hook keeps
@@ -185,13 +200,20 @@ def kept() -> dict[str, Any]:
         "half tensor": torch.ones(2, dtype=torch.bfloat16),
         "number": torch.tensor(True),
     }
-    empty = {f"empty {kind.__name__}": kind() for kind in (dict, list, tuple, set, Counter, OrderedDict, deque)}
+    empty = {
+        f"empty {kind.__name__}": kind()
+        for kind in (dict, list, tuple, set, Counter, OrderedDict, deque)
+    }
     values |= empty | {"empty defaultdict": defaultdict(int)}
-    return {**values, "inner": Counter(a=deque([Counter(b=defaultdict(tuple, c=OrderedDict(values)))]))}
+    return {
+        **values,
+        "inner": Counter(a=deque([Counter(b=defaultdict(tuple, c=OrderedDict(values)))])),
+    }
 
 
 class Keeps(Hook):
-    """Keeps one of each kind, in all three places; what it keeps is changed as soon as training goes on."""
+    """Keeps one of each kind, in all three places; what it keeps is changed as soon as training
+    goes on."""
 
     def __init__(self) -> None:
         self.kept, self.found = kept(), dict[str, Any]()
@@ -226,7 +248,12 @@ def comes_back(root: Path, background: bool, world: World, **fields: Any) -> Non
         keeps = Keeps()
         hooks = {"checkpoint": Checkpoint(background=background), "keeps": keeps}
         store = CheckpointStore(Storage(root), is_master=world.is_master)
-        loop = Loop(Points(train=12), experiment(steps=1, **fields), hooks, RunContext(store=store, world=world))
+        loop = Loop(
+            Points(train=12),
+            experiment(steps=1, **fields),
+            hooks,
+            RunContext(store=store, world=world),
+        )
         if attempt == "saved":
             list(loop.run())
         else:
@@ -237,7 +264,9 @@ def comes_back(root: Path, background: bool, world: World, **fields: Any) -> Non
         assert storages(found) == storages(kept()), place
         for (name, value), other in zip(kept().items(), found.values(), strict=True):
             if isinstance(value, Tensor):
-                assert (type(other), other.requires_grad) == (type(value), value.requires_grad), name
+                assert (type(other), other.requires_grad) == (type(value), value.requires_grad), (
+                    name
+                )
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -275,12 +304,19 @@ class Numbers(dict[str, int]):
         ({Point(1): 2}, "the key Point(x=1) of {}['value']", f"{__name__}.Point"),
     ],
 )
-def test_value_that_cannot_be_loaded_is_refused_when_saved(tmp_path: Path, value: Any, place: str, kind: str) -> None:
+def test_value_that_cannot_be_loaded_is_refused_when_saved(
+    tmp_path: Path, value: Any, place: str, kind: str
+) -> None:
     for method in ("state_dict", "rank_state_dict"):
         keeps = Hook()
         setattr(keeps, method, lambda: {"value": value})
         hooks = {"checkpoint": Checkpoint(), "keeps": keeps}
-        loop = Loop(Points(train=12), experiment(steps=1), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
+        loop = Loop(
+            Points(train=12),
+            experiment(steps=1),
+            hooks,
+            RunContext(store=CheckpointStore(Storage(tmp_path))),
+        )
         said = place.format("hooks['keeps']") if "{}" in place else f"hooks['keeps']{place}"
         with pytest.raises(RunError, match=re.escape(f"a checkpoint cannot hold {said}, a {kind}")):
             list(loop.run())

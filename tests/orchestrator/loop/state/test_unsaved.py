@@ -23,7 +23,9 @@ from tests.tasks import experiment
 def _warnings(task: Task, hooks: Mapping[str, Hook] | None = None, **fields: Any) -> list[str]:
     """Return the words before the first verb of each warning."""
     screen = Screen()
-    loop = Loop(task, experiment(batch_size=4, epochs=1, **fields), hooks or {}, RunContext(display=screen))
+    loop = Loop(
+        task, experiment(batch_size=4, epochs=1, **fields), hooks or {}, RunContext(display=screen)
+    )
     for _ in loop.run():
         pass
     return screen.lines
@@ -158,7 +160,9 @@ class Ramped(SmallTask):
 
 def test_attributes_of_hooks_and_callables_are_named() -> None:
     (line,) = _warnings(SmallTask(), {"count": Counting()})
-    assert line.startswith("hooks.count._count has changed since the start, and no checkpoint holds it")
+    assert line.startswith(
+        "hooks.count._count has changed since the start, and no checkpoint holds it"
+    )
     assert "state_fields" in line
     assert _warnings(SmallTask(), {"count": CountingAndSaved()}) == []
     (line,) = _warnings(Ramped())

@@ -23,7 +23,9 @@ from tests.tasks import Points, Rows, experiment, numbers
 
 WORDS = {
     "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"),
+    "cpu": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"
+    ),
 }
 
 
@@ -54,7 +56,8 @@ class Allocator(nn.Module):
 
 @dataclass
 class Fits(Points):
-    """Points, so many of which fit in memory; the loss is a mean over tokens, and samples differ in their number."""
+    """Points, so many of which fit in memory; the loss is a mean over tokens, and samples differ in
+    their number."""
 
     most: int = 3
     where: str = "cpu"
@@ -72,7 +75,11 @@ class Fits(Points):
 
     def loss(self, output: Tensor, batch: Any) -> Any:
         each = nn.functional.cross_entropy(output, batch[1], reduction="none")
-        loss = (each * self._tokens(batch)).sum() / self._tokens(batch).sum() if self.tokens else each.mean()
+        loss = (
+            (each * self._tokens(batch)).sum() / self._tokens(batch).sum()
+            if self.tokens
+            else each.mean()
+        )
         return {"near": loss * 0.25, "far": loss * 0.75} if self.parts else loss
 
     def metrics(self, output: Tensor, batch: Any) -> Any:
@@ -80,7 +87,11 @@ class Fits(Points):
 
 
 def run_loop(
-    task: Points, root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any
+    task: Points,
+    root: Path | None = None,
+    restore: str | None = None,
+    world: World | None = None,
+    **fields: Any,
 ) -> dict[str, Any]:
     world, rows, told = world or World(), Rows(), Screen()
     hooks = {
@@ -88,7 +99,12 @@ def run_loop(
         **({"checkpoint": Checkpoint(every=Interval.parse("3 steps"), keep=None)} if root else {}),
     }
     store = CheckpointStore(Storage(root), "points", is_master=world.is_master) if root else None
-    loop = Loop(task, experiment(**fields), hooks, RunContext(world=world, recorder=rows, store=store, display=told))
+    loop = Loop(
+        task,
+        experiment(**fields),
+        hooks,
+        RunContext(world=world, recorder=rows, store=store, display=told),
+    )
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]
@@ -107,10 +123,20 @@ def run_loop(
 def check_near(
     found: dict[str, Any],
     expected: dict[str, Any],
-    columns: tuple[str, ...] = ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size"),
+    columns: tuple[str, ...] = (
+        "loss",
+        "lr",
+        "grad_norm",
+        "iteration",
+        "step",
+        "samples",
+        "batch_size",
+    ),
 ) -> None:
     for name, value in expected["weights"].items():
-        torch.testing.assert_close(torch.tensor(found["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            torch.tensor(found["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6
+        )
     assert [[float(row[name]) for name in columns] for row in found["rows"]] == [
         pytest.approx([float(row[name]) for name in columns], rel=1e-4) for row in expected["rows"]
     ]
@@ -120,21 +146,32 @@ def check_near(
 @pytest.mark.parametrize("fields", [{}, {"precision": "fp16"}])
 def test_batch_that_fits_trains_bit_for_bit_as_without_splitting(fields: dict[str, Any]) -> None:
     found, expected = (
-        run_loop(Fits(most=8, dropout=0.1), accumulate=accumulate, **fields) for accumulate in ("auto", 1)
+        run_loop(Fits(most=8, dropout=0.1), accumulate=accumulate, **fields)
+        for accumulate in ("auto", 1)
     )
     assert {row.pop("microbatches") for row in found["rows"]} == {1}
     assert found == expected
 
 
-@pytest.mark.parametrize("fields", [{}, {"where": "cuda"}, {"where": "backward"}, {"parts": True}, {"tokens": True}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"where": "cuda"}, {"where": "backward"}, {"parts": True}, {"tokens": True}]
+)
 def test_batch_that_does_not_fit_is_split_with_the_same_result(fields: dict[str, Any]) -> None:
     """Of 52 points in batches of 8 the last is of 4."""
-    found, expected = run_loop(Fits(**fields), accumulate="auto"), run_loop(Fits(**{**fields, "most": 8}))
+    found, expected = (
+        run_loop(Fits(**fields), accumulate="auto"),
+        run_loop(Fits(**{**fields, "most": 8})),
+    )
     parts = ("near", "far") if fields.get("parts") else ()
-    check_near(found, expected, ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts))
+    check_near(
+        found,
+        expected,
+        ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts),
+    )
     assert [row["microbatches"] for row in found["rows"]] == [4] * 14
     assert found["told"] == [
-        f"out of memory: from iteration 1 on, each batch is split into {pieces} micro-batches" for pieces in (2, 4)
+        f"out of memory: from iteration 1 on, each batch is split into {pieces} micro-batches"
+        for pieces in (2, 4)
     ]
 
 
@@ -162,10 +199,18 @@ def _on_two(rank: int, world_size: int) -> list[Any]:
     return [
         run_loop(Fits(most=100), world=world, batch_size=4, steps=6),
         *(
-            run_loop(Fits(most=1, where=where), world=world, batch_size=4, steps=6, accumulate="auto")
+            run_loop(
+                Fits(most=1, where=where), world=world, batch_size=4, steps=6, accumulate="auto"
+            )
             for where in ("cuda", "backward")
         ),
-        run_loop(OneRankOnly(most=2, where="backward"), world=world, batch_size=4, steps=6, accumulate="auto"),
+        run_loop(
+            OneRankOnly(most=2, where="backward"),
+            world=world,
+            batch_size=4,
+            steps=6,
+            accumulate="auto",
+        ),
     ]
 
 
@@ -175,7 +220,9 @@ def test_ranks_agree_on_microbatches_if_only_one_runs_out_of_memory() -> None:
             check_near(found, whole)
         assert [row["microbatches"] for row in alone["rows"]] == [2] * 6
         assert alone["told"] == (
-            ["out of memory on rank 1: from iteration 1 on, each batch is split into 2 micro-batches"]
+            [
+                "out of memory on rank 1: from iteration 1 on, each batch is split into 2 micro-batches"
+            ]
             if rank == 0
             else []
         )
@@ -199,7 +246,10 @@ def test_batch_that_cannot_be_split_is_refused() -> None:
     for task, message in (
         (Fits(most=0), "out of memory, even with one row at a time: .*DefaultCPUAllocator"),
         (Together(), "along the first dimension, but 8 samples became pieces of 8, 8"),
-        (Ragged(), r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows"),
+        (
+            Ragged(),
+            r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows",
+        ),
     ):
         with pytest.raises((RunError, TaskError), match=message):
             run_loop(task, accumulate="auto")

@@ -1,4 +1,5 @@
-"""Settings that change while a run goes on: at their step, within their bounds, through checkpoints."""
+"""Settings that change while a run goes on: at their step, within their bounds, through
+checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ class Watch(Hook):
         hooks: dict[str, Any] = self.loop[0].plan.hooks
         assert state.optimizer is not None
         group = state.optimizer.param_groups[0]
-        self.seen.append((state.step + 1, hooks["ema"].decay, hooks["gradient_clip"].max_norm, group["lr"]))
+        self.seen.append(
+            (state.step + 1, hooks["ema"].decay, hooks["gradient_clip"].max_norm, group["lr"])
+        )
 
 
 def watched(experiment: Experiment) -> list[tuple[int, float, float, float]]:
@@ -98,7 +101,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("every", ["3 steps", "5 steps"])
 def test_resume_from_any_checkpoint_is_bit_for_bit(tmp_path: Path, every: str) -> None:
-    """Changes fall right at checkpoints, between them, and before and after the place of the resume."""
+    """Changes fall right at checkpoints, between them, and before and after the place of the
+    resume."""
     hooks = {"checkpoint": {"every": every, "keep": None}}
     experiment = changing(CHANGES, hooks=hooks, scheduler={"type": "ExponentialLR", "gamma": 0.5})
     whole, rows = made(experiment, tmp_path)
@@ -115,8 +119,11 @@ def test_resume_from_any_checkpoint_is_bit_for_bit(tmp_path: Path, every: str) -
         assert later.columns("step", "loss", phase="train") == losses[again_from(name) :]
 
 
-def test_checkpoint_restored_with_another_rate_trains_as_if_the_rate_changed_there(tmp_path: Path) -> None:
-    """What population-based training does, and what `changes` does in a single run, is the same to the last bit."""
+def test_checkpoint_restored_with_another_rate_trains_as_if_the_rate_changed_there(
+    tmp_path: Path,
+) -> None:
+    """What population-based training does, and what `changes` does in a single run, is the same to
+    the last bit."""
     hooks = {"checkpoint": {"every": 1, "keep": None}}
     cosine = {"type": "CosineAnnealingLR", "T_max": 3}
     first, _ = made(changing([], hooks=hooks, scheduler=cosine, epochs=3), tmp_path)
@@ -132,7 +139,9 @@ def test_checkpoint_restored_with_another_rate_trains_as_if_the_rate_changed_the
     list(taken.run())
     replayed, _ = made(
         changing(
-            [{"at": "7 steps", "set": {"optimizer.lr": 0.03, "hooks.ema.decay": 0.5}}], hooks=hooks, scheduler=cosine
+            [{"at": "7 steps", "set": {"optimizer.lr": 0.03, "hooks.ema.decay": 0.5}}],
+            hooks=hooks,
+            scheduler=cosine,
         ),
         tmp_path / "b",
     )
@@ -150,15 +159,27 @@ class OwnOptimizer(Points):
     """Weights and biases have rates of their own, the biases' in proportion to two arguments."""
 
     def optimizer(
-        self, model: nn.Module, lr: float = 0.1, bias_factor: float = 2.0, frozen: int = 0, spare: int = 1
+        self,
+        model: nn.Module,
+        lr: float = 0.1,
+        bias_factor: float = 2.0,
+        frozen: int = 0,
+        spare: int = 1,
     ) -> SGD:
-        weights, biases = ([p for n, p in model.named_parameters() if kind in n] for kind in ("weight", "bias"))
+        weights, biases = (
+            [p for n, p in model.named_parameters() if kind in n] for kind in ("weight", "bias")
+        )
         return SGD(
-            [{"params": weights[frozen:], "lr": lr}, {"params": biases, "lr": lr * bias_factor}], lr=7.0, momentum=0.9
+            [{"params": weights[frozen:], "lr": lr}, {"params": biases, "lr": lr * bias_factor}],
+            lr=7.0,
+            momentum=0.9,
         )
 
 
-OWN: dict[str, Any] = {"task": "tests.orchestrator.loop.step.test_changes:OwnOptimizer", "optimizer": {}}
+OWN: dict[str, Any] = {
+    "task": "tests.orchestrator.loop.step.test_changes:OwnOptimizer",
+    "optimizer": {},
+}
 
 
 def rates(loop: Loop) -> list[float]:
@@ -173,7 +194,9 @@ def rates(loop: Loop) -> list[float]:
         ("frozen", 1, "optimizer.frozen: would move parameters between groups"),
     ],
 )
-def test_argument_without_effect_on_a_tasks_optimizer_is_refused(key: str, value: int, said: str) -> None:
+def test_argument_without_effect_on_a_tasks_optimizer_is_refused(
+    key: str, value: int, said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         made(changing([{"at": 2, "set": {f"optimizer.{key}": value}}], **OWN))
 
@@ -181,8 +204,12 @@ def test_argument_without_effect_on_a_tasks_optimizer_is_refused(key: str, value
 def test_resume_with_another_optimizer_is_refused(tmp_path: Path) -> None:
     hooks = {"checkpoint": {"every": 1}}
     list(made(changing([], hooks=hooks), tmp_path)[0].run())
-    with pytest.raises(CheckpointError, match="was made with the optimizer SGD and cannot continue with Adam"):
-        made(changing([], hooks=hooks, optimizer={"type": "Adam"}), tmp_path)[0].restore("epoch-0003")
+    with pytest.raises(
+        CheckpointError, match="was made with the optimizer SGD and cannot continue with Adam"
+    ):
+        made(changing([], hooks=hooks, optimizer={"type": "Adam"}), tmp_path)[0].restore(
+            "epoch-0003"
+        )
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,16 @@ def made(task: Points, world: World, **fields: Any) -> tuple[Loop, Rows, Seen]:
     return Loop(task, experiment(batch_size=6, **fields), hooks, context), rows, seen
 
 
-def raw(task: Points, batches: list[list[int]], world: World, arguments: dict[str, Any]) -> dict[str, Any]:
+def raw(
+    task: Points, batches: list[list[int]], world: World, arguments: dict[str, Any]
+) -> dict[str, Any]:
     seed_all(0)
     module = task.model()
-    model: nn.Module = DistributedDataParallel(module, forward_sync_buffers=False) if world.world_size > 1 else module
+    model: nn.Module = (
+        DistributedDataParallel(module, forward_sync_buffers=False)
+        if world.world_size > 1
+        else module
+    )
     seed_all(world.rank)
     optimizer = LBFGS(module.parameters(), **arguments)
     losses, counts, data = [], [], task.data()["train"]
@@ -100,7 +106,11 @@ def raw_sam(task: Points, batches: list[list[int]], world: World) -> dict[str, A
     """The loop of its README: gradients first, then a step with a closure."""
     seed_all(0)
     module = task.model()
-    model: nn.Module = DistributedDataParallel(module, forward_sync_buffers=False) if world.world_size > 1 else module
+    model: nn.Module = (
+        DistributedDataParallel(module, forward_sync_buffers=False)
+        if world.world_size > 1
+        else module
+    )
     seed_all(world.rank)
     optimizer = SharpSGD(module.parameters(), lr=0.1, rho=0.1)
     data = task.data()["train"]
@@ -144,7 +154,9 @@ def test_sam_resumes_bit_for_bit(tmp_path: Path) -> None:
     runs = []
     for restored in (None, "step-00000003"):
         hooks = {"checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None)}
-        loop, rows, _ = made(task, World(), optimizer=SHARP, hooks=hooks, store=CheckpointStore(Storage(tmp_path)))
+        loop, rows, _ = made(
+            task, World(), optimizer=SHARP, hooks=hooks, store=CheckpointStore(Storage(tmp_path))
+        )
         if restored:
             loop.restore(restored)
         list(loop.run())
@@ -175,13 +187,23 @@ class Events(Hook):
             self.skips = -1
 
     def handles(self, event: str) -> bool:
-        return event in ("on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step")
+        return event in (
+            "on_batch",
+            "on_forward",
+            "on_loss",
+            "on_backward",
+            "on_gradients",
+            "on_update",
+            "on_step",
+        )
 
 
 def test_first_step_can_be_skipped() -> None:
     optimizer = Component(type="LBFGS", **ARGUMENTS[0])
     hooks = {"events": Events(skips=0)}
-    loop, rows, _ = made(Points(train=18, val=0), World(), optimizer=optimizer, epochs=1, hooks=hooks)
+    loop, rows, _ = made(
+        Points(train=18, val=0), World(), optimizer=optimizer, epochs=1, hooks=hooks
+    )
     list(loop.run())
     assert [row["step"] for row in rows.rows] == [0, 1, 2]
 
@@ -191,7 +213,17 @@ def test_events_fire_once_in_a_step_and_a_skipped_step_changes_nothing() -> None
     optimizer = Component(type="LBFGS", **ARGUMENTS[0])
     loop, rows, seen = made(task, World(), optimizer=optimizer, epochs=1, hooks={"events": events})
     list(loop.run())
-    whole = ["on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step"]
+    whole = [
+        "on_batch",
+        "on_forward",
+        "on_loss",
+        "on_backward",
+        "on_gradients",
+        "on_update",
+        "on_step",
+    ]
     assert events.fired == [*whole, *(event for event in whole if event != "on_update"), *whole]
     assert [row["step"] for row in rows.rows] == [1, 1, 2]
-    assert numbers(loop.state.module) == raw(task, seen.indices[::2], World(), ARGUMENTS[0])["weights"]
+    assert (
+        numbers(loop.state.module) == raw(task, seen.indices[::2], World(), ARGUMENTS[0])["weights"]
+    )

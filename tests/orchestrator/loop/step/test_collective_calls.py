@@ -38,7 +38,10 @@ def validate(rank: int, world_size: int, task: Points, batch_size: int) -> Any:
     world = World(rank=rank, world_size=world_size)
     settings = experiment(epochs=1, loader={"eval_batch_size": batch_size})
     try:
-        return [report.metrics["val/loss"] for report in Loop(task, settings, {}, RunContext(world=world)).run()]
+        return [
+            report.metrics["val/loss"]
+            for report in Loop(task, settings, {}, RunContext(world=world)).run()
+        ]
     except TaskError as error:
         return str(error)
 
@@ -51,7 +54,9 @@ def validate(rank: int, world_size: int, task: Points, batch_size: int) -> Any:
         (Summed(val=25), 4),
     ],
 )
-def test_collective_in_the_loss_of_unequal_batches_is_refused_on_all_ranks(task: Points, batch_size: int) -> None:
+def test_collective_in_the_loss_of_unequal_batches_is_refused_on_all_ranks(
+    task: Points, batch_size: int
+) -> None:
     for answer in on_ranks(validate, 2, task, batch_size):
         assert isinstance(answer, str), answer
         assert f"the val data has {task.val} samples for 2 ranks" in answer

@@ -28,7 +28,9 @@ class TwoRates(Points):
     def optimizer(self, model: nn.Module) -> SGD:
         weights = [parameter for name, parameter in model.named_parameters() if "weight" in name]
         biases = [parameter for name, parameter in model.named_parameters() if "bias" in name]
-        return SGD([{"params": weights, "lr": self.rates[0]}, {"params": biases, "lr": self.rates[1]}])
+        return SGD(
+            [{"params": weights, "lr": self.rates[0]}, {"params": biases, "lr": self.rates[1]}]
+        )
 
 
 def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Rows:
@@ -39,7 +41,9 @@ def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -
 
 def test_rate_of_every_group_is_recorded_in_full_precision() -> None:
     """Other systems round 1e-6 to zero, or record the first group alone."""
-    assert set(rows_of(TwoRates(), optimizer=OWN).columns("lr", "lr_1", phase="train")) == {(1.23456789e-7, 3e-12)}
+    assert set(rows_of(TwoRates(), optimizer=OWN).columns("lr", "lr_1", phase="train")) == {
+        (1.23456789e-7, 3e-12)
+    }
 
 
 def test_rate_that_is_a_tensor_is_recorded_before_it_changes() -> None:
@@ -110,14 +114,25 @@ def test_fp16_clips_unscaled_accumulated_gradients() -> None:
     """Groups of 2, 2, 2 and 1 of the 7 micro-batches, unscaled once each."""
     task, rows = Points(val=0), Rows()
     clip = GradientClip(max_norm=0.05)
-    loop = Loop(task, experiment(epochs=1, precision="fp16", accumulate=2), {"clip": clip}, RunContext(recorder=rows))
+    loop = Loop(
+        task,
+        experiment(epochs=1, precision="fp16", accumulate=2),
+        {"clip": clip},
+        RunContext(recorder=rows),
+    )
     list(loop.run())
 
     torch.manual_seed(0)
     model = task.model()
-    optimizer, scaler, norms = SGD(model.parameters(), lr=0.1, momentum=0.9), torch.amp.GradScaler("cpu"), []
+    optimizer, scaler, norms = (
+        SGD(model.parameters(), lr=0.1, momentum=0.9),
+        torch.amp.GradScaler("cpu"),
+        [],
+    )
     dataset: Any = task.data()["train"]
-    batches = list(DataLoader(dataset, 8, sampler=DistributedSampler(dataset, num_replicas=1, rank=0, seed=0)))
+    batches = list(
+        DataLoader(dataset, 8, sampler=DistributedSampler(dataset, num_replicas=1, rank=0, seed=0))
+    )
     for group in (batches[:2], batches[2:4], batches[4:6], batches[6:]):
         for points, labels, _ in group:
             with torch.autocast("cpu", dtype=torch.float16):
@@ -161,7 +176,9 @@ class Trail(Hook):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_step_skipped_by_a_hook_changes_nothing_and_is_not_counted(precision: str) -> None:
     hook, trail = SkipOnce(), Trail()
-    loop = Loop(Points(val=0), experiment(epochs=1, precision=precision), {"skip": hook, "trail": trail})
+    loop = Loop(
+        Points(val=0), experiment(epochs=1, precision=precision), {"skip": hook, "trail": trail}
+    )
     list(loop.run())
     assert (loop.state.iteration, loop.state.step, hook.updates) == (7, 6, 6)
     assert trail.weights[2] == trail.weights[1]
@@ -179,5 +196,7 @@ def test_hook_cannot_record_a_column_of_the_loop() -> None:
     columns = {name for row in rows_of(Points()).rows for name in row}
     assert {"loss", "lr", "step_s"} < columns
     for column in columns | {"trial", "superseded"}:  # of a sweep's table, and of the files
-        with pytest.raises(HookError, match=f"the loop records the column `{column}`; use another name, such as"):
+        with pytest.raises(
+            HookError, match=f"the loop records the column `{column}`; use another name, such as"
+        ):
             rows_of(Points(), {"records": Records(column)})

@@ -1,4 +1,5 @@
-"""Means count each sample of all ranks once; a meter has the value over all ranks, or is refused."""
+"""Means count each sample of all ranks once; a meter has the value over all ranks, or is
+refused."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from tests.tasks import Points, experiment
 
 
 class Spread:
-    """The mean of squares of the outputs, over the samples that this rank has seen or over those of all."""
+    """The mean of squares of the outputs, over the samples that this rank has seen or over those of
+    all."""
 
     def __init__(self, gives: str, over_ranks: bool) -> None:
         self.gives, self.over_ranks = gives, over_ranks
@@ -36,7 +38,9 @@ class Spread:
         if self.over_ranks and dist.is_initialized():
             dist.all_reduce(sums)
         value = sums[0] / sums[1]
-        return {"number": value, "vector": torch.stack([value, value]), "mapping": {"of": value}}[self.gives]
+        return {"number": value, "vector": torch.stack([value, value]), "mapping": {"of": value}}[
+            self.gives
+        ]
 
 
 @dataclass
@@ -68,7 +72,10 @@ def trained(rank: int, world_size: int, gives: str, over_ranks: bool) -> Any:
 
 def on_two(rank: int, world_size: int) -> dict[str, Any]:
     """For each kind of value what a meter of all ranks gives, and one of each rank."""
-    return {gives: [trained(rank, world_size, gives, over_ranks) for over_ranks in (True, False)] for gives in GIVES}
+    return {
+        gives: [trained(rank, world_size, gives, over_ranks) for over_ranks in (True, False)]
+        for gives in GIVES
+    }
 
 
 def test_meter_must_combine_the_samples_of_all_ranks() -> None:
@@ -83,12 +90,16 @@ def test_meter_must_combine_the_samples_of_all_ranks() -> None:
         assert "test_metrics.py" in message
 
 
-@pytest.mark.parametrize("values", [(1.0, 1.0 + 1e-9), (math.nan, math.nan), (math.inf, math.inf), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    "values", [(1.0, 1.0 + 1e-9), (math.nan, math.nan), (math.inf, math.inf), (0.0, 0.0)]
+)
 def test_values_that_differ_by_rounding_are_equal(values: tuple[float, ...]) -> None:
     check_ranks_agree(Points(), "val", "m", [{"m": value} for value in values])
 
 
-@pytest.mark.parametrize("values", [(1.0, 1.001), (math.nan, 1.0), (math.inf, -math.inf), (1.0, 1.0, 2.0), (0.0, 1e-3)])
+@pytest.mark.parametrize(
+    "values", [(1.0, 1.001), (math.nan, 1.0), (math.inf, -math.inf), (1.0, 1.0, 2.0), (0.0, 1e-3)]
+)
 def test_values_that_differ_more_are_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(TaskError, match=f"val/m is {values[0]} on rank 0"):
         check_ranks_agree(Points(), "val", "m", [{"m": value} for value in values])
@@ -121,7 +132,9 @@ def filled(*entries: tuple[str, float, int]) -> Means:
         ([[("loss", 1.5, 3), ("loss", math.nan, 0)]], {"loss": 0.5}),
     ],
 )
-def test_a_mean_counts_every_sample_of_all_ranks_once(ranks: Any, expected: dict[str, float]) -> None:
+def test_a_mean_counts_every_sample_of_all_ranks_once(
+    ranks: Any, expected: dict[str, float]
+) -> None:
     assert over(*(filled(*entries) for entries in ranks)) == expected
 
 
@@ -131,4 +144,6 @@ def test_tensors_are_summed_where_they_are() -> None:
     means.add("loss", torch.tensor(0.5, dtype=torch.float64), 2)
     assert over(means) == {"loss": 0.5}
     means.add("accuracy", torch.tensor(1.5, device="meta"), 2)
-    means.add("accuracy", torch.tensor(0.5, device="meta"), 2)  # of that device no number can be read
+    means.add(
+        "accuracy", torch.tensor(0.5, device="meta"), 2
+    )  # of that device no number can be read

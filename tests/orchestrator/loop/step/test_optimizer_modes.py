@@ -1,4 +1,5 @@
-"""Schedule-free optimizers train, validate and save as their authors ask: in the modes that they have for it."""
+"""Schedule-free optimizers train, validate and save as their authors ask: in the modes that they
+have for it."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,7 +49,8 @@ STEPS = 7
 def raw(
     epochs: int, max_steps: int | None = None, cls: type[ScheduleFreeSGD] = Coarse
 ) -> tuple[nn.Module, list[float]]:
-    """The loop of the authors: the optimizer changes its mode with the model. Return the model and losses of val."""
+    """The loop of the authors: the optimizer changes its mode with the model. Return the model and
+    losses of val."""
     torch.manual_seed(0)
     model = TASK.model()
     torch.manual_seed(0)
@@ -78,7 +80,8 @@ def raw(
 
 
 class AtEachStep(Hook):
-    """Keeps the weights that validation would use after each step; may ask for the end of the run in the third."""
+    """Keeps the weights that validation would use after each step; may ask for the end of the run
+    in the third."""
 
     def __init__(self, stops: bool = False) -> None:
         self.stops = stops
@@ -106,7 +109,9 @@ def trained(
     rows = Rows()
     store = CheckpointStore(Storage(root))
     context = RunContext(recorder=rows, store=store, stop_requested=stop_requested)
-    loop = Loop(TASK, experiment(**{"epochs": 2, "optimizer": COARSE, **fields}), hooks or {}, context)
+    loop = Loop(
+        TASK, experiment(**{"epochs": 2, "optimizer": COARSE, **fields}), hooks or {}, context
+    )
     if restore:
         loop.restore(restore)
     reports = list(loop.run())
@@ -134,7 +139,9 @@ def test_trains_and_validates_as_a_handwritten_loop(
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_checkpoints_have_the_evaluated_weights_and_change_no_bit(steps: int, tmp_path: Path) -> None:
+def test_checkpoints_have_the_evaluated_weights_and_change_no_bit(
+    steps: int, tmp_path: Path
+) -> None:
     whole, losses, _ = trained(tmp_path / "whole")
     loop, same_losses, _ = trained(tmp_path / "saved", saving(steps))
     assert same_losses == losses
@@ -179,14 +186,18 @@ def test_stopped_run_resumes_bit_for_bit(how: str, tmp_path: Path) -> None:
 def test_longer_run_continues_where_a_run_in_steps_ended(tmp_path: Path) -> None:
     whole, losses, _ = trained(tmp_path / "whole", epochs=None, steps=10)
     trained(tmp_path / "begun", {"checkpoint": Checkpoint()}, epochs=None, steps=4)
-    resumed, later_losses, _ = trained(tmp_path / "begun", restore="step-00000004", epochs=None, steps=10)
+    resumed, later_losses, _ = trained(
+        tmp_path / "begun", restore="step-00000004", epochs=None, steps=10
+    )
     assert later_losses == losses[4:]
     assert numbers(resumed.state.module) == numbers(whole.state.module)
 
 
 def test_another_schedule_keeps_the_steps_that_the_optimizer_counted(tmp_path: Path) -> None:
     schedule = {"scheduler": Component(type="CosineAnnealingLR")}
-    trained(tmp_path, {"checkpoint": Checkpoint(), "schedule": ParamScheduler()}, **schedule, epochs=1)
+    trained(
+        tmp_path, {"checkpoint": Checkpoint(), "schedule": ParamScheduler()}, **schedule, epochs=1
+    )
     hooks = {"schedule": ParamScheduler()}
     resumed, losses, _ = trained(tmp_path, hooks, restore="epoch-0001", **schedule, epochs=3)
     assert resumed.state.optimizer is not None
@@ -234,10 +245,14 @@ def test_one_of_several_optimizers_resumes_bit_for_bit(tmp_path: Path) -> None:
         "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
     }
     task = "tests.orchestrator.loop.step.test_turns:Gan"
-    settings = make_experiment({"name": "gan", "task": task, "epochs": 2, "batch_size": 8, "optimizers": optimizers})
+    settings = make_experiment(
+        {"name": "gan", "task": task, "epochs": 2, "batch_size": 8, "optimizers": optimizers}
+    )
     found = []
     for restore in ("", "step-00000003"):
-        loop = Loop(Gan(), settings, saving(3), RunContext(store=CheckpointStore(Storage(tmp_path))))
+        loop = Loop(
+            Gan(), settings, saving(3), RunContext(store=CheckpointStore(Storage(tmp_path)))
+        )
         if restore:
             loop.restore(restore)
         list(loop.run())
@@ -248,8 +263,12 @@ def test_one_of_several_optimizers_resumes_bit_for_bit(tmp_path: Path) -> None:
 def sharded(rank: int, world_size: int, root: str) -> Any:
     found = []
     for restore in ("", "step-00000003"):
-        context = RunContext(World(rank, world_size, rank), Rows(), CheckpointStore(Storage(Path(root)), rank == 0))
-        settings = experiment(epochs=2, batch_size=6, optimizer=COARSE, workers=Workers(count=2, strategy="fsdp"))
+        context = RunContext(
+            World(rank, world_size, rank), Rows(), CheckpointStore(Storage(Path(root)), rank == 0)
+        )
+        settings = experiment(
+            epochs=2, batch_size=6, optimizer=COARSE, workers=Workers(count=2, strategy="fsdp")
+        )
         loop = Loop(Points(train=48, val=0), settings, saving(3), context)
         if restore:
             loop.restore(restore)

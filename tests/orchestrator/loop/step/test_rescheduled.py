@@ -1,4 +1,5 @@
-"""A run that goes on with another schedule has the rates of that schedule, as if it had begun with it."""
+"""A run that goes on with another schedule has the rates of that schedule, as if it had begun with
+it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,13 +21,16 @@ from orchestrator.storage import Storage
 from tests.tasks import Points, described
 
 STEPS, EPOCHS = 7, 4
-"""Optimizer steps in an epoch of the task (52 samples in batches of 8), and epochs of the run that goes on."""
+"""Optimizer steps in an epoch of the task (52 samples in batches of 8), and epochs of the run that
+goes on."""
 OWN = "tests.orchestrator.loop.step.test_rescheduled:OwnScheduler"
 OF_STEPS, OF_EPOCHS = "1 step", "1 epoch"
 
 OWN_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda count: 1 / (1 + count)),
-    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda count: 0.9 + 0.01 * count),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(
+        o, lambda count: 0.9 + 0.01 * count
+    ),
     "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
         [lr_scheduler.ConstantLR(o, 0.5, 2), lr_scheduler.ExponentialLR(o, 0.8)]
     ),
@@ -61,7 +65,11 @@ def of_torch(kind: str, optimizer: Optimizer, length: int) -> Any:
     """The same scheduler without Hookyard."""
     if kind in OWN_SCHEDULERS:
         return OWN_SCHEDULERS[kind](optimizer)
-    lengths = {"LinearLR": "total_iters", "PolynomialLR": "total_iters", "CosineAnnealingLR": "T_max"}
+    lengths = {
+        "LinearLR": "total_iters",
+        "PolynomialLR": "total_iters",
+        "CosineAnnealingLR": "T_max",
+    }
     lengths["OneCycleLR"] = "total_steps"
     more: dict[str, Any] = {lengths[kind]: length} if kind in lengths else {}
     rate = {"OneCycleLR": {"max_lr": 0.5}, "CyclicLR": {"base_lr": 0.5}}.get(kind, {})
@@ -99,16 +107,25 @@ def raw(make: Callable[[Optimizer], Any], every: str) -> list[Numbers]:
     return seen
 
 
-def loop_of(folder: Path, *, every: str | None = OF_EPOCHS, saves: bool = False, **fields: Any) -> tuple[Loop, Rates]:
+def loop_of(
+    folder: Path, *, every: str | None = OF_EPOCHS, saves: bool = False, **fields: Any
+) -> tuple[Loop, Rates]:
     quiet = {"console": None, "perf_stats": None, "memory_stats": None}
     checkpoint = {"every": "1 step", "keep": None} if saves else None
     hooks: dict[str, Any] = {**quiet, "checkpoint": checkpoint, **fields.pop("hooks", {})}
     if every is not None:
         hooks["param_scheduler"] = {"every": every} if fields.get("scheduler") else {}
     optimizer = {"type": "SGD", "lr": 0.5, "momentum": 0.9}
-    resolved = resolve(described(**{"epochs": EPOCHS, "optimizer": optimizer, "hooks": hooks, **fields}).source)
+    resolved = resolve(
+        described(**{"epochs": EPOCHS, "optimizer": optimizer, "hooks": hooks, **fields}).source
+    )
     store, rates = CheckpointStore(Storage(folder)), Rates()
-    loop = Loop(resolved.task, resolved.experiment, {**resolved.hooks, "seen": rates}, RunContext(store=store))
+    loop = Loop(
+        resolved.task,
+        resolved.experiment,
+        {**resolved.hooks, "seen": rates},
+        RunContext(store=store),
+    )
     return loop, rates
 
 
@@ -118,7 +135,10 @@ OLD: dict[str, dict[str, Any]] = {
     "per epoch": {"scheduler": {"type": "StepLR", "step_size": 1, "gamma": 0.3}},
     "warm-up": {"scheduler": {"type": "OneCycleLR", "warmup": "3 steps"}, "every": OF_STEPS},
     "list": {
-        "scheduler": [{"type": "LinearLR", "end": "4 steps"}, {"type": "MultiStepLR", "milestones": [1], "begin": 0}],
+        "scheduler": [
+            {"type": "LinearLR", "end": "4 steps"},
+            {"type": "MultiStepLR", "milestones": [1], "begin": 0},
+        ],
         "every": None,
     },
     "changes": {"changes": [{"at": "2 steps", "set": {"optimizer.lr": 0.25}}]},
@@ -142,21 +162,27 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def checkpoint_at(folder: Path, step: int) -> str:
     store = CheckpointStore(Storage(folder))
-    return next(name for name in store.list_names() if store.read_manifest(name)["position"]["step"] == step)
+    return next(
+        name for name in store.list_names() if store.read_manifest(name)["position"]["step"] == step
+    )
 
 
 KINDS = [*ARGUMENTS, *OWN_SCHEDULERS]
 
 
 @pytest.mark.parametrize(("kind", "every"), list(product(KINDS, [OF_STEPS, OF_EPOCHS])))
-def test_new_schedule_has_torchs_rates_after_a_resume(runs: Mapping[str, Path], kind: str, every: str) -> None:
+def test_new_schedule_has_torchs_rates_after_a_resume(
+    runs: Mapping[str, Path], kind: str, every: str
+) -> None:
     """After a quarter of the old schedules, each at one of its places."""
     scheduler = {"kind": kind} if kind in OWN_SCHEDULERS else {"type": kind, **ARGUMENTS[kind]}
     fields = {"task": OWN} if kind in OWN_SCHEDULERS else {}
     length = STEPS * EPOCHS if every == OF_STEPS else EPOCHS
     expected = raw(lambda optimizer: of_torch(kind, optimizer, length), every)
     first = KINDS.index(kind)
-    for number, (old, folder) in enumerate([*runs.items()][(first + 2 * (every == OF_STEPS)) % 4 :: 4], first):
+    for number, (old, folder) in enumerate(
+        [*runs.items()][(first + 2 * (every == OF_STEPS)) % 4 :: 4], first
+    ):
         step = PLACES[number % len(PLACES)]
         loop, rates = loop_of(folder, scheduler=scheduler, every=every, **fields)
         loop.restore(checkpoint_at(folder, step))
@@ -167,8 +193,14 @@ def test_new_schedule_has_torchs_rates_after_a_resume(runs: Mapping[str, Path], 
 LISTS: dict[str, Any] = {
     "warm-up": {"type": "CosineAnnealingLR", "warmup": 1, "warmup_factor": 0.25},
     "one after the other": [{"type": "LinearLR", "end": "6 steps"}, {"type": "CosineAnnealingLR"}],
-    "together": [{"type": "LinearLR", "end": "9 steps"}, {"type": "MultiStepLR", "milestones": [1, 3], "begin": 0}],
-    "two epochs each": [{"type": "ExponentialLR", "gamma": 0.5, "every": 2, "end": 2}, {"type": "PolynomialLR"}],
+    "together": [
+        {"type": "LinearLR", "end": "9 steps"},
+        {"type": "MultiStepLR", "milestones": [1, 3], "begin": 0},
+    ],
+    "two epochs each": [
+        {"type": "ExponentialLR", "gamma": 0.5, "every": 2, "end": 2},
+        {"type": "PolynomialLR"},
+    ],
     "a rate alone": None,
 }
 CHANGES = [
@@ -180,11 +212,14 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changes", [[], CHANGES], ids=["plain", "with changes"])
-@pytest.mark.parametrize(("written", "every"), [*product(LISTS, [None]), *product(["warm-up"], [OF_STEPS])])
+@pytest.mark.parametrize(
+    ("written", "every"), [*product(LISTS, [None]), *product(["warm-up"], [OF_STEPS])]
+)
 def test_rates_are_those_of_a_run_that_began_with_the_schedule(
     runs: Mapping[str, Path], tmp_path: Path, written: str, every: str | None, changes: list[Any]
 ) -> None:
-    """With warm-ups, lists and changes in the order of their places, after half of the old schedules."""
+    """With warm-ups, lists and changes in the order of their places, after half of the old
+    schedules."""
     new = {"scheduler": LISTS[written], "every": every, "changes": changes}
     whole, expected = loop_of(tmp_path, **new)
     list(whole.run())
@@ -193,4 +228,6 @@ def test_rates_are_those_of_a_run_that_began_with_the_schedule(
         loop, rates = loop_of(folder, **new)
         loop.restore(checkpoint_at(folder, step))
         list(loop.run())
-        assert rates.seen == [pytest.approx(numbers, rel=1e-12) for numbers in expected.seen[step:]], (old, step)
+        assert rates.seen == [
+            pytest.approx(numbers, rel=1e-12) for numbers in expected.seen[step:]
+        ], (old, step)

@@ -17,7 +17,13 @@ def test_nested_batches_are_moved() -> None:
     tensor = torch.zeros(2)
     batch = {"a": tensor, "b": [tensor, "text"], "c": (tensor, 3), "d": Pair(tensor, None)}
     moved = to_device(batch, device)
-    assert moved["a"].device == moved["b"][0].device == moved["c"][0].device == moved["d"].left.device == device
+    assert (
+        moved["a"].device
+        == moved["b"][0].device
+        == moved["c"][0].device
+        == moved["d"].left.device
+        == device
+    )
     assert moved["b"][1] == "text"
     assert moved["c"][1] == 3
     assert isinstance(moved["c"], tuple)
@@ -49,11 +55,19 @@ class Pictures:
 def test_containers_keep_their_type_and_own_to_methods_are_used() -> None:
     device, tensor = torch.device("meta"), torch.zeros(2)
     by_name = defaultdict(list, a=tensor)
-    moved = to_device((Rows([tensor]), by_name, Pictures(tensor, ["x"]), Padded(tensor, tensor)), device)
+    moved = to_device(
+        (Rows([tensor]), by_name, Pictures(tensor, ["x"]), Padded(tensor, tensor)), device
+    )
     rows, mapping, pictures, padded = moved
     assert isinstance(rows, Rows)
     assert (type(mapping), mapping["none"]) == (defaultdict, [])
-    assert rows[0].device == mapping["a"].device == pictures.pixels.device == padded.tokens.device == device
+    assert (
+        rows[0].device
+        == mapping["a"].device
+        == pictures.pixels.device
+        == padded.tokens.device
+        == device
+    )
     assert (pictures.names, padded.lengths) == (["x"], tensor)
     assert by_name["a"] is tensor
 
@@ -90,7 +104,13 @@ def test_batch_is_copied_on_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> N
         lambda tensor, stream: asked.append((stream.name, "keeps", str(tuple(tensor.shape)))),
     )
     copies = StreamTransfer(device)
-    moved = copies({"points": torch.zeros(3, 2), "labels": [torch.zeros(3), "text"], "rows": Rows([torch.zeros(4)])})
+    moved = copies(
+        {
+            "points": torch.zeros(3, 2),
+            "labels": [torch.zeros(3), "text"],
+            "rows": Rows([torch.zeros(4)]),
+        }
+    )
     assert moved["points"].device == moved["labels"][0].device == device
     assert moved["labels"][1] == "text"
     assert asked == [

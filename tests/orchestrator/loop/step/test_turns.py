@@ -42,8 +42,12 @@ class Pair(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
-        self.critic = nn.Sequential(nn.Linear(5, 8), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(8, 1))
+        self.generator = nn.Sequential(
+            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)
+        )
+        self.critic = nn.Sequential(
+            nn.Linear(5, 8), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(8, 1)
+        )
 
 
 @dataclass
@@ -69,12 +73,17 @@ class Gan(Points):
                 yield turn, functional.softplus(-model.critic(fake)).mean()
 
     def order_now(self) -> str:
-        """Return the turns of the micro-batch under way: `order` has those of each, which come again and again."""
+        """Return the turns of the micro-batch under way: `order` has those of each, which come
+        again and again."""
         orders = self.order.split() or [""]
         return orders[self.progress.iteration % len(orders)]
 
     def parameters(self, model: Any) -> Any:
-        return {"d": model.critic.parameters(), "g": model.generator.parameters()} if self.by_method else {}
+        return (
+            {"d": model.critic.parameters(), "g": model.generator.parameters()}
+            if self.by_method
+            else {}
+        )
 
 
 def of_critic(real: Tensor, fake: Tensor) -> Tensor:
@@ -114,7 +123,10 @@ def written(**more: Any) -> Experiment:
 
 
 def loop_of(
-    experiment: Experiment, hooks: dict[str, Hook] | None = None, world: World | None = None, folder: Path | None = None
+    experiment: Experiment,
+    hooks: dict[str, Hook] | None = None,
+    world: World | None = None,
+    folder: Path | None = None,
 ) -> tuple[Loop, Rows]:
     resolved, rows, world = resolve(experiment.source), Rows(), world or World()
     store = CheckpointStore(Storage(folder), is_master=world.is_master) if folder else None
@@ -150,7 +162,8 @@ def by_hand(
 ) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """A GAN in plain torch: the weights, and the losses of each micro-batch.
 
-    A network is stepped at its turns in a step's last micro-batch, or after these if it had turns only before.
+    A network is stepped at its turns in a step's last micro-batch, or after these if it had turns
+    only before.
     """
     torch.manual_seed(0)
     pair = Pair()
@@ -165,8 +178,14 @@ def by_hand(
     schedulers: list[Any] = []
     if schedules:
         g, steps = optimizers["g"], 3 * -(-len(loader) // accumulate)
-        parts = [lr_scheduler.LinearLR(g, total_iters=4), lr_scheduler.CosineAnnealingLR(g, T_max=steps - 4)]
-        schedulers = [lr_scheduler.ExponentialLR(optimizers["d"], 0.9), lr_scheduler.SequentialLR(g, parts, [4])]
+        parts = [
+            lr_scheduler.LinearLR(g, total_iters=4),
+            lr_scheduler.CosineAnnealingLR(g, T_max=steps - 4),
+        ]
+        schedulers = [
+            lr_scheduler.ExponentialLR(optimizers["d"], 0.9),
+            lr_scheduler.SequentialLR(g, parts, [4]),
+        ]
 
     def step(turn: str) -> None:
         parameters = [*networks[turn].parameters()]
@@ -213,7 +232,13 @@ def by_hand(
         ({}, {}),
         ({"accumulate": 3}, {"accumulate": 3}),
         ({"precision": "bf16"}, {"dtype": torch.bfloat16}),
-        ({"hooks": {**NONE, "gradient_clip": {"max_norm": 0.05}}, "task_args": {"by_method": True}}, {"clip": 0.05}),
+        (
+            {
+                "hooks": {**NONE, "gradient_clip": {"max_norm": 0.05}},
+                "task_args": {"by_method": True},
+            },
+            {"clip": 0.05},
+        ),
         ({"task_args": {"order": "ddg"}}, {"order": "ddg"}),
     ],
     ids=["plain", "accumulated", "bf16", "clipped", "two turns of one"],
@@ -222,7 +247,8 @@ def test_training_equals_a_handwritten_gan(more: dict[str, Any], hand: dict[str,
     optimizers = OPTIMIZERS
     if more.get("task_args", {}).get("by_method"):
         optimizers = {
-            name: {key: value for key, value in one.items() if key != "params"} for name, one in OPTIMIZERS.items()
+            name: {key: value for key, value in one.items() if key != "params"}
+            for name, one in OPTIMIZERS.items()
         }
     loop, rows = loop_of(written(optimizers=optimizers, **more))
     reports = [report.metrics for report in loop.run()]
@@ -262,11 +288,16 @@ def test_two_ranks_equal_a_handwritten_gan() -> None:
 # Turns that are not in each micro-batch
 
 ORDERS = [("dg d", 1), ("dg d", 2), ("ddg g", 3), ("d g d", 2), ("g d d dg", 3)]
-PLAIN = {name: {key: value for key, value in one.items() if key != "scheduler"} for name, one in OPTIMIZERS.items()}
+PLAIN = {
+    name: {key: value for key, value in one.items() if key != "scheduler"}
+    for name, one in OPTIMIZERS.items()
+}
 
 
 @pytest.mark.parametrize(("order", "accumulate"), ORDERS)
-def test_optimizer_with_a_turn_in_any_micro_batch_is_stepped(order: str, accumulate: int, tmp_path: Path) -> None:
+def test_optimizer_with_a_turn_in_any_micro_batch_is_stepped(
+    order: str, accumulate: int, tmp_path: Path
+) -> None:
     """As by hand, undisturbed and from checkpoints, with what hooks are told of each step."""
     notes, whole = Notes(), None
     more = {"task_args": {"order": order}, "accumulate": accumulate, "optimizers": PLAIN}
@@ -321,7 +352,13 @@ def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path:
     notes, clip = Notes(), GradientClip(max_norm=0.1)
     loop, rows = loop_of(
         written(accumulate=2),
-        {"notes": notes, "clip": clip, "stats": OptimizerStats(every=STEP), "nan": NanGuard(), "perf": PerfStats()},
+        {
+            "notes": notes,
+            "clip": clip,
+            "stats": OptimizerStats(every=STEP),
+            "nan": NanGuard(),
+            "perf": PerfStats(),
+        },
         folder=tmp_path,
     )
     list(loop.run())
@@ -341,7 +378,9 @@ def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path:
     row = next(row for row in rows.rows if row["step"] == 1)
     assert {"grad_norm_d", "grad_norm_g", "update_norm_g", "update_ratio_d"} <= row.keys()
     assert not {"grad_norm", "update_norm"} & row.keys()
-    spans = [row[name] for name in row if name.endswith("_s") and name not in ("step_s", "iteration_s")]
+    spans = [
+        row[name] for name in row if name.endswith("_s") and name not in ("step_s", "iteration_s")
+    ]
     assert sum(spans) == pytest.approx(row["step_s"])
 
 
@@ -354,17 +393,40 @@ def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path:
         ({"optimizers": {}}, r"optimizers: is missing: Gan\.turns\(\) needs an optimizer"),
         ({"task": "tests.tasks:Points"}, r"optimizers: needs a method Points.turns\(\)"),
         ({"optimizer": {"type": "Adam"}}, r"optimizer: cannot be combined with optimizers"),
-        ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: cannot be combined with optimizers"),
-        ({"optimizers": {**OPTIMIZERS, "d": {"lr": 0.1}}}, r"optimizers\.d\.type: is missing"),
-        ({"optimizers": {**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "lrr": 1}}}, r"optimizers\.d\.lrr: unknown key"),
         (
-            {"optimizers": {**OPTIMIZERS, "g": {**OPTIMIZERS["g"], "scheduler": {"type": "StepLR"}}}},
+            {"scheduler": {"type": "StepLR", "step_size": 1}},
+            r"scheduler: cannot be combined with optimizers",
+        ),
+        ({"optimizers": {**OPTIMIZERS, "d": {"lr": 0.1}}}, r"optimizers\.d\.type: is missing"),
+        (
+            {"optimizers": {**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "lrr": 1}}},
+            r"optimizers\.d\.lrr: unknown key",
+        ),
+        (
+            {
+                "optimizers": {
+                    **OPTIMIZERS,
+                    "g": {**OPTIMIZERS["g"], "scheduler": {"type": "StepLR"}},
+                }
+            },
             r"optimizers\.g\.scheduler\.step_size: is missing",
         ),
-        ({"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]}, "no such optimizer; available: d, g"),
-        ({"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]}, "no such optimizer; available: d, g"),
-        ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: does not work with several optimizers"),
-        ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: does not work with several optimizers"),
+        (
+            {"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]},
+            "no such optimizer; available: d, g",
+        ),
+        (
+            {"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]},
+            "no such optimizer; available: d, g",
+        ),
+        (
+            {"hooks": {**NONE, "loss_spike": {}}},
+            r"hooks\.loss_spike: does not work with several optimizers",
+        ),
+        (
+            {"hooks": {**NONE, "output_mask": {}}},
+            r"hooks\.output_mask: does not work with several optimizers",
+        ),
     ],
 )
 def test_invalid_optimizers_are_refused_before_training(more: dict[str, Any], message: str) -> None:
@@ -376,8 +438,14 @@ def test_invalid_optimizers_are_refused_before_training(more: dict[str, Any], me
     ("params", "message"),
     [
         (None, r"optimizers\.d\.params: is missing, and Gan\.parameters\(\) returns none for 'd'"),
-        ("critc.*", r"optimizers\.d\.params: pattern 'critc\.\*' matches no parameter; did you mean critic"),
-        ("critic.0.*", r"optimizers: leave 2 parameters of the model untrained: critic\.3\.weight, critic\.3\.bias"),
+        (
+            "critc.*",
+            r"optimizers\.d\.params: pattern 'critc\.\*' matches no parameter; did you mean critic",
+        ),
+        (
+            "critic.0.*",
+            r"optimizers: leave 2 parameters of the model untrained: critic\.3\.weight, critic\.3\.bias",
+        ),
     ],
 )
 def test_patterns_that_leave_parameters_out_are_refused(params: str | None, message: str) -> None:
@@ -402,6 +470,7 @@ def test_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
     renamed = {"critic": OPTIMIZERS["d"], "g": OPTIMIZERS["g"]}
     other, _ = loop_of(written(optimizers=renamed), folder=tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"made with other optimizers \(d, g\), and cannot continue with these \(critic, g\)"
+        CheckpointError,
+        match=r"made with other optimizers \(d, g\), and cannot continue with these \(critic, g\)",
     ):
         other.restore("epoch-0001")

@@ -1,4 +1,5 @@
-"""Losses that count by what they are the mean of train like one large batch, as a raw loop over that batch shows."""
+"""Losses that count by what they are the mean of train like one large batch, as a raw loop over
+that batch shows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ SGD = {"type": "SGD", "lr": 0.1, "momentum": 0.9}
 
 
 def make_sequences(count: int, seed: int, *, empty: Sequence[int] = ()) -> TensorDataset:
-    """Make sequences of 1 to 6 tokens, or none: features, targets, a mask of the tokens, and places."""
+    """Make sequences of 1 to 6 tokens, or none: features, targets, a mask of the tokens, and
+    places."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(count, TOKENS, 3, generator=generator)
     targets = torch.randn(count, TOKENS, generator=generator)
@@ -42,7 +44,8 @@ def make_sequences(count: int, seed: int, *, empty: Sequence[int] = ()) -> Tenso
 
 @dataclass
 class Sequences(Task):
-    """Predicts a number at each token; its loss is the mean over the tokens that are not padding."""
+    """Predicts a number at each token; its loss is the mean over the tokens that are not
+    padding."""
 
     empty: tuple[int, ...] = ()
     most: int = 100
@@ -82,7 +85,9 @@ class Batches(Hook):
             self.places.append(state.batch[3].tolist())
 
 
-def train(task: Task, world: World | None = None, hooks: Mapping[str, Hook] | None = None, **fields: Any) -> Any:
+def train(
+    task: Task, world: World | None = None, hooks: Mapping[str, Hook] | None = None, **fields: Any
+) -> Any:
     """Train, and return the loop, the reports, the rows and the places of the batches."""
     batches = Batches()
     rows = Rows()
@@ -93,14 +98,18 @@ def train(task: Task, world: World | None = None, hooks: Mapping[str, Hook] | No
     return loop, reports, rows, batches.places
 
 
-def train_by_hand(task: Sequences, steps: Sequence[Sequence[int]], max_norm: float | None = None) -> nn.Module:
+def train_by_hand(
+    task: Sequences, steps: Sequence[Sequence[int]], max_norm: float | None = None
+) -> nn.Module:
     """Train on one large batch for each step; `steps` holds the places of its sequences."""
     torch.manual_seed(0)
     model = task.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     data = task.data()["train"]
     for places in steps:
-        batch = [torch.stack(column) for column in zip(*(data[place] for place in places), strict=True)]
+        batch = [
+            torch.stack(column) for column in zip(*(data[place] for place in places), strict=True)
+        ]
         mean_over_tokens(model(batch[0]), batch).backward()
         if max_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -131,7 +140,8 @@ def test_micro_batches_train_like_one_batch(as_terms: bool) -> None:
 
 
 def test_gradient_of_unequal_micro_batches_is_that_of_all_samples() -> None:
-    """Six samples in micro-batches of 4 and 2 have the gradient -8 together; without weights it would be -9."""
+    """Six samples in micro-batches of 4 and 2 have the gradient -8 together; without weights it
+    would be -9."""
 
     @dataclass
     class Six(Task):
@@ -186,7 +196,11 @@ def test_batch_without_tokens_trains_nothing_and_has_no_loss() -> None:
 def test_batch_without_labels_and_with_masked_scores_trains_nothing() -> None:
     class Masked(nn.Linear):
         def forward(self, features: Tensor) -> Tensor:
-            return super().forward(features).masked_fill(torch.tensor([False, False, True]), -torch.inf)
+            return (
+                super()
+                .forward(features)
+                .masked_fill(torch.tensor([False, False, True]), -torch.inf)
+            )
 
     features = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 1, 0, -100, -100, -100, -100])
@@ -247,7 +261,9 @@ def test_pieces_of_a_batch_that_does_not_fit_train_like_the_batch() -> None:
     whole, _, whole_rows, _ = train(Sequences(empty=(0, 1)), batch_size=7, epochs=2)
     assert_equal(whole.state.module, reference)
     losses = [row["loss"] for row in rows.rows if row["phase"] == "train"]
-    assert losses == pytest.approx([row["loss"] for row in whole_rows.rows if row["phase"] == "train"])
+    assert losses == pytest.approx(
+        [row["loss"] for row in whole_rows.rows if row["phase"] == "train"]
+    )
 
 
 def test_pieces_whose_weights_do_not_add_up_are_refused() -> None:
@@ -256,11 +272,15 @@ def test_pieces_whose_weights_do_not_add_up_are_refused() -> None:
         def weight(self, batch: Any) -> float:  # type: ignore[override]
             return 1.0
 
-    with pytest.raises(TaskError, match=r"the weight 1 of a batch became 1, 1.*let weight\(\) count"):
+    with pytest.raises(
+        TaskError, match=r"the weight 1 of a batch became 1, 1.*let weight\(\) count"
+    ):
         train(Constant(most=4), accumulate="auto", batch_size=7)
 
 
-def train_on_a_rank(rank: int, world_size: int, fields: dict[str, Any], empty: tuple[int, ...]) -> Any:
+def train_on_a_rank(
+    rank: int, world_size: int, fields: dict[str, Any], empty: tuple[int, ...]
+) -> Any:
     task = Sequences(empty=empty)
     world = World(rank=rank, world_size=world_size)
     loop, reports, _, places = train(task, world, epochs=1, **fields)
@@ -288,7 +308,9 @@ def test_ranks_train_like_one_batch(fields: dict[str, Any], empty: tuple[int, ..
     reference = train_by_hand(Sequences(empty=empty), steps)
     for weights, reports, _ in ranks:
         for name, value in numbers(reference).items():
-            torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                torch.tensor(weights[name]), torch.tensor(value), rtol=1e-5, atol=1e-6
+            )
         assert reports == ranks[0][1]
 
     val = Sequences().data()["val"][:]  # type: ignore[index]
@@ -299,7 +321,9 @@ def test_ranks_train_like_one_batch(fields: dict[str, Any], empty: tuple[int, ..
 
 def train_with_closures(rank: int, world_size: int) -> Any:
     optimizer = {"type": "LBFGS", "lr": 0.5, "max_iter": 4}
-    loop, _, _, places = train(Sequences(), World(rank=rank, world_size=world_size), epochs=1, optimizer=optimizer)
+    loop, _, _, places = train(
+        Sequences(), World(rank=rank, world_size=world_size), epochs=1, optimizer=optimizer
+    )
     return numbers(loop.state.module), places
 
 
@@ -311,7 +335,10 @@ def test_closures_on_ranks_train_like_one_batch() -> None:
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
     data = task.data()["train"]
     for first, second in zip(*(places for _, places in ranks), strict=True):
-        batch = [torch.stack(column) for column in zip(*(data[place] for place in first + second), strict=True)]
+        batch = [
+            torch.stack(column)
+            for column in zip(*(data[place] for place in first + second), strict=True)
+        ]
 
         def evaluate(batch: Any = batch) -> Tensor:
             optimizer.zero_grad()
@@ -322,7 +349,9 @@ def test_closures_on_ranks_train_like_one_batch() -> None:
         optimizer.step(evaluate)
     for weights, _ in ranks:
         for name, value in numbers(model).items():
-            torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_turns_train_like_one_batch() -> None:
@@ -332,7 +361,11 @@ def test_turns_train_like_one_batch() -> None:
             yield "only", mean_over_tokens(model(batch[0]), batch)
 
     loop, _, _, places = train(
-        Turns(), accumulate=3, epochs=1, optimizer=None, optimizers={"only": {**SGD, "params": ["*"]}}
+        Turns(),
+        accumulate=3,
+        epochs=1,
+        optimizer=None,
+        optimizers={"only": {**SGD, "params": ["*"]}},
     )
     assert_equal(loop.state.module, train_by_hand(Sequences(), join(places, 3)))
 

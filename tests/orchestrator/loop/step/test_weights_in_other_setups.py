@@ -25,14 +25,17 @@ PLAIN = Component(type="SGD", lr=0.5)
 
 
 class Texts(torch.utils.data.Dataset[Any]):
-    """Six tokens a text, of which a mask says what counts; the counts differ, and the third text has none."""
+    """Six tokens a text, of which a mask says what counts; the counts differ, and the third text
+    has none."""
 
     def __init__(self, size: int = 8) -> None:
         generator = torch.Generator().manual_seed(0)
         self.tokens = torch.randn(size, 6, 3, generator=generator)
         self.targets = torch.randn(size, 6, generator=generator)
         counts = [6, 1, 0, 3, 2, 5, 1, 4]
-        self.mask = torch.tensor([[float(place < counts[row % 8]) for place in range(6)] for row in range(size)])
+        self.mask = torch.tensor(
+            [[float(place < counts[row % 8]) for place in range(6)] for row in range(size)]
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -94,10 +97,14 @@ class Gradients(Hook):
         self.steps: list[list[float]] = []
 
     def on_gradients(self, state: State) -> None:
-        self.steps.append(torch.cat([gradient.flatten() for gradient in state.gradients()]).tolist())
+        self.steps.append(
+            torch.cat([gradient.flatten() for gradient in state.gradients()]).tolist()
+        )
 
 
-def trained(task: Tokens, world: World | None = None, hooks: Any = None, **fields: Any) -> tuple[Any, ...]:
+def trained(
+    task: Tokens, world: World | None = None, hooks: Any = None, **fields: Any
+) -> tuple[Any, ...]:
     """Return the gradients of each step, the rows, the reports and the state."""
     seen, rows = Gradients(), Rows()
     fields = {"epochs": 2, "optimizer": PLAIN, **fields}
@@ -117,7 +124,9 @@ def large_batches(*steps: tuple[int, int], epochs: int = 2, size: int = 8) -> li
         batch = texts.tokens[first:end], texts.targets[first:end], texts.mask[first:end]
         optimizer.zero_grad()
         masked_mean(model(batch[0]).squeeze(2), batch).backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).tolist())
+        gradients.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).tolist()
+        )
         optimizer.step()
     return gradients
 
@@ -130,20 +139,34 @@ def test_hooks_see_means_and_no_nan() -> None:
     """With a guard against NaN, and one against spikes whose losses are those of the steps."""
     spike = LossSpike()
     hooks = {"guard": NanGuard(), "spike": spike}
-    trained(Tokens(), hooks=hooks, batch_size=1, accumulate=4, epochs=1, optimizer=Component(type="SGD", lr=1e-30))
+    trained(
+        Tokens(),
+        hooks=hooks,
+        batch_size=1,
+        accumulate=4,
+        epochs=1,
+        optimizer=Component(type="SGD", lr=1e-30),
+    )
     torch.manual_seed(0)
     model, texts = nn.Linear(3, 1), Texts()
     output = model(texts.tokens).squeeze(2)
     halves = [slice(0, 4), slice(4, 8)]
-    expected = [masked_mean(output[half], (None, texts.targets[half], texts.mask[half])).item() for half in halves]
+    expected = [
+        masked_mean(output[half], (None, texts.targets[half], texts.mask[half])).item()
+        for half in halves
+    ]
     assert spike.state_dict()["losses"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_fp16_scales_gradients_of_a_mean() -> None:
     """A scale that a mean over tokens bears would be too large for their sum."""
     scaler = {"init_scale": 1024.0}
-    steps, _, _, loop = trained(Tokens(), batch_size=1, accumulate=4, precision="fp16", scaler=scaler)
-    torch.testing.assert_close(torch.tensor(steps), torch.tensor(large_batches((0, 4), (4, 8))), rtol=2e-2, atol=2e-2)
+    steps, _, _, loop = trained(
+        Tokens(), batch_size=1, accumulate=4, precision="fp16", scaler=scaler
+    )
+    torch.testing.assert_close(
+        torch.tensor(steps), torch.tensor(large_batches((0, 4), (4, 8))), rtol=2e-2, atol=2e-2
+    )
     assert loop.state.scaler.get_scale() == 1024
 
 
@@ -156,7 +179,14 @@ def test_stream_trains_like_large_batches(on_exhausted: str) -> None:
 
 def test_stream_that_ends_within_a_step_trains_the_whole_steps() -> None:
     task, loader = Tokens(streams=True, size=7), {"on_exhausted": "stop"}
-    fields: Any = {"batch_size": 1, "accumulate": 3, "steps": 9, "epochs": None, "epoch_steps": 5, "loader": loader}
+    fields: Any = {
+        "batch_size": 1,
+        "accumulate": 3,
+        "steps": 9,
+        "epochs": None,
+        "epoch_steps": 5,
+        "loader": loader,
+    }
     close(trained(task, **fields)[0], large_batches((0, 3), (3, 6), epochs=1, size=7))
 
 

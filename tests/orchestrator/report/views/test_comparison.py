@@ -103,14 +103,24 @@ def test_best_trial_alone_is_orange(best: str | None) -> None:
 
 
 def test_time_per_iteration_of_the_best_trials() -> None:
-    spans = pd.DataFrame({"forward_s": [0.01, 0.02], "all_reduce_wait_s": [0.01, np.nan]}, index=["t1", "t0"])
+    spans = pd.DataFrame(
+        {"forward_s": [0.01, 0.02], "all_reduce_wait_s": [0.01, np.nan]}, index=["t1", "t0"]
+    )
     bars = lines_of(charts_of(render_spending(spans).content)["Mean iteration of each trial"])
-    assert bars == {"forward_s": (["t1", "t0"], [10, 20]), "all_reduce_wait_s": (["t1", "t0"], [10, 0])}
+    assert bars == {
+        "forward_s": (["t1", "t0"], [10, 20]),
+        "all_reduce_wait_s": (["t1", "t0"], [10, 0]),
+    }
 
 
 @pytest.mark.parametrize(
     "trials",
-    [pd.DataFrame(), TRIALS.iloc[:1], TRIALS[["config/lr"]], TRIALS.assign(**{"val/accuracy": None, "step_s": None})],
+    [
+        pd.DataFrame(),
+        TRIALS.iloc[:1],
+        TRIALS[["config/lr"]],
+        TRIALS.assign(**{"val/accuracy": None, "step_s": None}),
+    ],
 )
 def test_sections_without_data_are_explained(trials: pd.DataFrame) -> None:
     for section in (
@@ -142,7 +152,15 @@ TABLE = pd.DataFrame(
 
 
 def test_values_and_metrics_come_first_and_empty_columns_are_omitted() -> None:
-    columns = ["status", "config/lr", "val/accuracy", "error", "step_s", "last/val/accuracy", "reports"]
+    columns = [
+        "status",
+        "config/lr",
+        "val/accuracy",
+        "error",
+        "step_s",
+        "last/val/accuracy",
+        "reports",
+    ]
     assert arrange_columns(TABLE, OBJECTIVES) == columns
 
 
@@ -153,7 +171,9 @@ def test_every_trial_has_a_row_with_its_error() -> None:
     assert table[1] == ["trial-0000", "finished", "0.1", "0.75", "", "10 ms", "0.5", "3"]
     (error,) = parsed(content).iter("details")
     assert text_of(error) == f"{ERROR[:80]}…{ERROR}"
-    assert [name.get("id") for name in parsed(content).iter("span") if name.get("id")] == list(TABLE.index)
+    assert [name.get("id") for name in parsed(content).iter("span") if name.get("id")] == list(
+        TABLE.index
+    )
 
 
 def test_table_of_many_trials_has_the_best_and_some_failed() -> None:

@@ -15,7 +15,10 @@ RUN = RunMetadata(
 
 def test_experiment_section_has_file_command_and_versions() -> None:
     content = render_experiment("name: x  # <i>\n", RUN).content
-    assert [text_of(one) for one in parsed(content).iter("pre")] == ["name: x  # <i>\n", "-<b>\n+</b>"]
+    assert [text_of(one) for one in parsed(content).iter("pre")] == [
+        "name: x  # <i>\n",
+        "-<b>\n+</b>",
+    ]
     assert tables_of(content)["Environment"][1:] == [
         ["command", "hookyard run 'a b.yaml'"],
         ["started", "2026-11-22T03:00:00Z"],

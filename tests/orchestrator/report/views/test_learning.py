@@ -49,9 +49,9 @@ def test_metrics_are_grouped_by_name() -> None:
 
 
 def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
-    assert tables_of(render_learning(EMPTY, REPORTS, {}).content)["Each metric at its best and as last reported"][
-        1:
-    ] == [
+    assert tables_of(render_learning(EMPTY, REPORTS, {}).content)[
+        "Each metric at its best and as last reported"
+    ][1:] == [
         ["train/loss", "1", "1", "200", "1"],
         ["val/loss", "3", "0", "100", "4"],
         ["val/accuracy", "0.5", "0", "100", "0.25"],
@@ -59,31 +59,52 @@ def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
     assert [*find_best_and_last(["val/f1"], REPORTS, {})] == []
 
 
-@pytest.mark.parametrize("ending", ["", "_s", "_per_s", "_percent", "_power_w", "_temperature_c", "_clock_mhz"])
+@pytest.mark.parametrize(
+    "ending", ["", "_s", "_per_s", "_percent", "_power_w", "_temperature_c", "_clock_mhz"]
+)
 def test_every_reported_number_has_a_chart(ending: str) -> None:
     """Among the times if it is one, otherwise among the metrics, with its best value."""
-    rows, reports, name = Rows.wrap(training(2)), [{"step": 10, f"val/top{ending}": 50.0}], f"top{ending}"
-    metrics, times = (section.content for section in (render_learning(rows, reports, {}), render_spans(rows, reports)))
+    rows, reports, name = (
+        Rows.wrap(training(2)),
+        [{"step": 10, f"val/top{ending}": 50.0}],
+        f"top{ending}",
+    )
+    metrics, times = (
+        section.content
+        for section in (render_learning(rows, reports, {}), render_spans(rows, reports))
+    )
     charts, of_times = charts_of(metrics), charts_of(times)
-    assert (name in charts, name in of_times) == ((False, True) if name.endswith("_s") else (True, False))
+    assert (name in charts, name in of_times) == (
+        (False, True) if name.endswith("_s") else (True, False)
+    )
     if name in charts:
-        ((metric, *_, last),) = tables_of(metrics)["Each metric at its best and as last reported"][1:]
+        ((metric, *_, last),) = tables_of(metrics)["Each metric at its best and as last reported"][
+            1:
+        ]
         assert (metric, last) == (f"val/{name}", format_value(name, 50.0))
 
 
 def test_metric_without_direction_has_no_best() -> None:
     drawn = render_learning(
-        EMPTY, [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}], {}
+        EMPTY,
+        [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}],
+        {},
     ).content
-    assert tables_of(drawn)["Each metric at its best and as last reported"][1:] == [["val/score", "", "", "", "0.25"]]
+    assert tables_of(drawn)["Each metric at its best and as last reported"][1:] == [
+        ["val/score", "", "", "", "0.25"]
+    ]
     assert "hooks.checkpoint: {best: val/score, mode: max}" in text_of(parsed(drawn))
 
 
 def test_loss_chart_keeps_the_extremes() -> None:
     losses = np.linspace(3, 1, 400).reshape(200, 2)
-    chart = charts_of(render_learning(Rows.wrap(training(2, loss=losses)), REPORTS, {}).content)["loss"]
+    chart = charts_of(render_learning(Rows.wrap(training(2, loss=losses)), REPORTS, {}).content)[
+        "loss"
+    ]
     low, high, mean, train, val = chart["data"]
-    assert np.allclose([low["y"], high["y"], mean["y"]], [losses[:, 1], losses[:, 0], losses.mean(axis=1)])
+    assert np.allclose(
+        [low["y"], high["y"], mean["y"]], [losses[:, 1], losses[:, 0], losses.mean(axis=1)]
+    )
     assert (train["x"], train["y"], val["y"]) == ([100, 200], [2, 1], [3, 4])
 
 
@@ -94,7 +115,9 @@ def test_losses_that_are_not_finite_are_counted() -> None:
     said = "Not drawn: 1 of 400 values, which are not finite."
     assert said in render_learning(Rows.wrap(training(2, loss=losses)), [], {}).content
     # A loop of its own records the loss in every other iteration.
-    some = pc.if_else(pc.equal(pc.bit_wise_and(table["iteration"], 1), 0), pa.array(losses.ravel()), None)
+    some = pc.if_else(
+        pc.equal(pc.bit_wise_and(table["iteration"], 1), 0), pa.array(losses.ravel()), None
+    )
     rows = Rows.wrap(table.set_column(table.column_names.index("loss"), "loss", some))
     assert said.replace("400", "200") in render_learning(rows, [], {}).content
 
@@ -109,23 +132,32 @@ def test_metric_without_numbers_has_no_points() -> None:
 def test_memory_has_a_line_for_each_rank() -> None:
     held = np.full((200, 2), np.nan)
     held[::100] = [2**30, 2**31]
-    charts = charts_of(render_memory(Rows.wrap(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content)
+    charts = charts_of(
+        render_memory(Rows.wrap(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content
+    )
     assert [*charts] == ["rss_bytes", "cuda_reserved_bytes"]
-    assert lines_of(charts["rss_bytes"]) == {"rank 0": ([1, 101], [1, 1]), "rank 1": ([1, 101], [2, 2])}
+    assert lines_of(charts["rss_bytes"]) == {
+        "rank 0": ([1, 101], [1, 1]),
+        "rank 1": ([1, 101], [2, 2]),
+    }
     assert "memory_stats is off" in render_memory(Rows.wrap(training(2))).content
 
 
 def test_memory_of_many_ranks_shows_the_largest_and_a_band() -> None:
     ranks = MAX_LINES + 4
     held = np.arange(1, ranks + 1) * 2**20 * np.ones((200, 1))
-    chart = charts_of(render_memory(Rows.wrap(training(ranks, rss_bytes=held))).content)["rss_bytes"]
+    chart = charts_of(render_memory(Rows.wrap(training(ranks, rss_bytes=held))).content)[
+        "rss_bytes"
+    ]
     assert [*lines_of(chart)] == ["all ranks", *(f"rank {rank}" for rank in range(4, ranks))]
     low, high, mean = (trace["y"][0] for trace in chart["data"][:3])
     assert (low, mean, high) == (1, 6.5, 12)
 
 
 def test_a_column_that_no_other_view_shows_has_a_chart() -> None:
-    charts = charts_of(render_other_columns(Rows.wrap(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content)
+    charts = charts_of(
+        render_other_columns(Rows.wrap(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content
+    )
     assert [*charts] == ["grad_norm"]
     assert lines_of(charts["grad_norm"])["grad_norm"][1][0] == 2.5
     assert "No other column" in render_other_columns(Rows.wrap(training(2))).content
@@ -134,7 +166,9 @@ def test_a_column_that_no_other_view_shows_has_a_chart() -> None:
 def test_columns_without_a_chart_are_named() -> None:
     content = str(
         render_other_columns(
-            Rows.wrap(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MAX_CHARTS + 2)}))
+            Rows.wrap(
+                training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MAX_CHARTS + 2)})
+            )
         ).content
     )
     assert len(charts_of(content)) == MAX_CHARTS

@@ -26,14 +26,31 @@ def test_bars_are_the_means_of_each_rank() -> None:
 def test_bar_of_many_ranks_is_the_one_with_most_work() -> None:
     ranks = 3 * BARS
     draw = np.random.default_rng(0).permutation(ranks) / 1000
-    rows = pd.DataFrame({"rank": range(ranks), "phase": "train", "iteration": 1, "forward_s": draw, "backward_s": 1.0})
-    shown, _ = lines_of(charts_of(drawn(rows.assign(step_s=draw + 1)).content)["Time per iteration"])["forward_s"]
-    assert [int(rank) for rank in shown] == (draw.reshape(BARS, 3).argmax(axis=1) + 3 * np.arange(BARS)).tolist()
+    rows = pd.DataFrame(
+        {
+            "rank": range(ranks),
+            "phase": "train",
+            "iteration": 1,
+            "forward_s": draw,
+            "backward_s": 1.0,
+        }
+    )
+    shown, _ = lines_of(
+        charts_of(drawn(rows.assign(step_s=draw + 1)).content)["Time per iteration"]
+    )["forward_s"]
+    assert [int(rank) for rank in shown] == (
+        draw.reshape(BARS, 3).argmax(axis=1) + 3 * np.arange(BARS)
+    ).tolist()
 
 
 def test_heat_maps_keep_maxima_and_omit_empty_spans() -> None:
-    rows = training(2, 2 * CELLS_ACROSS, change=slower("data_wait_s", 1, {333: 5.0})).assign(checkpoint_s=0.0)
-    maps = {trace["name"]: trace for trace in charts_of(drawn(rows).content)["Seconds by rank and iteration"]["data"]}
+    rows = training(2, 2 * CELLS_ACROSS, change=slower("data_wait_s", 1, {333: 5.0})).assign(
+        checkpoint_s=0.0
+    )
+    maps = {
+        trace["name"]: trace
+        for trace in charts_of(drawn(rows).content)["Seconds by rank and iteration"]["data"]
+    }
     assert "checkpoint_s" not in maps
     own_work = np.array(maps["own work"]["z"])
     assert own_work.shape == (2, CELLS_ACROSS)
@@ -55,7 +72,9 @@ def test_missing_times_are_explained(columns: list[str], words: str) -> None:
 def test_the_costliest_hook_comes_first() -> None:
     rows = training(2)
     ledger = costs(
-        (0, "ema", "on_update", 100, 0.1), (1, "ema", "on_update", 100, 0.3), (0, "checkpoint", "on_save", 2, 1.0)
+        (0, "ema", "on_update", 100, 0.1),
+        (1, "ema", "on_update", 100, 0.3),
+        (0, "checkpoint", "on_save", 2, 1.0),
     )
     total = rows["step_s"].sum()
     assert tables_of(render_hooks(ledger, total).content)["Cost of each hook"][1:] == [

@@ -41,7 +41,8 @@ def side(
     accuracy: float = 0.8,
     **config: Any,
 ) -> Side:
-    """A run whose steps take `step_s` give or take 5 %, and whose accuracy settles, give or take 0.01."""
+    """A run whose steps take `step_s` give or take 5 %, and whose accuracy settles, give or take
+    0.01."""
     rows = pd.concat(
         pd.DataFrame(
             {
@@ -77,13 +78,18 @@ def test_real_differences_are_found_with_their_direction() -> None:
     assert costs["samples_per_s"]["findings"] == [None, "less"]
     assert costs["data_wait_s"]["findings"] == [None, "noise"]
     assert costs["peak_rss_bytes"] == {"values": [101 * MIB, 151 * MIB], "findings": [None, "more"]}
-    assert metrics["val/accuracy last"]["findings"] == metrics["val/accuracy best"]["findings"] == [None, "more"]
+    assert (
+        metrics["val/accuracy last"]["findings"]
+        == metrics["val/accuracy best"]["findings"]
+        == [None, "more"]
+    )
     assert metrics["val/loss last"]["findings"] == [None, "less"]
     assert "val/iteration_s best" not in metrics
 
 
 def test_compared_numbers_match_a_hand_calculation() -> None:
-    """Two ranks, of which the slower one counts: 30 iterations of 2 s and 20 of 4 s. The last 25 have a wait."""
+    """Two ranks, of which the slower one counts: 30 iterations of 2 s and 20 of 4 s. The last 25
+    have a wait."""
     rows = pd.DataFrame(
         {
             "rank": [0, 1] * 50,
@@ -96,7 +102,9 @@ def test_compared_numbers_match_a_hand_calculation() -> None:
         }
     )
     reports = [{"val/loss": 0.5}, {"val/loss": 0.25}, {"val/loss": 0.75}]
-    found = compare([Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, [], Rows.wrap(rows[:0]))])
+    found = compare(
+        [Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, [], Rows.wrap(rows[:0]))]
+    )
     assert found["ranks"] == [2, 0]
     assert {name: entry["values"] for name, entry in found["costs"].items()} == {
         "step_s": [2.0, None],
@@ -112,16 +120,30 @@ def test_compared_numbers_match_a_hand_calculation() -> None:
 
 
 def test_training_time_is_that_of_the_slowest_rank() -> None:
-    """Each rank is slow in every other iteration: 75 s each, though some rank takes 2 s in each of 50 iterations."""
-    rows = pd.DataFrame({"rank": [0, 1] * 50, "phase": "train", "epoch": 0, "iteration": np.repeat(np.arange(50), 2)})
+    """Each rank is slow in every other iteration: 75 s each, though some rank takes 2 s in each of
+    50 iterations."""
+    rows = pd.DataFrame(
+        {
+            "rank": [0, 1] * 50,
+            "phase": "train",
+            "epoch": 0,
+            "iteration": np.repeat(np.arange(50), 2),
+        }
+    )
     rows["step_s"] = np.where((rows["rank"] + rows["iteration"]) % 2, 1.0, 2.0)
     found = compare([Side("a", {}, [], Rows.wrap(rows))])
-    assert found["costs"]["train_s"]["values"] == [75.0] == [compute_usage(Rows.wrap(rows).source)["train_s"]]
+    assert (
+        found["costs"]["train_s"]["values"]
+        == [75.0]
+        == [compute_usage(Rows.wrap(rows).source)["train_s"]]
+    )
 
 
 def test_every_third_thousand_of_a_long_run_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(compare.__globals__, "MAX_ITERATIONS", 2000)
-    rows = pd.DataFrame({"rank": [0, 1] * 6000, "phase": "train", "epoch": 0, "iteration": np.arange(12000) // 2})
+    rows = pd.DataFrame(
+        {"rank": [0, 1] * 6000, "phase": "train", "epoch": 0, "iteration": np.arange(12000) // 2}
+    )
     rows["step_s"] = np.where(rows["iteration"] // 1000 % 3 == 0, 1.0, 9.0)
     assert compare([Side("a", {}, [], Rows.wrap(rows))])["costs"]["step_s"]["values"] == [1.0]
 
@@ -129,12 +151,17 @@ def test_every_third_thousand_of_a_long_run_is_sampled(monkeypatch: pytest.Monke
 def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
     reports = [{"val/ppl": 9.0, "val/score": 0.5}, {"val/ppl": 7.0, "val/score": 0.25}]
     rows = pd.DataFrame({"rank": [], "iteration": []})
-    found = compare([Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, reports, Rows.wrap(rows))])
+    found = compare(
+        [Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, reports, Rows.wrap(rows))]
+    )
     assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
     assert "val/score best" not in found["metrics"]
     assert found["not_known"] == ["val/score"]
     said = compare(
-        [Side("a", {}, reports, Rows.wrap(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.wrap(rows))]
+        [
+            Side("a", {}, reports, Rows.wrap(rows), {"val/score": "max"}),
+            Side("b", {}, reports, Rows.wrap(rows)),
+        ]
     )
     assert said["metrics"]["val/score best"]["values"] == [0.5, 0.5]
     assert said["not_known"] == []
@@ -149,10 +176,12 @@ def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
 
 @pytest.mark.parametrize("kept", [0.0, 0.8, 0.9])
 def test_noise_is_rarely_reported_as_a_difference(kept: float) -> None:
-    """200 pairs of runs of 1,000 iterations that are alike, whose noise remembers 1, 9 or 19 iterations: one alarm in a
-    hundred is allowed, and more than six in 200 would come about less than once in a hundred times."""
+    """200 pairs of runs of 1,000 iterations that are alike, whose noise remembers 1, 9 or 19
+    iterations: one alarm in a hundred is allowed, and more than six in 200 would come about less
+        than once in a hundred times."""
     pairs = [
-        (summarize_blocks(noise(2 * n, 1000, kept)), summarize_blocks(noise(2 * n + 1, 1000, kept))) for n in range(200)
+        (summarize_blocks(noise(2 * n, 1000, kept)), summarize_blocks(noise(2 * n + 1, 1000, kept)))
+        for n in range(200)
     ]
     alarms = sum(classify_cost_difference(1.0, first, other) != "noise" for first, other in pairs)
     assert alarms <= 6
@@ -161,16 +190,25 @@ def test_noise_is_rarely_reported_as_a_difference(kept: float) -> None:
 def test_a_difference_of_half_the_noise_is_found() -> None:
     """Of 100 pairs, at least nine in ten."""
     pairs = [
-        (summarize_blocks(noise(2 * n, 1000, 0.0)), summarize_blocks(noise(2 * n + 1, 1000, 0.0) + 0.5))
+        (
+            summarize_blocks(noise(2 * n, 1000, 0.0)),
+            summarize_blocks(noise(2 * n + 1, 1000, 0.0) + 0.5),
+        )
         for n in range(100)
     ]
-    assert sum(classify_cost_difference(0.5, first, other) == "more" for first, other in pairs) >= 90
+    assert (
+        sum(classify_cost_difference(0.5, first, other) == "more" for first, other in pairs) >= 90
+    )
 
 
 def test_fluctuating_metrics_rarely_differ() -> None:
-    """400 pairs of ten reports around one value: the last reports are told apart in at most two of a hundred."""
+    """400 pairs of ten reports around one value: the last reports are told apart in at most two of
+    a hundred."""
     curves = np.random.default_rng(0).normal(size=(400, 2, 10))
-    alarms = sum(classify_metric_difference(other[-1] - first[-1], first, other) != "noise" for first, other in curves)
+    alarms = sum(
+        classify_metric_difference(other[-1] - first[-1], first, other) != "noise"
+        for first, other in curves
+    )
     assert alarms <= 8
     assert classify_metric_difference(20.0, *curves[0]) == "more"
 
@@ -182,7 +220,12 @@ def test_configs_differ_by_dotted_path() -> None:
         "hooks": {"ema": {"decay": 0.9}, "clip": 1},
         "tags": [1, 2],
     }
-    two = {"name": "b", "optimizer": {"type": "SGD", "lr": 0.2}, "hooks": {"ema": None, "clip": 1.0}, "tags": [1, 3]}
+    two = {
+        "name": "b",
+        "optimizer": {"type": "SGD", "lr": 0.2},
+        "hooks": {"ema": None, "clip": 1.0},
+        "tags": [1, 3],
+    }
     assert find_config_differences([one, two]) == {
         "optimizer.lr": [0.1, 0.2],
         "hooks.ema.decay": [0.9, None],

@@ -14,7 +14,10 @@ from orchestrator.stats.aggregate.configurations import (
 
 
 def repeats(number: int, *values: float | None, status: str = "finished") -> list[Repeat]:
-    return [Repeat(number, f"trial-{10 * number + place:04d}", status, value) for place, value in enumerate(values)]
+    return [
+        Repeat(number, f"trial-{10 * number + place:04d}", status, value)
+        for place, value in enumerate(values)
+    ]
 
 
 def test_mean_std_and_interval_match_a_hand_calculation() -> None:
@@ -40,7 +43,10 @@ def test_best_configuration_has_most_ended_trials_then_best_mean() -> None:
     found = rank_configurations([*lucky, *held], "max")
     ahead = find_better_with_fewer_trials(found, "max")
     assert ahead is not None
-    assert (found[0].number, ahead.describe("val/accuracy")) == (0, "0.9 (mean of 1 trial), 1 failed")
+    assert (found[0].number, ahead.describe("val/accuracy")) == (
+        0,
+        "0.9 (mean of 1 trial), 1 failed",
+    )
     assert find_better_with_fewer_trials(found, "min") is None
 
 
@@ -54,13 +60,20 @@ def test_lower_bound_penalizes_spread_between_trials() -> None:
         ]
         assert [one.mean for one in found] == pytest.approx([0.65, 0.7])
     assert [one.number for one in rank_configurations([*wide, *narrow_counters], "max")] == [0, 1]
-    alone, held = repeats(2, 0.5, status="running"), [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
+    alone, held = (
+        repeats(2, 0.5, status="running"),
+        [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)],
+    )
     first, other = rank_configurations([*alone, *held], "max", "lower_bound")
     assert (first.score, other.score) == (pytest.approx(0.1), 0.5), (
         "a single trial is a configuration of its own, and has not ended"
     )
-    ahead = find_better_with_fewer_trials(rank_configurations([*wide, *repeats(1, 0.6)], "max", "lower_bound"), "max")
-    assert [ahead and ahead.number] == [1], "0.6 alone is better than the bound, and no better than the mean"
+    ahead = find_better_with_fewer_trials(
+        rank_configurations([*wide, *repeats(1, 0.6)], "max", "lower_bound"), "max"
+    )
+    assert [ahead and ahead.number] == [1], (
+        "0.6 alone is better than the bound, and no better than the mean"
+    )
 
 
 def test_running_trials_count_with_their_best_so_far() -> None:
@@ -73,11 +86,22 @@ def test_running_trials_count_with_their_best_so_far() -> None:
 
 @pytest.mark.parametrize(
     ("freedom", "expected"),
-    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (29, 2.045), (120, 1.980)],
+    [
+        (1, 12.706),
+        (2, 4.303),
+        (3, 3.182),
+        (4, 2.776),
+        (5, 2.571),
+        (10, 2.228),
+        (29, 2.045),
+        (120, 1.980),
+    ],
 )
 def test_quantiles_match_printed_tables(freedom: int, expected: float) -> None:
     assert compute_quantile(0.975, freedom) == pytest.approx(expected, abs=5e-4)
-    assert compute_tail_probability(compute_quantile(0.975, freedom), freedom) == pytest.approx(0.025, rel=1e-9)
+    assert compute_tail_probability(compute_quantile(0.975, freedom), freedom) == pytest.approx(
+        0.025, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("t", [-40.0, -1.0, 0.0, 0.3, 2.5, 1e6, math.inf])

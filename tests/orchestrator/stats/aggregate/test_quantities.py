@@ -24,7 +24,9 @@ from orchestrator.stats.aggregate import quantities
         (quantities.format_duration, 125 * 60, "2 h 05 min"),
     ],
 )
-def test_numbers_have_a_unit_that_suits_their_size(format_number: Any, value: float, expected: str) -> None:
+def test_numbers_have_a_unit_that_suits_their_size(
+    format_number: Any, value: float, expected: str
+) -> None:
     assert format_number(value) == expected
 
 

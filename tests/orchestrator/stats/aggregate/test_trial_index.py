@@ -68,20 +68,25 @@ def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0
         )
     if status != "running":
         folder.end(
-            status, stopped=["because"] if status == "stopped" else [], error="broken" if status == "failed" else None
+            status,
+            stopped=["because"] if status == "stopped" else [],
+            error="broken" if status == "failed" else None,
         )
     return folder
 
 
 def describe(sweep: RunFolder) -> str:
-    """Everything that is known of the trials: their table, a resume and the display are made of it."""
+    """Everything that is known of the trials: their table, a resume and the display are made of
+    it."""
     return "\n".join(map(str, TrialIndex(sweep, OBJECTIVES).records().values()))
 
 
 def check_against_folders(sweep: RunFolder) -> None:
     bare = Path(sweep.storage.root).with_name("bare")
     shutil.copytree(sweep.storage.root, bare, ignore=shutil.ignore_patterns(INDEX))
-    assert describe(sweep) == describe(RunFolder(sweep.storage.parent, "bare")).replace("/bare/", "/sweep/")
+    assert describe(sweep) == describe(RunFolder(sweep.storage.parent, "bare")).replace(
+        "/bare/", "/sweep/"
+    )
     shutil.rmtree(bare)
 
 
@@ -95,12 +100,16 @@ class Settings:
     objectives = OBJECTIVES
 
 
-def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_opens_no_folder_of_ended_trials(
+    sweep: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_index(sweep)
     check_against_folders(sweep)
     opened: list[str] = []
     metadata = RunFolder.read_metadata
-    monkeypatch.setattr(RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder))
+    monkeypatch.setattr(
+        RunFolder, "read_metadata", lambda folder: opened.append(folder.name) or metadata(folder)
+    )
     table = Sweep(sweep).trials
     interrupted = {*table.index[table["status"] == "interrupted"]}
     assert {*opened} == {"sweep", *interrupted}
@@ -110,7 +119,8 @@ def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: py
     assert (first.has_ended, first.status, first.values["optimizer.lr"]) == (True, "failed", 0.6)
     assert first.reported == ["2026-01-01T00:00:03Z"]
     assert first.compared_reports == tuple(
-        {"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step} for step in (1, 2, 3)
+        {"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step}
+        for step in (1, 2, 3)
     )
     assert TrialIndex(sweep, OBJECTIVES).stored().keys() == {*table.index} - interrupted
     assert not TrialIndex(sweep, OBJECTIVES[:1]).stored(), "an index of other metrics was used"
@@ -144,7 +154,9 @@ def restart_trial(sweep: RunFolder, status: str | None = None) -> None:
     folder = RunFolder(sweep.storage / "trials", "trial-0002")
     folder.update(status="running", error=None, values={"optimizer.lr": 7.0})
     folder.begin_attempt()
-    folder.append_metrics({"attempt": 1, "epoch": 5, "step": 5, "iteration": 5, "val/loss": -3.0, "val/accuracy": 0.1})
+    folder.append_metrics(
+        {"attempt": 1, "epoch": 5, "step": 5, "iteration": 5, "val/loss": -3.0, "val/accuracy": 0.1}
+    )
     if status:
         folder.end(status)
 
@@ -161,9 +173,20 @@ def restart_trial(sweep: RunFolder, status: str | None = None) -> None:
         lambda sweep: trial(sweep, 41, "finished", None),
         lambda sweep: Path(sweep.storage.root, INDEX).unlink(),
     ],
-    ids=["damage", "cut", "other lines", "removed", "restarted", "failed again", "new trial", "no index"],
+    ids=[
+        "damage",
+        "cut",
+        "other lines",
+        "removed",
+        "restarted",
+        "failed again",
+        "new trial",
+        "no index",
+    ],
 )
-def test_folders_tell_what_the_index_lacks(sweep: RunFolder, change: Callable[[RunFolder], Any]) -> None:
+def test_folders_tell_what_the_index_lacks(
+    sweep: RunFolder, change: Callable[[RunFolder], Any]
+) -> None:
     write_index(sweep)
     change(sweep)
     check_against_folders(sweep)
@@ -171,8 +194,11 @@ def test_folders_tell_what_the_index_lacks(sweep: RunFolder, change: Callable[[R
     check_against_folders(sweep)
 
 
-def test_killed_driver_leaves_each_trial_once(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers resume, run some trials again and end them, and are killed at a random write of the index."""
+def test_killed_driver_leaves_each_trial_once(
+    sweep: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drivers resume, run some trials again and end them, and are killed at a random write of the
+    index."""
     monkeypatch.setattr(trial_index, "_BATCH", 3)
     chance = random.Random(0)
     write = Storage.write
@@ -187,19 +213,24 @@ def test_killed_driver_leaves_each_trial_once(sweep: RunFolder, monkeypatch: pyt
         with monkeypatch.context() as dying, suppress(KeyboardInterrupt):
             dying.setattr(Storage, "write", write_or_die)
             index = TrialIndex(sweep, OBJECTIVES)
-            index.write(record for name, record in index.records().items() if int(name[-4:]) not in rerun)
+            index.write(
+                record for name, record in index.records().items() if int(name[-4:]) not in rerun
+            )
             for number in rerun:
                 folder = RunFolder(sweep.storage / "trials", trial_name(number))
                 if not folder.exists():
                     trial(sweep, number, "finished")
-                folder.update(status=chance.choice(STATUSES), values={"optimizer.lr": chance.random()})
+                folder.update(
+                    status=chance.choice(STATUSES), values={"optimizer.lr": chance.random()}
+                )
                 index.keep(trial_name(number))
             index.write(index.records().values())
         check_against_folders(sweep)
 
 
 def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_path: Path) -> None:
-    """The leader's run is over after the second of three iterations; the follower only validates its own model."""
+    """The leader's run is over after the second of three iterations; the follower only validates
+    its own model."""
     leader, follower = Attempt(0, until=2), Attempt(0, leader=LeadingAttempt("trial-0000", 0))
     folders = [RunFolder(tmp_path / "trials", trial_name(number)) for number in range(2)]
     for folder, attempt, phase, times in (
@@ -208,9 +239,19 @@ def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_
     ):
         folder.begin("hooks: {}\n", trial=folder.name)
         folder.write_attempt(attempt)
-        recorder = Recorder(folder.storage, folder.rank_folder(0, 0), {"rank": 0, "node": "here", "attempt": 0})
+        recorder = Recorder(
+            folder.storage, folder.rank_folder(0, 0), {"rank": 0, "node": "here", "attempt": 0}
+        )
         for iteration, step_s in enumerate(times, start=1):
-            recorder.append({"phase": phase, "epoch": 0, "iteration": iteration, "step": 1, "step_s": float(step_s)})
+            recorder.append(
+                {
+                    "phase": phase,
+                    "epoch": 0,
+                    "iteration": iteration,
+                    "step": 1,
+                    "step_s": float(step_s),
+                }
+            )
         recorder.close()
         folder.end("finished")
     for _ in range(2):
@@ -221,7 +262,9 @@ def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_
         compact(folders[1].storage, [follower])
 
 
-def test_index_that_cannot_be_written_fails_no_trial(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_that_cannot_be_written_fails_no_trial(
+    sweep: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(storage: Storage, name: str, data: Any) -> None:
         raise StorageError("No space left on device")
 

@@ -35,7 +35,8 @@ ROWS = pd.DataFrame(
 
 
 def test_usage_matches_a_hand_calculation() -> None:
-    """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory counts."""
+    """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory
+    counts."""
     assert compute_usage(Rows.wrap(ROWS).source) == {
         "ranks": 2,
         "step_s": 2.5,
@@ -49,12 +50,15 @@ def test_usage_matches_a_hand_calculation() -> None:
 
 
 def test_usage_of_several_batches_is_that_of_pandas() -> None:
-    """A third of the values is missing; waiting counts beside the time of the iterations in which it was measured."""
+    """A third of the values is missing; waiting counts beside the time of the iterations in which
+    it was measured."""
     random = np.random.default_rng(0)
     names = ["step_s", "data_wait_s", "batch_size", "rss_bytes", "gpu_power_w"]
     rows = pd.DataFrame(random.random((90, 5)), columns=names).where(random.random((90, 5)) > 1 / 3)
     rows = rows.assign(rank=random.integers(3, size=90), phase=random.choice(["train", "val"], 90))
-    source = Source(ds.dataset(pa.concat_tables(pa.table(rows[first : first + 40]) for first in (0, 40, 80))))
+    source = Source(
+        ds.dataset(pa.concat_tables(pa.table(rows[first : first + 40]) for first in (0, 40, 80)))
+    )
     training = rows[rows["phase"] == "train"]
     train_s = training.groupby("rank")["step_s"].sum().max()
     assert compute_usage(source) == pytest.approx(
@@ -62,7 +66,8 @@ def test_usage_of_several_batches_is_that_of_pandas() -> None:
             "ranks": 3,
             "step_s": training["step_s"].median(),
             "train_s": train_s,
-            "data_wait_share": training["data_wait_s"].sum() / training.dropna(subset="data_wait_s")["step_s"].sum(),
+            "data_wait_share": training["data_wait_s"].sum()
+            / training.dropna(subset="data_wait_s")["step_s"].sum(),
             "samples_per_s": training["batch_size"].sum() / train_s,
             "process_peak_rss_bytes": rows["rss_bytes"].max(),
             "gpu_power_w": rows["gpu_power_w"].mean(),
@@ -80,9 +85,19 @@ def test_missing_columns_give_no_numbers() -> None:
 def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     for attempt, step_s, iterations in ((0, 8.0, (1, 2)), (1, 2.0, (2,))):
-        recorder = Recorder(storage, f"stats/attempt={attempt}/rank=0", {"rank": 0, "node": "here", "attempt": attempt})
+        recorder = Recorder(
+            storage,
+            f"stats/attempt={attempt}/rank=0",
+            {"rank": 0, "node": "here", "attempt": attempt},
+        )
         for iteration in iterations:
-            place = {"phase": "train", "epoch": 0, "iteration": iteration, "step": iteration, "samples": iteration}
+            place = {
+                "phase": "train",
+                "epoch": 0,
+                "iteration": iteration,
+                "step": iteration,
+                "samples": iteration,
+            }
             recorder.append({**place, "step_s": step_s, "batch_size": 1})
         recorder.close()
     begun = [Attempt(0), Attempt(1, position=Position(iteration=1, samples=1))]

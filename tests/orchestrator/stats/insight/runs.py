@@ -27,25 +27,34 @@ FALLING = np.linspace(2, 1, 200)[:, None]
 
 
 def training(
-    ranks: int = 2, iterations: int = 200, change: Callable[[dict[str, Floats]], None] | None = None, **columns: Any
+    ranks: int = 2,
+    iterations: int = 200,
+    change: Callable[[dict[str, Floats]], None] | None = None,
+    **columns: Any,
 ) -> pd.DataFrame:
-    """Ranks that wait after the backward pass for the last of them; `change` makes some slower, in arrays of shape
-    (iterations, ranks), to which each rank adds up to 1% of noise. More columns are arrays of that shape or
-    numbers."""
+    """Ranks that wait after the backward pass for the last of them; `change` makes some slower, in
+    arrays of shape (iterations, ranks), to which each rank adds up to 1% of noise. More columns are
+    arrays of that shape or numbers."""
     draw = np.random.default_rng(0)
-    own = {span: seconds * draw.uniform(1, 1.01, (iterations, ranks)) for span, seconds in OWN_S.items()}
+    own = {
+        span: seconds * draw.uniform(1, 1.01, (iterations, ranks))
+        for span, seconds in OWN_S.items()
+    }
     if change is not None:
         change(own)
     after = own["optimizer_s"] + own["hooks_s"]
     ready = sum(
-        (own[span] for span in OWN_S if span not in ("optimizer_s", "hooks_s")), start=np.zeros((iterations, ranks))
+        (own[span] for span in OWN_S if span not in ("optimizer_s", "hooks_s")),
+        start=np.zeros((iterations, ranks)),
     )
     ready[1:] += after[:-1]
     last = ready.max(axis=1, keepdims=True)
     spans = {**own, "all_reduce_wait_s": last - ready}
     spans["step_s"] = sum(spans.values(), start=np.zeros((iterations, ranks)))
     shape = (iterations, ranks)
-    more = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
+    more = {
+        name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()
+    }
     return pd.DataFrame(
         {
             "rank": np.tile(np.arange(ranks), iterations),
@@ -71,8 +80,11 @@ def costs(*rows: tuple[int, str, str, int, float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["rank", "hook", "event", "calls", "seconds"])
 
 
-def slower(span: str, rank: int, seconds: float | Mapping[int, float] | Floats) -> Callable[[dict[str, Floats]], None]:
-    """Makes a rank slower in a span: always, in some iterations by their place from 0, or by an array."""
+def slower(
+    span: str, rank: int, seconds: float | Mapping[int, float] | Floats
+) -> Callable[[dict[str, Floats]], None]:
+    """Makes a rank slower in a span: always, in some iterations by their place from 0, or by an
+    array."""
 
     def change(own: dict[str, Floats]) -> None:
         if isinstance(seconds, Mapping):

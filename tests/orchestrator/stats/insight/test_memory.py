@@ -17,7 +17,9 @@ X = np.arange(ITERATIONS)[:, None]
 def held(ranks: int) -> np.ndarray:
     """A GiB with 0.1% of noise, read at every tenth iteration."""
     draw = np.random.default_rng(1)
-    return np.where(X % 10 == 0, GIB * (1 + 0.001 * draw.standard_normal((ITERATIONS, ranks))), np.nan)
+    return np.where(
+        X % 10 == 0, GIB * (1 + 0.001 * draw.standard_normal((ITERATIONS, ranks))), np.nan
+    )
 
 
 def seen(stats: pd.DataFrame) -> Iterator[Finding]:
@@ -36,7 +38,8 @@ def test_leak_is_found_with_slope_and_rank() -> None:
 
 
 def test_leak_is_found_in_noisy_memory() -> None:
-    """30% over the run, beside noise of which each reading has six tenths of the one before, on one of 16 ranks."""
+    """30% over the run, beside noise of which each reading has six tenths of the one before, on one
+    of 16 ranks."""
     draw = np.random.default_rng(2)
     wandering = np.zeros((ITERATIONS, 16))
     for place in range(1, ITERATIONS):
@@ -49,7 +52,8 @@ def test_leak_is_found_in_noisy_memory() -> None:
 
 
 def test_leak_is_found_beside_temporary_peaks() -> None:
-    """As where validation needs a GiB more now and then, and a rank that was replaced has fewer readings."""
+    """As where validation needs a GiB more now and then, and a rank that was replaced has fewer
+    readings."""
     rss = held(2) + GIB * (0.2 * X / ITERATIONS + (X % 120 == 60))
     rss[:150, 1] = np.nan
     (finding,) = seen(training(2, ITERATIONS, rss_bytes=rss))

@@ -24,7 +24,10 @@ def found(stats: pd.DataFrame, ledger: pd.DataFrame | None = None) -> list[Findi
 
 
 def named(findings: list[Finding]) -> list[tuple[Any, ...]]:
-    return [(finding.numbers["rank"], finding.numbers["span"], finding.numbers["pattern"]) for finding in findings]
+    return [
+        (finding.numbers["rank"], finding.numbers["span"], finding.numbers["pattern"])
+        for finding in findings
+    ]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 9])
@@ -35,7 +38,8 @@ def test_ranks_that_are_alike_get_no_finding(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 9])
 @pytest.mark.parametrize(
-    "span", ["data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s", "hooks_s", "other_s"]
+    "span",
+    ["data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s", "hooks_s", "other_s"],
 )
 def test_only_the_slow_rank_is_named(ranks: int, span: str) -> None:
     stats = training(ranks, change=slower(span, ranks - 1, 0.01))
@@ -53,11 +57,15 @@ def test_a_rank_that_becomes_slower_drifts() -> None:
     assert named([finding]) == [(2, "forward_s", "drifting")]
     assert finding.numbers["lost_s"] == pytest.approx(0.01, rel=0.1)
     # the last of 20 stretches is 19.5 to 0.5 twentieths of 20 ms further than the first
-    assert finding.numbers["individual_score"] == pytest.approx((100 + 0.5) / (100 + 19.5), rel=0.02)
+    assert finding.numbers["individual_score"] == pytest.approx(
+        (100 + 0.5) / (100 + 19.5), rel=0.02
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
-@pytest.mark.parametrize("stalls", [{120: 3.0}, {120: 0.21, **dict.fromkeys(range(3, 200, 20), 0.2)}])
+@pytest.mark.parametrize(
+    "stalls", [{120: 3.0}, {120: 0.21, **dict.fromkeys(range(3, 200, 20), 0.2)}]
+)
 def test_stalls_have_their_number_cost_and_longest(ranks: int, stalls: dict[int, float]) -> None:
     (finding,) = found(training(ranks, change=slower("data_wait_s", 1, stalls)))
     assert named([finding]) == [(1, "data_wait_s", "stalls")]
@@ -89,7 +97,8 @@ def test_late_slowdown_that_costs_little_is_not_reported() -> None:
 
 
 def test_stall_among_hiccups_of_all_ranks_is_not_reported() -> None:
-    """Four iterations long, where two others had hiccups of up to two, and told where theirs were short."""
+    """Four iterations long, where two others had hiccups of up to two, and told where theirs were
+    short."""
 
     def change(hiccup_s: float) -> Any:
         def add(own: dict[str, Any]) -> None:
@@ -138,14 +147,16 @@ def test_slow_backward_pass_is_found_if_the_wait_is_measured() -> None:
 
 
 def test_waiting_in_the_backward_pass_is_not_blamed() -> None:
-    """As where they share out their parameters: nothing but a question now and then is in the span of waiting."""
+    """As where they share out their parameters: nothing but a question now and then is in the span
+    of waiting."""
     stats = unmeasured(training(3, change=slower("data_wait_s", 1, 0.02)))
     asked = np.where(stats["iteration"] % 50 == 0, 0.001, 0)
     assert named(found(stats.assign(all_reduce_wait_s=asked))) == [(1, "data_wait_s", "chronic")]
 
 
 def test_the_hook_is_named_from_the_ledger() -> None:
-    """The save costs rank 1 more, but is no part of an iteration; of what is, ema costs both ranks alike."""
+    """The save costs rank 1 more, but is no part of an iteration; of what is, ema costs both ranks
+    alike."""
     ledger = costs(
         (0, "ema", "on_update", 200, 5.0),
         (1, "ema", "on_update", 200, 5.1),
@@ -167,19 +178,26 @@ def test_several_slow_ranks_have_each_their_own_numbers() -> None:
         own["hooks_s"][:, 12] += np.linspace(0, 0.06, 200)
 
     stats = training(24, change=change)
-    findings = found(stats, costs(*((rank, "plots", "on_step", 200, 6.0 * (rank == 12)) for rank in range(24))))
+    findings = found(
+        stats, costs(*((rank, "plots", "on_step", 200, 6.0 * (rank == 12)) for rank in range(24)))
+    )
     assert sorted(named(findings)) == [
         (3, "forward_s", "chronic"),
         (7, "data_wait_s", "chronic"),
         (12, "hooks_s", "drifting"),
     ]
     spans = [span for span in SPANS if span in stats and span != WAIT]
-    by_rank = {name: stats.pivot(index="iteration", columns="rank", values=name).iloc[1:] for name in (*spans, WAIT)}
+    by_rank = {
+        name: stats.pivot(index="iteration", columns="rank", values=name).iloc[1:]
+        for name in (*spans, WAIT)
+    }
     work = pd.concat([by_rank[span] for span in spans]).groupby("iteration").sum()
     for finding in findings:
         rank, numbers = finding.numbers["rank"], finding.numbers
         stretches = [np.median(part) for part in np.array_split(work[rank].to_numpy(), 20)]
-        more = by_rank[numbers["span"]][rank] - by_rank[numbers["span"]].drop(columns=rank).median(axis=1)
+        more = by_rank[numbers["span"]][rank] - by_rank[numbers["span"]].drop(columns=rank).median(
+            axis=1
+        )
         waited = by_rank[WAIT].drop(columns=rank).median(axis=1) - by_rank[WAIT][rank]
         assert numbers["lost_s"] == pytest.approx(
             np.mean([np.median(part) for part in np.array_split(more.to_numpy(), 20)])

@@ -25,7 +25,12 @@ def storage(location: str) -> Storage:
 
 
 def recorder(storage: Storage, rank: int = 0) -> Recorder:
-    return Recorder(storage, f"stats/attempt=0/rank={rank}", {"rank": rank, "node": "here", "attempt": 0}, flush_s=1e9)
+    return Recorder(
+        storage,
+        f"stats/attempt=0/rank={rank}",
+        {"rank": rank, "node": "here", "attempt": 0},
+        flush_s=1e9,
+    )
 
 
 def append(to: Recorder, *iterations: int, **values: Any) -> None:
@@ -36,11 +41,16 @@ def append(to: Recorder, *iterations: int, **values: Any) -> None:
 
 def without_recorder_columns(full_row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without the columns that the recorder adds."""
-    return {name: value for name, value in full_row.items() if name not in ("rank", "node", "attempt")}
+    return {
+        name: value for name, value in full_row.items() if name not in ("rank", "node", "attempt")
+    }
 
 
 def look(tail: RankTail, storage: Storage) -> None:
-    files = {parse_recorded_path(f"{FOLDER}/{name}"): state for name, state in storage.tree(FOLDER).items()}
+    files = {
+        parse_recorded_path(f"{FOLDER}/{name}"): state
+        for name, state in storage.tree(FOLDER).items()
+    }
     tail.update({file: state for file, state in files.items() if file is not None})
 
 
@@ -98,8 +108,11 @@ def test_old_rows_and_their_peaks_are_dropped(tmp_path: Path) -> None:
     assert tail.peaks == {"rss_bytes": 100}
 
 
-def test_rows_rewritten_as_segments_are_followed(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments are written between two looks and amid a part that was begun; whoever comes later sees the same."""
+def test_rows_rewritten_as_segments_are_followed(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments are written between two looks and amid a part that was begun; whoever comes later
+    sees the same."""
     monkeypatch.setattr(rank_files, "PART_ROWS", 60)
     monkeypatch.setattr(growing_files, "WINDOW", 20)
     monkeypatch.setattr(rank_files, "Thread", Immediately)
@@ -114,7 +127,11 @@ def test_rows_rewritten_as_segments_are_followed(storage: Storage, monkeypatch: 
         for one in (tail, RankTail(storage)):
             look(one, storage)
             iterations = list(range(max(1, first - 13), first + 7))
-            assert (seen(one), one.trained, one.newest["iteration"]) == (iterations, first + 6, first + 6)
+            assert (seen(one), one.trained, one.newest["iteration"]) == (
+                iterations,
+                first + 6,
+                first + 6,
+            )
             assert (one.newest["rank"], one.newest["attempt"]) == (0, 0)
             assert one.peaks == {"rss_bytes": 999 - (iterations[0] - 1) // 7 * 7}
     assert len([name for name in storage.names(FOLDER) if name.endswith(".parquet")]) > 3
@@ -164,7 +181,12 @@ def test_each_whole_line_is_read_once(storage: Storage) -> None:
     assert tail.read() == []
     text = "".join(json.dumps({"step": step}) + "\n" for step in (1, 2)) + '{"step": 3, "val/'
     found = []
-    for written in (text[:5], text, text + 'loss": 0.5}\n', text + 'loss": 0.5}\n{"cut sh\n{"step": 4}\n'):
+    for written in (
+        text[:5],
+        text,
+        text + 'loss": 0.5}\n',
+        text + 'loss": 0.5}\n{"cut sh\n{"step": 4}\n',
+    ):
         storage.write("metrics.jsonl", written)
         found.append(tail.read())
     assert found == [[], [{"step": 1}, {"step": 2}], [{"step": 3, "val/loss": 0.5}], [{"step": 4}]]

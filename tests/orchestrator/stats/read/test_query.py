@@ -21,7 +21,8 @@ from orchestrator.stats.read.query import Rows, query, read_matching_rows
 
 
 def drawn(seed: int, count: int = 400) -> pd.DataFrame:
-    """Rows of up to four ranks, with ties, non-finite values and empty cells, whose sums are exact."""
+    """Rows of up to four ranks, with ties, non-finite values and empty cells, whose sums are
+    exact."""
     draw = np.random.default_rng(seed)
     step_s = draw.integers(0, 2**20, count) / 2**10
     return pd.DataFrame(
@@ -50,10 +51,15 @@ def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
     rows, asked = Rows.wrap(table), {name: queries.quote(name) for name in NUMBERS}
     assert rows.numbers == NUMBERS
     expected = table[table["rank"] > 0][NUMBERS].quantile([0.05, 0.5, 0.95])
-    pd.testing.assert_frame_equal(rows.quantiles(asked, [0.05, 0.5, 0.95], "rank > 0"), expected, check_exact=True)
+    pd.testing.assert_frame_equal(
+        rows.quantiles(asked, [0.05, 0.5, 0.95], "rank > 0"), expected, check_exact=True
+    )
     for key in ("rank", "phase"):
         pd.testing.assert_frame_equal(
-            rows.medians(asked, key), table.groupby(key)[NUMBERS].median(), check_exact=True, check_index_type=False
+            rows.medians(asked, key),
+            table.groupby(key)[NUMBERS].median(),
+            check_exact=True,
+            check_index_type=False,
         )
 
 
@@ -65,14 +71,21 @@ def test_quantiles_of_infinite_numbers_are_among_them() -> None:
     assert quantiles.to_dict("list") == {"a": [1.0, inf], "b": [inf, inf], "c": [2.0, inf]}
 
 
-def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quantile of 5,000 numbers lies within 1 / sqrt(5000) = 1.4% of its rank, in two of three draws by half."""
+def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A quantile of 5,000 numbers lies within 1 / sqrt(5000) = 1.4% of its rank, in two of three
+    draws by half."""
     monkeypatch.setattr(queries, "MAX_EXACT_VALUES", 20_000)
     count = 100_000
-    table = pd.DataFrame({"rank": 0, "epoch": 0, "iteration": range(count), "step_s": np.linspace(0, 1, count)})
+    table = pd.DataFrame(
+        {"rank": 0, "epoch": 0, "iteration": range(count), "step_s": np.linspace(0, 1, count)}
+    )
     table.loc[:49, "rank"] = 1
     rows = Rows.wrap(table)
-    assert rows.quantiles({"s": "step_s"}, [0.5, 0.95])["s"].tolist() == pytest.approx([0.5, 0.95], abs=0.02)
+    assert rows.quantiles({"s": "step_s"}, [0.5, 0.95])["s"].tolist() == pytest.approx(
+        [0.5, 0.95], abs=0.02
+    )
     medians = rows.medians({"s": "step_s"}, "rank")["s"]
     assert medians[0] == pytest.approx(0.5, abs=0.03)
     assert medians[1] == table["step_s"][:50].median()
@@ -81,7 +94,9 @@ def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: py
 def test_query_errors_show_their_place() -> None:
     data = Rows.wrap(drawn(1)).source
     assert (
-        query(data, 'select rank, max(step_s) as "most" from rows group by rank order by rank')["most"].tolist()
+        query(data, 'select rank, max(step_s) as "most" from rows group by rank order by rank')[
+            "most"
+        ].tolist()
         == drawn(1).groupby("rank")["step_s"].max().tolist()
     )
     with pytest.raises(UsageError, match=r"(?s)step_z.*LINE 1: select step_z from rows\n +\^"):
@@ -213,7 +228,9 @@ def test_condition_errors_are_explained(where: str, says: str) -> None:
 def test_columns_that_differ_only_in_case_are_an_error() -> None:
     rows = pa.table({"rank": [0], "lr": [0.1], "LR": [0.2]})
     for ask in (Rows.wrap, lambda rows: query(Source(ds.dataset(rows)), "select LR from rows")):
-        with pytest.raises(UsageError, match="columns 'lr' and 'LR' differ only in case, which SQL ignores"):
+        with pytest.raises(
+            UsageError, match="columns 'lr' and 'LR' differ only in case, which SQL ignores"
+        ):
             ask(rows)
 
 

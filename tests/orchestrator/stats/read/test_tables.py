@@ -29,9 +29,13 @@ from orchestrator.storage import Storage
 FRESH = Attempt(0)
 
 
-def attempt(number: int, iteration: int, step: int, stage: Stage, samples: int | None = None) -> Attempt:
+def attempt(
+    number: int, iteration: int, step: int, stage: Stage, samples: int | None = None
+) -> Attempt:
     seen = 8 * step if samples is None else samples
-    return Attempt(number, position=Position(iteration=iteration, step=step, samples=seen, stage=stage))
+    return Attempt(
+        number, position=Position(iteration=iteration, step=step, samples=seen, stage=stage)
+    )
 
 
 def row(
@@ -52,14 +56,18 @@ def row(
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.concat_tables([pa.Table.from_pylist([one]) for one in rows], promote_options="permissive")
+    return pa.concat_tables(
+        [pa.Table.from_pylist([one]) for one in rows], promote_options="permissive"
+    )
 
 
 def keys(frame: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
     return list(frame[list(names)].itertuples(index=False, name=None))
 
 
-def record(storage: Storage, rows: list[dict[str, Any]], costs: list[dict[str, Any]] | None = None) -> None:
+def record(
+    storage: Storage, rows: list[dict[str, Any]], costs: list[dict[str, Any]] | None = None
+) -> None:
     """Writes rows as the ranks of their attempts do."""
     by_writer: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for one in rows:
@@ -85,10 +93,30 @@ def loaded(rows: list[dict[str, Any]], attempts: Sequence[Attempt] = (FRESH,)) -
 
 
 def test_rows_of_one_attempt_all_count_in_order() -> None:
-    rows = [row(0, "val", 0, 1, 2), row(0, "train", 0, 2, 2), row(0, "train", 0, 1, 1), row(0, "test", 0, 1, 2)]
+    rows = [
+        row(0, "val", 0, 1, 2),
+        row(0, "train", 0, 2, 2),
+        row(0, "train", 0, 1, 1),
+        row(0, "test", 0, 1, 2),
+    ]
     stats = loaded(rows)
-    assert keys(stats, "phase", "iteration") == [("train", 1), ("train", 2), ("val", 1), ("test", 1)]
-    assert list(stats.columns) == ["rank", "node", "phase", "epoch", "iteration", "step", "attempt", "samples", "loss"]
+    assert keys(stats, "phase", "iteration") == [
+        ("train", 1),
+        ("train", 2),
+        ("val", 1),
+        ("test", 1),
+    ]
+    assert list(stats.columns) == [
+        "rank",
+        "node",
+        "phase",
+        "epoch",
+        "iteration",
+        "step",
+        "attempt",
+        "samples",
+        "loss",
+    ]
 
 
 def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
@@ -96,7 +124,9 @@ def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
     first = [row(0, "train", 0, n, n // 2) for n in range(1, 8)]
     second = [row(1, "train", 0, n, n // 2) for n in range(5, 9)]
     stats = loaded(first + second, [FRESH, attempt(1, 4, 2, Stage.TRAIN)])
-    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in (1, 2, 3, 4)] + [(n, 1) for n in (5, 6, 7, 8)]
+    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in (1, 2, 3, 4)] + [
+        (n, 1) for n in (5, 6, 7, 8)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +137,11 @@ def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
         (Stage.REPORTED, [(0, 1, 0), (0, 2, 0), (1, 1, 0), (1, 2, 0)]),
     ],
 )
-def test_validation_repeats_only_after_a_checkpoint_before_it(stage: Stage, counting: list[Any]) -> None:
-    """Epochs of five steps, validated in two iterations; the checkpoint is of the end of the second epoch."""
+def test_validation_repeats_only_after_a_checkpoint_before_it(
+    stage: Stage, counting: list[Any]
+) -> None:
+    """Epochs of five steps, validated in two iterations; the checkpoint is of the end of the second
+    epoch."""
     first = [row(0, "val", epoch, n, 5 * epoch + 5) for epoch in (0, 1, 2) for n in (1, 2)]
     second = [row(1, "val", 1, n, 10) for n in (1, 2)] if stage is Stage.TRAINED else []
     stats = loaded(first + second, [FRESH, attempt(1, 10, 10, stage)])
@@ -116,8 +149,11 @@ def test_validation_repeats_only_after_a_checkpoint_before_it(stage: Stage, coun
 
 
 def test_validation_before_a_skipped_step_stays() -> None:
-    """Validated at step 7, then a step was left out, then came the checkpoint: still step 7, eight samples later."""
-    rows = [row(0, "val", 0, n, 7, samples=56) for n in (1, 2)] + [row(0, "val", 0, 3, 7, samples=64)]
+    """Validated at step 7, then a step was left out, then came the checkpoint: still step 7, eight
+    samples later."""
+    rows = [row(0, "val", 0, n, 7, samples=56) for n in (1, 2)] + [
+        row(0, "val", 0, 3, 7, samples=64)
+    ]
     stats = loaded(rows, [FRESH, attempt(1, 8, 7, Stage.TRAINED, samples=64)])
     assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 0)]
 
@@ -142,10 +178,16 @@ def test_test_phase_is_always_superseded() -> None:
 
 def test_third_attempt_may_start_before_the_second() -> None:
     """The newest checkpoint was damaged, so the third began at an older one than the second had."""
-    rows = [row(number, "train", 0, n, n) for number, begin in ((0, 1), (1, 7), (2, 5)) for n in range(begin, 10)]
+    rows = [
+        row(number, "train", 0, n, n)
+        for number, begin in ((0, 1), (1, 7), (2, 5))
+        for n in range(begin, 10)
+    ]
     attempts = [FRESH, attempt(1, 6, 6, Stage.TRAIN), attempt(2, 4, 4, Stage.TRAIN)]
     stats = loaded(rows, attempts)
-    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in range(1, 5)] + [(n, 2) for n in range(5, 10)]
+    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in range(1, 5)] + [
+        (n, 2) for n in range(5, 10)
+    ]
 
 
 def test_without_rows_the_table_has_its_first_columns() -> None:
@@ -191,21 +233,32 @@ def test_columns_and_conditions_select_from_the_whole_table(tmp_path: Path, stat
     attempts = ATTEMPTS
     if state == "gone on with":
         attempts = [*ATTEMPTS, attempt(2, 5, 5, Stage.TRAIN)]
-        record(storage, [row(2, "train", 0, n, n, rank, found_inf=0.0) for rank in (0, 1) for n in (6, 7, 8)])
+        record(
+            storage,
+            [row(2, "train", 0, n, n, rank, found_inf=0.0) for rank in (0, 1) for n in (6, 7, 8)],
+        )
     whole = load(storage, attempts)
-    # Each of two ranks has 7 training rows and 1 of validation; the resume at 5 trains to 8 and drops the validation.
+    # Each of two ranks has 7 training rows and 1 of validation; the resume at 5 trains to 8 and
+    # drops the validation.
     assert len(whole) == 16
     for columns, where, query in QUESTIONS:
         expected = whole.query(query)[columns or list(whole.columns)].reset_index(drop=True)
         part = load(storage, attempts, columns, where)
-        for name in set(part.columns) & {"phase", "node"}:  # a part has the categories that are in it
+        for name in set(part.columns) & {
+            "phase",
+            "node",
+        }:  # a part has the categories that are in it
             expected[name] = expected[name].cat.remove_unused_categories()
-        # Whole numbers with empty cells between them are floats in pandas; in a part without empty cells they are not.
-        pd.testing.assert_frame_equal(part, expected, check_dtype=False, check_categorical=len(expected) > 0)
+        # Whole numbers with empty cells between them are floats in pandas; in a part without empty
+        # cells they are not.
+        pd.testing.assert_frame_equal(
+            part, expected, check_dtype=False, check_categorical=len(expected) > 0
+        )
 
 
 def test_condition_never_selects_superseded_rows(tmp_path: Path) -> None:
-    """The second attempt's row is valid and does not meet the condition; the first's is superseded and does."""
+    """The second attempt's row is valid and does not meet the condition; the first's is superseded
+    and does."""
     twice = [row(0, "val", 0, 1, 4, loss=9.0), row(1, "val", 0, 1, 4, loss=1.0)]
     record(Storage(tmp_path), twice)
     attempts = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
@@ -234,12 +287,16 @@ def test_table_larger_than_memory_is_refused(
     record(Storage(tmp_path), ROWS)
     compact(Storage(tmp_path), ATTEMPTS)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=600))
-    assert len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
+    assert (
+        len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
+    )
     with pytest.raises(UsageError, match=r"loading its \d+ rows needs .*, 0.000572 MiB is free"):
         load(Storage(tmp_path), ATTEMPTS, None, where)
 
 
-def test_parts_rewritten_during_a_read_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_rewritten_during_a_read_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = Storage(tmp_path)
     record(storage, [*ROWS[:5], row(0, "train", 0, 6, 6, later=1.0)])
     parts = list_recorded_files(storage, "rows").parts
@@ -259,10 +316,18 @@ def test_parts_rewritten_during_a_read_are_found(tmp_path: Path, monkeypatch: py
 
 def test_columns_have_the_smallest_safe_types(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
-    narrow_counters = {"rank": "int32", "epoch": "int32", "iteration": "int32", "step": "int32", "attempt": "int16"}
+    narrow_counters = {
+        "rank": "int32",
+        "epoch": "int32",
+        "iteration": "int32",
+        "step": "int32",
+        "attempt": "int16",
+    }
     for _ in range(2):
         table = load(Storage(tmp_path), ATTEMPTS)
-        assert {name: str(kind) for name, kind in table.dtypes.items() if name in narrow_counters} == narrow_counters
+        assert {
+            name: str(kind) for name, kind in table.dtypes.items() if name in narrow_counters
+        } == narrow_counters
         assert {str(table[name].dtype) for name in ("phase", "node")} == {"category"}
         assert {str(table[name].dtype) for name in ("loss", "grad_norm", "step_s")} == {"float64"}
         table.loc[0, "rank"] = 5  # a user's own to change
@@ -287,10 +352,14 @@ COLUMNS: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("state", ["growing", "segments", "joined", "joined and growing"])
 @pytest.mark.parametrize("by_rank", COLUMNS.values(), ids=[*COLUMNS])
-def test_column_has_one_type_in_every_table(tmp_path: Path, by_rank: list[list[Any]], state: str) -> None:
+def test_column_has_one_type_in_every_table(
+    tmp_path: Path, by_rank: list[list[Any]], state: str
+) -> None:
     storage, attempts = Storage(tmp_path), [FRESH]
     values = [own[n] for n in range(2) for own in by_rank]
-    rows = [row(0, "train", 0, 1 + n // 2, 1 + n // 2, n % 2, x=value) for n, value in enumerate(values)]
+    rows = [
+        row(0, "train", 0, 1 + n // 2, 1 + n // 2, n % 2, x=value) for n, value in enumerate(values)
+    ]
     if state == "joined and growing":
         record(storage, rows[:2])
         compact(storage, attempts)
@@ -304,21 +373,33 @@ def test_column_has_one_type_in_every_table(tmp_path: Path, by_rank: list[list[A
             rewrite_as_segment(storage, parts)
 
     kinds = set(map(type, values))
-    expected = pd.Series(values, name="x", dtype=object if str in kinds else "int64" if kinds == {int} else float)
+    expected = pd.Series(
+        values, name="x", dtype=object if str in kinds else "int64" if kinds == {int} else float
+    )
     if str in kinds:
-        expected = expected.map(lambda value: value if value is None else str(value).removesuffix(".0"))
+        expected = expected.map(
+            lambda value: value if value is None else str(value).removesuffix(".0")
+        )
     known, source = expected.dropna(), open_valid_rows(storage, attempts)
-    if state == "segments" and by_rank == COLUMNS["small integers, floats"]:  # Arrow casts them while it reads
+    if (
+        state == "segments" and by_rank == COLUMNS["small integers, floats"]
+    ):  # Arrow casts them while it reads
         assert len([*source.data.children[0].get_fragments()]) == 2
     pd.testing.assert_series_equal(load(storage, attempts)["x"], expected)
     assert load(storage, attempts, where="x is not null")["x"].tolist() == known.tolist()
     found = run_query(source, "select rank, x from rows order by iteration, rank")
     assert found[found["rank"] == 0]["x"].dropna().tolist() == expected[::2].dropna().tolist()
     if str in kinds:
-        assert load(storage, attempts, ["x"], "x = 'warm'")["x"].tolist() == known[known == "warm"].tolist()
+        assert (
+            load(storage, attempts, ["x"], "x = 'warm'")["x"].tolist()
+            == known[known == "warm"].tolist()
+        )
     else:
         quantiles = known.astype(float).quantile([0, 0.5, 1])
-        assert summarize(Rows(source)).loc["x", ["min", "median", "max"]].tolist() == quantiles.tolist()
+        assert (
+            summarize(Rows(source)).loc["x", ["min", "median", "max"]].tolist()
+            == quantiles.tolist()
+        )
     if state in ("growing", "segments"):
         tail = AttemptTail(storage, "stats/attempt=0")
         tail.update()
@@ -328,7 +409,8 @@ def test_column_has_one_type_in_every_table(tmp_path: Path, by_rank: list[list[A
 
 @pytest.mark.parametrize("state", ["growing", "joined"])
 def test_large_integers_with_gaps_are_exact_in_every_table(tmp_path: Path, state: str) -> None:
-    """As pandas' floats they would be rounded; smaller ones stay floats, as `pandas.read_parquet` gives them."""
+    """As pandas' floats they would be rounded; smaller ones stay floats, as `pandas.read_parquet`
+    gives them."""
     large, unsigned, small = [2**53 + 1, None, -(2**63)], [2**64 - 1, None, 1], [1, None, 2]
     rows = [
         {"x": one, "u": None if two is None else np.uint64(two), "few": few, "on": few and few > 1}
@@ -339,7 +421,10 @@ def test_large_integers_with_gaps_are_exact_in_every_table(tmp_path: Path, state
     if state == "joined":
         compact(storage, [FRESH])
     source = open_valid_rows(storage, [FRESH])
-    for table in (load(storage, [FRESH]), run_query(source, 'select x, u, few, "on" from rows order by iteration')):
+    for table in (
+        load(storage, [FRESH]),
+        run_query(source, 'select x, u, few, "on" from rows order by iteration'),
+    ):
         assert [None if value is pd.NA else int(value) for value in table["x"]] == large
         assert [None if value is pd.NA else int(value) for value in table["u"]] == unsigned
         assert table["few"].dropna().tolist() == [1, 2]
@@ -356,10 +441,17 @@ def test_large_integers_with_gaps_are_exact_in_every_table(tmp_path: Path, state
 
 def test_tables_are_joined_without_rounding_large_integers() -> None:
     large, gaps = pd.DataFrame({"x": [2**53 + 1]}), pd.DataFrame({"x": [1.0, np.nan]})
-    for other, expected in ((gaps, [2**53 + 1, 1, None]), (pd.DataFrame({"y": [5]}), [2**53 + 1, None])):
+    for other, expected in (
+        (gaps, [2**53 + 1, 1, None]),
+        (pd.DataFrame({"y": [5]}), [2**53 + 1, None]),
+    ):
         joined = concat_exactly([large, other])["x"]
         assert [None if value is pd.NA else value for value in joined] == expected
-    for tables in ([large, large], [gaps, pd.DataFrame({"x": [7]})], [large, pd.DataFrame({"x": [0.5]})]):
+    for tables in (
+        [large, large],
+        [gaps, pd.DataFrame({"x": [7]})],
+        [large, pd.DataFrame({"x": [0.5]})],
+    ):
         pd.testing.assert_frame_equal(concat_exactly(tables), pd.concat(tables, ignore_index=True))
 
 
@@ -367,9 +459,22 @@ def test_tables_are_joined_without_rounding_large_integers() -> None:
 
 
 def cost(
-    attempt: int, rank: int, hook: str, step: int, calls: int, seconds: float, stage: Stage = Stage.TRAIN
+    attempt: int,
+    rank: int,
+    hook: str,
+    step: int,
+    calls: int,
+    seconds: float,
+    stage: Stage = Stage.TRAIN,
 ) -> dict[str, Any]:
-    place = {"rank": rank, "attempt": attempt, "epoch": 0, "iteration": step, "step": step, "stage": int(stage)}
+    place = {
+        "rank": rank,
+        "attempt": attempt,
+        "epoch": 0,
+        "iteration": step,
+        "step": step,
+        "stage": int(stage),
+    }
     return {**place, "hook": hook, "event": "on_update", "calls": calls, "seconds": seconds}
 
 

@@ -23,7 +23,8 @@ ROW_KEY = ["rank", "phase", "epoch", "iteration"]
 
 
 def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
-    """Rows of up to three ranks, one without `accuracy` and one with text; and of a later attempt from the middle."""
+    """Rows of up to three ranks, one without `accuracy` and one with text; and of a later attempt
+    from the middle."""
     draw = np.random.default_rng(seed)
     begins = [0, *sorted(draw.integers(1, 12, seed % 3).tolist())]
     rows = []
@@ -37,13 +38,18 @@ def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
             rows.append(row(number, "val", 1, 1, 12, rank, step_s=2.0))
     return rows, [
         FRESH,
-        *(attempt(number, begin, begin, Stage.TRAIN) for number, begin in enumerate(begins[1:], start=1)),
+        *(
+            attempt(number, begin, begin, Stage.TRAIN)
+            for number, begin in enumerate(begins[1:], start=1)
+        ),
     ]
 
 
 @pytest.mark.parametrize("lie", ["alive", "spooled", "joined", "apart", "apart and alive"])
 @pytest.mark.parametrize("seed", range(3))
-def test_queries_see_each_valid_row_once(seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_see_each_valid_row_once(
+    seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, (rows, attempts) = Storage(tmp_path), drawn(seed)
     last = len(attempts) - 1
     monkeypatch.setattr(dataset, "MAX_ROWS_IN_MEMORY", 0 if lie == "spooled" else 2**20)
@@ -62,7 +68,9 @@ def test_queries_see_each_valid_row_once(seed: int, lie: str, tmp_path: Path, mo
         condition = f" where {where}" if where else ""
         found = query(open_valid_rows(storage, attempts), f"select * from rows{condition}")
         found = found.sort_values(ROW_KEY, ignore_index=True)
-        pd.testing.assert_frame_equal(found[[*expected.columns]], expected, check_dtype=False, check_exact=True)
+        pd.testing.assert_frame_equal(
+            found[[*expected.columns]], expected, check_dtype=False, check_exact=True
+        )
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

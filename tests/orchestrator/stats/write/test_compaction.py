@@ -20,7 +20,17 @@ from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.read.test_tables import ATTEMPTS, ROWS, attempt, keys, record, row
 
-COSTS = [{"iteration": 1, "step": 1, "stage": 0, "hook": "ema", "event": "on_update", "calls": 2, "seconds": 0.5}]
+COSTS = [
+    {
+        "iteration": 1,
+        "step": 1,
+        "stage": 0,
+        "hook": "ema",
+        "event": "on_update",
+        "calls": 2,
+        "seconds": 0.5,
+    }
+]
 
 
 @pytest.fixture(params=["a run of few rows", "one of many"])
@@ -34,8 +44,17 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 
 def everything(storage: Storage) -> tuple[pd.DataFrame, pd.DataFrame, list[Any]]:
     """What counts, what hooks cost, and every row in any order."""
-    rows = open_recorded(storage, "rows").read().select(["rank", "attempt", "phase", "iteration"]).to_pylist()
-    return load(storage, ATTEMPTS), load_costs(storage, ATTEMPTS), sorted(tuple(one.values()) for one in rows)
+    rows = (
+        open_recorded(storage, "rows")
+        .read()
+        .select(["rank", "attempt", "phase", "iteration"])
+        .to_pylist()
+    )
+    return (
+        load(storage, ATTEMPTS),
+        load_costs(storage, ATTEMPTS),
+        sorted(tuple(one.values()) for one in rows),
+    )
 
 
 def same(storage: Storage, before: tuple[pd.DataFrame, pd.DataFrame, list[Any]]) -> None:
@@ -56,7 +75,9 @@ def test_compaction_keeps_every_row(tmp_path: Path, many: bool) -> None:
         same(storage, before)
         assert not list(tmp_path.glob("**/rows-*.arrow"))
         assert storage.exists("stats.parquet") != many
-        assert len({file.parent for file in tmp_path.glob("stats/*/rank=*/rows-*.parquet")}) == (4 if many else 0)
+        assert len({file.parent for file in tmp_path.glob("stats/*/rank=*/rows-*.parquet")}) == (
+            4 if many else 0
+        )
 
 
 def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
@@ -65,7 +86,11 @@ def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
     plain = pq.ParquetFile(tmp_path / "stats.parquet").read()
     kinds = {str(kind) for kind in plain.schema.types}
     assert kinds <= {"int16", "int32", "int64", "double", "string", "bool"}
-    counting = plain.filter(pc.invert(plain["superseded"])).select(["phase", "iteration", "rank"]).to_pylist()
+    counting = (
+        plain.filter(pc.invert(plain["superseded"]))
+        .select(["phase", "iteration", "rank"])
+        .to_pylist()
+    )
     assert [tuple(one.values()) for one in counting] == [
         *(("train", n, rank) for n in range(1, 8) for rank in (0, 1)),
         ("val", 1, 0),
@@ -73,8 +98,11 @@ def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_parquet_files_mark_superseded_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks' files from before the later attempt, files compacted at the end, and one joined before the resume."""
+def test_parquet_files_mark_superseded_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks' files from before the later attempt, files compacted at the end, and one joined before
+    the resume."""
     storage = Storage(tmp_path)
     for least in (2, 100):
         monkeypatch.setattr(rank_files, "PART_ROWS", least)
@@ -96,18 +124,24 @@ def test_parquet_files_mark_superseded_rows(tmp_path: Path, monkeypatch: pytest.
     record(joined, [row(2, "train", 0, 7, 7, rank) for rank in (0, 1)])
     compact(joined, again)
     plain = pq.read_table(joined.local / "stats.parquet").to_pandas()
-    assert sorted(set(keys(plain[plain["superseded"] & (plain["attempt"] == 1)], "phase", "iteration"))) == [
+    assert sorted(
+        set(keys(plain[plain["superseded"] & (plain["attempt"] == 1)], "phase", "iteration"))
+    ) == [
         ("train", 7),
         ("val", 1),
     ]
-    assert keys(load(joined, again), "rank", "iteration") == [(rank, n) for n in range(1, 8) for rank in (0, 1)]
+    assert keys(load(joined, again), "rank", "iteration") == [
+        (rank, n) for n in range(1, 8) for rank in (0, 1)
+    ]
 
 
 class Killed(BaseException):
     """A process that is gone: it does nothing to files any more, not even clear up."""
 
 
-def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> bool:
+def killed_after(
+    operations: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
+) -> bool:
     """Lets work do so many operations on files and no more; whether it was over before."""
     left = [operations]
 

@@ -1,4 +1,5 @@
-"""One rank's files on an object store, by a clock that the test moves; on a disk they are in test_recorder."""
+"""One rank's files on an object store, by a clock that the test moves; on a disk they are in
+test_recorder."""
 
 import logging
 import threading
@@ -50,7 +51,10 @@ def write(files: RankFiles, *numbers: float) -> None:
 def sent(storage: Storage) -> list[list[float]]:
     """The rows in each object."""
     streams = [storage.read(f"{FOLDER}/{name}") for name in storage.names(FOLDER)]
-    return [[row["n"] for batch in read_stream(stream, "").batches for row in batch.to_pylist()] for stream in streams]
+    return [
+        [row["n"] for batch in read_stream(stream, "").batches for row in batch.to_pylist()]
+        for stream in streams
+    ]
 
 
 def test_new_rows_are_uploaded_after_the_interval(
@@ -69,7 +73,10 @@ def test_new_rows_are_uploaded_after_the_interval(
     schema, _, end = read_stream(storage.read(path), path)
     time.advance(1)
     assert sent(storage) == [[1, 2, 3, 4]]
-    assert read_stream(storage.read(path, end), path, schema, end).batches[0]["n"].to_pylist() == [3, 4], "it grows"
+    assert read_stream(storage.read(path, end), path, schema, end).batches[0]["n"].to_pylist() == [
+        3,
+        4,
+    ], "it grows"
     monkeypatch.setattr(Storage, "write", None)
     time.advance(300)
     files.close()
@@ -169,7 +176,9 @@ def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPa
                 *range(min(number + 1, 3)),
                 *(n + 0.5 for n in range(3, number + 1)),
             ]
-    assert [number + 1 for number in range(1, 70) if len(names[number]) > len(names[number - 1])] == [
+    assert [
+        number + 1 for number in range(1, 70) if len(names[number]) > len(names[number - 1])
+    ] == [
         10,
         20,
         30,
@@ -179,7 +188,12 @@ def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPa
     ]
     write(files, 70.5)
     files.close()
-    assert open_recorded(place, "rows").read()["n"].to_pylist() == [0, 1, 2, *(n + 0.5 for n in range(3, 71))]
+    assert open_recorded(place, "rows").read()["n"].to_pylist() == [
+        0,
+        1,
+        2,
+        *(n + 0.5 for n in range(3, 71)),
+    ]
     assert {name.partition(".")[2] for name in place.names(FOLDER)} == {"parquet", "arrow"}
 
 
@@ -212,7 +226,9 @@ def test_failed_segment_keeps_its_parts(
 
 
 @pytest.mark.parametrize("failing", ["rows", "costs"])
-def test_failure_to_end_a_file_closes_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+def test_failure_to_end_a_file_closes_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
     files = RankFiles(Storage(tmp_path), FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
     for table in ("rows", "costs"):
         files.write(table, {"n": pa.array([1.0])}, 1)

@@ -74,7 +74,10 @@ def test_late_column_is_empty_before(tmp_path: Path, together: bool) -> None:
         ([2**53 + 1, 2**60], [2**53 + 1, 2**60]),
         ([torch.tensor(2**53 + 1), 3], [2**53 + 1, 3]),
         ([torch.tensor(2**63 - 1), torch.tensor(-(2**63))], [2**63 - 1, -(2**63)]),
-        ([torch.tensor(2**64 - 1, dtype=torch.uint64), torch.tensor(1, dtype=torch.uint64)], [2**64 - 1, 1]),
+        (
+            [torch.tensor(2**64 - 1, dtype=torch.uint64), torch.tensor(1, dtype=torch.uint64)],
+            [2**64 - 1, 1],
+        ),
         ([np.uint64(2**64 - 1), None, np.uint64(1)], [2**64 - 1, None, 1]),
         ([torch.tensor(True), None], [1.0, None]),
         ([2**64 - 1, 2**63], [2**64 - 1, 2**63]),
@@ -84,8 +87,12 @@ def test_late_column_is_empty_before(tmp_path: Path, together: bool) -> None:
         (["warm", 2.5, True], ["warm", "2.5", "1"]),
     ],
 )
-def test_mixed_types_keep_their_values(tmp_path: Path, together: bool, values: list[Any], expected: list[Any]) -> None:
-    found = [row["x"] for row in record(tmp_path, *({"x": value} for value in values), together=together)]
+def test_mixed_types_keep_their_values(
+    tmp_path: Path, together: bool, values: list[Any], expected: list[Any]
+) -> None:
+    found = [
+        row["x"] for row in record(tmp_path, *({"x": value} for value in values), together=together)
+    ]
     if expected is None:
         np.testing.assert_equal(found, values)
     else:
@@ -145,7 +152,9 @@ def test_buffer_is_bounded(tmp_path: Path) -> None:
     taken.close()
 
 
-def test_few_rows_are_flushed_after_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_flushed_after_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("orchestrator.stats.write.recorder.perf_counter", lambda: now[0])
     taken = recorder(tmp_path, flush_s=1.0)
@@ -193,7 +202,14 @@ class Span:
 
 
 def test_flush_does_not_wait_for_the_device(tmp_path: Path) -> None:
-    spans = [Span(0.1, passed=True), Span(0.2, passed=True), Span(0.3, passed=True), Span(0.4), Span(0.5), Span(0.6)]
+    spans = [
+        Span(0.1, passed=True),
+        Span(0.2, passed=True),
+        Span(0.3, passed=True),
+        Span(0.4),
+        Span(0.5),
+        Span(0.6),
+    ]
     taken = recorder(tmp_path, flush_rows=2)
     for span in spans:
         taken.append({"forward_s": span})
@@ -240,7 +256,9 @@ def test_recent_rows_are_kept_before_and_after_a_flush(tmp_path: Path, kept: int
             taken.begin({"phase": f"phase {n}"}, DOUBLES)
         added = {"extra": n} if n % 3 == 0 else {}
         taken.append(added, (n, 0.5))
-        rows.append({"phase": f"phase {n // 20 * 20}", "n": n, "twice": 2.0 * n, "time": 0.5, **added})
+        rows.append(
+            {"phase": f"phase {n // 20 * 20}", "n": n, "twice": 2.0 * n, "time": 0.5, **added}
+        )
         if n % 10 == 9:
             taken.sync()
         assert list(taken.recent) == rows[-kept:]
@@ -268,5 +286,7 @@ def test_hook_costs_have_their_own_file(tmp_path: Path) -> None:
     taken.append_costs([{"hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}])
     taken.append({"n": 1})
     taken.close()
-    assert read(tmp_path, "costs") == [{"rank": 0, "hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}]
+    assert read(tmp_path, "costs") == [
+        {"rank": 0, "hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}
+    ]
     assert read(tmp_path) == [{"rank": 0, "n": 1}]

@@ -58,11 +58,18 @@ def test_gpu_values_are_copied_in_one_transfer_on_their_own_stream(gpu: Gpu) -> 
     assert not values.ready()
     values.read()
     assert rows == [{"loss": 1.5, "step": 3, "count": 7.0}, {"loss": 2.5, "count": 2.0**40}]
-    assert gpu.asked == ["mark the training's stream", "wait for the mark on another", "begin", "end"]
+    assert gpu.asked == [
+        "mark the training's stream",
+        "wait for the mark on another",
+        "begin",
+        "end",
+    ]
 
 
 def test_flush_skips_values_that_the_gpu_has_not_computed(gpu: Gpu, tmp_path: Any) -> None:
-    recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=2, flush_s=3600)
+    recorder = Recorder(
+        Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=2, flush_s=3600
+    )
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     for iteration in range(4):
         recorder.append({"loss": torch.tensor(float(iteration))}, (float(iteration), 0.0))
@@ -70,7 +77,12 @@ def test_flush_skips_values_that_the_gpu_has_not_computed(gpu: Gpu, tmp_path: An
     assert gpu.asked == ["mark the training's stream"] * 2
     recorder.close()
     assert gpu.asked[2:] == ["wait for the mark on another", "begin", "end"] * 2
-    assert open_recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
+    assert open_recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [
+        0.0,
+        1.0,
+        2.0,
+        3.0,
+    ]
 
 
 def test_rows_without_gpu_values_do_not_touch_the_gpu(gpu: Gpu) -> None:
@@ -97,11 +109,18 @@ def test_failed_rank_keeps_gpu_values_computed_in_time(gpu: Gpu, tmp_path: Any) 
     assert (gpu.looks, row["loss"], recorder.incomplete_rows) == (3, 0.5, 0)
     gpu.looks = 10
     recorder, (row,) = closed_with_a_row(tmp_path / "too late", 0.0)
-    assert (row["iteration"], row["note"], "loss" in row, recorder.incomplete_rows) == (1.0, 7, False, 1)
+    assert (row["iteration"], row["note"], "loss" in row, recorder.incomplete_rows) == (
+        1.0,
+        7,
+        False,
+        1,
+    )
     assert gpu.asked.count("begin") == 1
 
 
-def test_values_of_a_lost_gpu_are_left_out(gpu: Gpu, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_a_lost_gpu_are_left_out(
+    gpu: Gpu, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another thread ends what the GPU waits for, and what comes over then may be anything."""
     monkeypatch.setattr(gpu, "wait_event", lambda mark: recorder.drop_device_values())
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})

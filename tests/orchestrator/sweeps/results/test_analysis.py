@@ -24,7 +24,9 @@ MODES = st.sampled_from(["max", "min"])
 
 
 def beats(row: list[float], other: list[float], modes: list[str]) -> bool:
-    as_good = all(a >= b if mode == "max" else a <= b for a, b, mode in zip(row, other, modes, strict=True))
+    as_good = all(
+        a >= b if mode == "max" else a <= b for a, b, mode in zip(row, other, modes, strict=True)
+    )
     return as_good and row != other
 
 
@@ -37,16 +39,24 @@ def beats(row: list[float], other: list[float], modes: list[str]) -> bool:
         )
     )
 )
-def test_pareto_front_is_not_dominated(case: tuple[list[tuple[list[float], str]], list[str]]) -> None:
+def test_pareto_front_is_not_dominated(
+    case: tuple[list[tuple[list[float], str]], list[str]],
+) -> None:
     """Failed trials are not on it."""
     trials, modes = case
     names = [f"m{index}" for index in range(len(modes))]
     table = pd.DataFrame([[*row, status] for row, status in trials], columns=[*names, "status"])
     front = find_pareto_front(table, dict(zip(names, modes, strict=True)))
     rated = {
-        index: row for index, (row, status) in enumerate(trials) if status != "failed" and not any(map(math.isnan, row))
+        index: row
+        for index, (row, status) in enumerate(trials)
+        if status != "failed" and not any(map(math.isnan, row))
     }
-    expected = [i for i, row in rated.items() if not any(beats(other, row, modes) for other in rated.values())]
+    expected = [
+        i
+        for i, row in rated.items()
+        if not any(beats(other, row, modes) for other in rated.values())
+    ]
     assert sorted(front.index) == expected
     firsts = front["m0"].tolist()
     assert firsts == sorted(firsts, reverse=modes[0] == "max")
@@ -62,7 +72,9 @@ def test_configurations_count_trials_that_ended_well() -> None:
     ]
     trials = pd.DataFrame(rows, [f"trial-000{number}" for number in range(4)], columns)
     table = make_configurations_table(trials, "val/loss", "min")
-    means = aggregate_repeats(trials, "val/loss", "min", "mean").set_index("configuration")["val/loss"]
+    means = aggregate_repeats(trials, "val/loss", "min", "mean").set_index("configuration")[
+        "val/loss"
+    ]
     assert table["mean"].to_dict() == means.to_dict() == pytest.approx({1: 0.7, 0: 0.4})
     assert table["config/width"].tolist() == [32, 16]
     assert table["config/width"].dtype == "int64"
@@ -120,13 +132,21 @@ def test_the_variance_between_groups_is_kruskal_and_wallis_statistic() -> None:
     table["loss"] = table["config/width"] + 20 * np.random.RandomState(2).rand(40)
     groups = [own["loss"] for _, own in table.groupby("config/width")]
     effect = (kruskal(*groups).statistic - len(groups) + 1) / (40 - len(groups))
-    fifths = [own for _, own in table.groupby(pd.qcut(table["config/noise"], 5, labels=False))["loss"]]
+    fifths = [
+        own for _, own in table.groupby(pd.qcut(table["config/noise"], 5, labels=False))["loss"]
+    ]
     other = max(0, (kruskal(*fifths).statistic - 4) / (40 - 5))
     assert compute_importance(table, "loss")["width"] == pytest.approx(effect / (effect + other))
-    assert compute_importance(table.assign(loss=1.0, **{"config/same": 3}), "loss").tolist() == [0, 0, 0]
+    assert compute_importance(table.assign(loss=1.0, **{"config/same": 3}), "loss").tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
-def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of n values x, that is the root of the sum of (x - mean)^2, over n."""
 
     def mean(units: pd.DataFrame, metric: str) -> pd.Series:
@@ -144,7 +164,9 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeyp
     assert smaller_sets["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
 
 
-def test_spread_shrinks_with_trials_and_exceeds_the_share_of_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spread_shrinks_with_trials_and_exceeds_the_share_of_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(analysis, "N_RESAMPLES", 25)
     tables = {}
     for count in (12, 240):

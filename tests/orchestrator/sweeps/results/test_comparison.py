@@ -31,14 +31,18 @@ def write_sweep(
     """Write a sweep over decays whose trials reported these accuracies once."""
     counts = {"trials": len(accuracies), "repeats": repeats, "aggregate": aggregate}
     sweep = {"objectives": [["val/accuracy", "max"]], **counts}
-    folder = create_run(root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep)
+    folder = create_run(
+        root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep
+    )
     for number, (decay, accuracy) in enumerate(zip(decays or DECAYS, accuracies, strict=True)):
         configuration, seed = divmod(number, repeats)
         values = {"hooks.ema.decay": decay} | ({"seed": seed} if repeats > 1 else {})
         fields = {"values": values, "configuration": configuration if repeats > 1 else None}
         trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **fields)
         trial.begin_attempt()
-        trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": accuracy})
+        trial.append_metrics(
+            {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": accuracy}
+        )
         trial.end("finished")
     folder.end("finished")
     return Sweep(folder)
@@ -46,7 +50,8 @@ def write_sweep(
 
 @pytest.fixture(scope="module")
 def sweeps(tmp_path_factory: pytest.TempPathFactory) -> list[Sweep]:
-    """The second is 0.01 better with each decay, little beside the differences of trials; the third 0.9 better."""
+    """The second is 0.01 better with each decay, little beside the differences of trials; the third
+    0.9 better."""
     root = tmp_path_factory.mktemp("sweeps")
     return [
         write_sweep(root, "first", DECAYS),
@@ -57,7 +62,10 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> list[Sweep]:
 
 def test_best_trials_and_medians_are_compared(sweeps: list[Sweep]) -> None:
     compared = compare_sweeps(sweeps)
-    assert (compared["sweeps"], compared["trials"]) == (["first", "close", "far"], [{"finished": 8}] * 3)
+    assert (compared["sweeps"], compared["trials"]) == (
+        ["first", "close", "far"],
+        [{"finished": 8}] * 3,
+    )
     assert compared["config"] == {"task_args.width": [8, 16, 8]}
     assert compared["chosen"] == {
         "best trial": ["trial-0007", "trial-0007", "trial-0000"],
@@ -72,23 +80,43 @@ def test_best_trials_and_medians_are_compared(sweeps: list[Sweep]) -> None:
 
 
 @pytest.mark.parametrize("gain", [-0.1, 0.0, 0.1])
-def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(gain: float, tmp_path: Path) -> None:
+def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(
+    gain: float, tmp_path: Path
+) -> None:
     random = np.random.default_rng(1)
     first, other = random.normal(0.5, 0.2, 8), random.normal(gain, 0.05, 8)
-    both = [write_sweep(tmp_path, "first", [*first]), write_sweep(tmp_path, "other", [*(first + other)])]
+    both = [
+        write_sweep(tmp_path, "first", [*first]),
+        write_sweep(tmp_path, "other", [*(first + other)]),
+    ]
     both[1].trial(0).folder.update(status="failed")
     compared = compare_sweeps(both)["same_values"]["val/accuracy"]
     is_noise = ttest_rel(first[1:], (first + other)[1:]).pvalue >= 0.01
-    assert compared["findings"][1] == ("noise" if is_noise else "more" if other.mean() > 0 else "less")
+    assert compared["findings"][1] == (
+        "noise" if is_noise else "more" if other.mean() > 0 else "less"
+    )
     assert (compared["values"][1], compared["trials"][1]) == (pytest.approx(other[1:].mean()), 7)
 
 
 def test_costs_of_a_shared_training_count_once() -> None:
     columns = {"status": "finished", "val/accuracy": 0.5, "leader": ["a", "a", "a", "d", "d", "d"]}
-    tables = [pd.DataFrame({**columns, "step_s": [value] * 6}, index=[*"abcdef"]) for value in (0.1, 0.2)]
-    fields = {"name": "x", "config": {}, "objectives": [("val/accuracy", "max")], "aggregate": "mean"}
-    sweeps: list[Any] = [SimpleNamespace(trials=table, objective=("val/accuracy", "max"), **fields) for table in tables]
-    assert compare_sweeps(sweeps)["costs"]["step_s"] == {"values": [0.1, 0.2], "findings": [None, "unknown"]}
+    tables = [
+        pd.DataFrame({**columns, "step_s": [value] * 6}, index=[*"abcdef"]) for value in (0.1, 0.2)
+    ]
+    fields = {
+        "name": "x",
+        "config": {},
+        "objectives": [("val/accuracy", "max")],
+        "aggregate": "mean",
+    }
+    sweeps: list[Any] = [
+        SimpleNamespace(trials=table, objective=("val/accuracy", "max"), **fields)
+        for table in tables
+    ]
+    assert compare_sweeps(sweeps)["costs"]["step_s"] == {
+        "values": [0.1, 0.2],
+        "findings": [None, "unknown"],
+    }
 
 
 def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> None:
@@ -96,7 +124,13 @@ def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> Non
     first = write_sweep(tmp_path, "first", [0.3, 0.5, 0.4, 0.2, 0.6, 0.1], decays, repeats=3)
     reached = first.trials["val/accuracy"].to_numpy()
     close, far = (
-        write_sweep(tmp_path, name, [*(reached + 0.1 + spread * np.array([-1, 0, 1] * 2))], decays, repeats=3)
+        write_sweep(
+            tmp_path,
+            name,
+            [*(reached + 0.1 + spread * np.array([-1, 0, 1] * 2))],
+            decays,
+            repeats=3,
+        )
         for name, spread in (("close", 0.014), ("far", 0.14))
     )
     compared = compare_sweeps([first, close, far])
@@ -105,21 +139,34 @@ def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> Non
     assert (paired["trials"], paired["findings"]) == ([None, 6, 6], [None, "more", "noise"])
     best = compared["metrics"]["val/accuracy best configuration"]
     assert best == {"values": pytest.approx([0.4, 0.5, 0.5]), "findings": [None, "noise", "noise"]}
-    # Welch's t of two means that are 0.9 apart with a standard error of 0.082 is 11, with 4 degrees of freedom.
-    beyond = write_sweep(tmp_path, "beyond", [*(reached[:3] + 0.9), 0.0, 0.0, 0.0], decays, repeats=3)
-    assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"]["findings"] == [None, "more"]
+    # Welch's t of two means that are 0.9 apart with a standard error of 0.082 is 11, with 4 degrees
+    # of freedom.
+    beyond = write_sweep(
+        tmp_path, "beyond", [*(reached[:3] + 0.9), 0.0, 0.0, 0.0], decays, repeats=3
+    )
+    assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"][
+        "findings"
+    ] == [None, "more"]
 
 
 @pytest.mark.parametrize(("value", "finding"), [(0.4, "less"), (0.5, "noise"), (0.6, "more")])
-def test_repeats_without_any_spread_differ_only_if_their_values_do(value: float, finding: str, tmp_path: Path) -> None:
-    both = [write_sweep(tmp_path, name, [own] * 3, [0.1] * 3, repeats=3) for name, own in (("a", 0.5), ("b", value))]
+def test_repeats_without_any_spread_differ_only_if_their_values_do(
+    value: float, finding: str, tmp_path: Path
+) -> None:
+    both = [
+        write_sweep(tmp_path, name, [own] * 3, [0.1] * 3, repeats=3)
+        for name, own in (("a", 0.5), ("b", value))
+    ]
     best = compare_sweeps(both)["metrics"]["val/accuracy best configuration"]
     assert best["findings"] == [None, finding]
 
 
 def test_whole_numbers_are_the_same_values_in_a_column_with_empty_cells(tmp_path: Path) -> None:
     """In the second sweep pandas makes floats of the widths, as a damaged trial has none."""
-    first, other = (write_sweep(tmp_path, name, [0.1] * 6, [8, 16, 24, 32, 40, 48]) for name in ("first", "other"))
+    first, other = (
+        write_sweep(tmp_path, name, [0.1] * 6, [8, 16, 24, 32, 40, 48])
+        for name in ("first", "other")
+    )
     (Path(other.path) / "trials/trial-0005/run.json").write_text("{")
     paired = compare_sweeps([first, other])["same_values"]["val/accuracy"]
     assert (paired["values"], paired["trials"]) == ([None, 0.0], [None, 5])
@@ -127,7 +174,10 @@ def test_whole_numbers_are_the_same_values_in_a_column_with_empty_cells(tmp_path
 
 def test_few_trials_have_no_finding(tmp_path: Path) -> None:
     compared = compare_sweeps(
-        [write_sweep(tmp_path, name, values, DECAYS[:4]) for name, values in (("a", [0.1] * 4), ("b", [0.9] * 4))]
+        [
+            write_sweep(tmp_path, name, values, DECAYS[:4])
+            for name, values in (("a", [0.1] * 4), ("b", [0.9] * 4))
+        ]
     )
     assert compared["metrics"]["val/accuracy best"]["findings"] == [None, "unknown"]
     assert compared["same_values"]["val/accuracy"]["findings"] == [None, "unknown"]

@@ -24,21 +24,32 @@ SPACE = {"hooks.ema.decay": {"uniform": [0.1, 0.9]}, "optimizer.lr": {"logunifor
 
 
 def population(**fields: Any) -> Experiment:
-    settings = {"metric": "val/loss", "mode": "min", "trials": 3, "scheduler": "pbt", "space": SPACE}
+    settings = {
+        "metric": "val/loss",
+        "mode": "min",
+        "trials": 3,
+        "scheduler": "pbt",
+        "space": SPACE,
+    }
     hooks = {"ema": {}, "console": None, "checkpoint": {"keep": 2}}
     return described(**{"epochs": 4, "hooks": hooks, "sweep": settings, **fields})
 
 
 class ByHand:
-    """A trial that trains report by report, saves, and begins again from a checkpoint with other values, as in Tune."""
+    """A trial that trains report by report, saves, and begins again from a checkpoint with other
+    values, as in Tune."""
 
     def __init__(self, sweep: RunFolder, experiment: Experiment, number: int) -> None:
         self.sweep, self.experiment, self.number = sweep, experiment, number
 
     def begin(self, values: dict[str, Any], checkpoint: str | None = None) -> None:
-        trial, folder = begin_trial(str(self.sweep), self.number, self.experiment.source, self.experiment.sweep, values)
+        trial, folder = begin_trial(
+            str(self.sweep), self.number, self.experiment.source, self.experiment.sweep, values
+        )
         self.folder = folder
-        self.session = Session(Assignment(trial.experiment.source, str(folder), checkpoint=checkpoint), World(), trial)
+        self.session = Session(
+            Assignment(trial.experiment.source, str(folder), checkpoint=checkpoint), World(), trial
+        )
         self.reports = self.session.reports()
 
     def next(self) -> Report:
@@ -55,7 +66,9 @@ def store_of(folder: RunFolder) -> CheckpointStore:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> RunFolder:
-    return create_run(tmp_path, "sweep", "", sweep={"objectives": [["val/loss", "min"]], "trials": 3})
+    return create_run(
+        tmp_path, "sweep", "", sweep={"objectives": [["val/loss", "min"]], "trials": 3}
+    )
 
 
 GOOD = {"hooks.ema.decay": 0.5, "optimizer.lr": 0.2}
@@ -75,23 +88,48 @@ def exploited(sweep: RunFolder, experiment: Experiment) -> tuple[ByHand, ByHand]
         bad.next()
     bad.reports.close()
     bad.begin(MUTATED, checkpoint)
-    fields = {"report": 2, "epoch": 1, "step": report.metrics["step"], "score": 1.0, "source_score": 0.5}
-    History(sweep).append(trial=trial_name(1), source=trial_name(0), before=GOOD, after=MUTATED, **fields)
+    fields = {
+        "report": 2,
+        "epoch": 1,
+        "step": report.metrics["step"],
+        "score": 1.0,
+        "source_score": 0.5,
+    }
+    History(sweep).append(
+        trial=trial_name(1), source=trial_name(0), before=GOOD, after=MUTATED, **fields
+    )
     return good, bad
 
 
-def test_a_trial_as_an_experiment_of_its_own_has_the_same_weights(sweep: RunFolder, tmp_path: Path) -> None:
+def test_a_trial_as_an_experiment_of_its_own_has_the_same_weights(
+    sweep: RunFolder, tmp_path: Path
+) -> None:
     _, bad = exploited(sweep, population(scheduler={"type": "CosineAnnealingLR", "T_max": 4}))
     bad.finish()
     made = Sweep(sweep)
     source = made.experiment("trial-0000")
-    assert (source.name, source.changes, source.optimizer.arguments["lr"]) == ("sweep-trial-0000", [], 0.2)
+    assert (source.name, source.changes, source.optimizer.arguments["lr"]) == (
+        "sweep-trial-0000",
+        [],
+        0.2,
+    )
     experiment = made.experiment(1)
-    assert (experiment.name, experiment.sweep, experiment.optimizer.arguments["lr"]) == ("sweep-trial-0001", None, 0.2)
-    assert [(str(change.at), change.set) for change in experiment.changes] == [("14 steps", MUTATED)]
-    alone, trial = run(experiment, tmp_path, "alone", local=True), open_run(bad.folder.storage.location)
+    assert (experiment.name, experiment.sweep, experiment.optimizer.arguments["lr"]) == (
+        "sweep-trial-0001",
+        None,
+        0.2,
+    )
+    assert [(str(change.at), change.set) for change in experiment.changes] == [
+        ("14 steps", MUTATED)
+    ]
+    alone, trial = (
+        run(experiment, tmp_path, "alone", local=True),
+        open_run(bad.folder.storage.location),
+    )
     assert alone.metrics["val/loss"].iloc[-1] == trial.metrics["val/loss"].iloc[-1]
-    later, expected = (done.stats.query("phase == 'train' and step > 14") for done in (alone, trial))
+    later, expected = (
+        done.stats.query("phase == 'train' and step > 14") for done in (alone, trial)
+    )
     assert len(expected) == 14
     assert later["loss"].tolist() == expected["loss"].tolist()
     assert later["lr"].tolist() == expected["lr"].tolist()
@@ -111,7 +149,9 @@ def test_the_epochs_that_an_exploit_replaces_are_superseded(sweep: RunFolder) ->
     assert store_of(bad.folder).find_latest() == "epoch-0003", "the newest intact checkpoint"
 
 
-def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(sweep: RunFolder) -> None:
+def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(
+    sweep: RunFolder,
+) -> None:
     """The crash comes before the next checkpoint."""
     _, bad = exploited(sweep, population())
     bad.next()
@@ -150,12 +190,21 @@ def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path:
 
 # Lineage
 
-EXPLOIT = {"source": "trial-0009", "report": 1, "epoch": 0, "step": 7, "score": 0.5, "source_score": 0.25}
+EXPLOIT = {
+    "source": "trial-0009",
+    "report": 1,
+    "epoch": 0,
+    "step": 7,
+    "score": 0.5,
+    "source_score": 0.25,
+}
 
 
 def exploit(trial: int, source: int, step: int, lr: float) -> Exploit:
     names = {"trial": trial_name(trial), "source": trial_name(source)}
-    return Exploit(**{**EXPLOIT, **names, "time": "", "step": step, "before": {"lr": 0.1}, "after": {"lr": lr}})
+    return Exploit(
+        **{**EXPLOIT, **names, "time": "", "step": step, "before": {"lr": 0.1}, "after": {"lr": lr}}
+    )
 
 
 def test_a_lineage_follows_the_weights_back_through_trials() -> None:
@@ -167,7 +216,11 @@ def test_a_lineage_follows_the_weights_back_through_trials() -> None:
         exploit(3, 0, 30, 0.6),
     ]
     assert [exploit.step for exploit in trace_lineage(exploits, "trial-0003")] == [10, 20, 30]
-    assert [exploit.after["lr"] for exploit in trace_lineage(exploits, "trial-0003")] == [0.2, 0.4, 0.6]
+    assert [exploit.after["lr"] for exploit in trace_lineage(exploits, "trial-0003")] == [
+        0.2,
+        0.4,
+        0.6,
+    ]
     assert [exploit.after["lr"] for exploit in trace_lineage(exploits, "trial-0001")] == [0.3, 0.5]
     assert trace_lineage(exploits, "trial-0004") == []
 
@@ -176,13 +229,17 @@ def test_a_value_that_cannot_change_during_training_cannot_be_replayed(sweep: Ru
     experiment = population()
     before, after = ({"hooks.ema.evaluate": value} for value in ("raw", "ema"))
     begin_trial(str(sweep), 1, experiment.source, experiment.sweep, after)
-    History(sweep).append(trial="trial-0001", before=before, after=after, **{**EXPLOIT, "source": "trial-0000"})
+    History(sweep).append(
+        trial="trial-0001", before=before, after=after, **{**EXPLOIT, "source": "trial-0000"}
+    )
     with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change during training"):
         Sweep(sweep).experiment(1)
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_an_exploit_that_a_killed_driver_had_only_planned_is_dropped(is_remote: bool, tmp_path: Path) -> None:
+def test_an_exploit_that_a_killed_driver_had_only_planned_is_dropped(
+    is_remote: bool, tmp_path: Path
+) -> None:
     sweep = RunFolder(f"memory://history-{uuid.uuid4().hex}" if is_remote else tmp_path, "sweep")
     history = History(sweep)
     assert history.read() == []
@@ -194,4 +251,6 @@ def test_an_exploit_that_a_killed_driver_had_only_planned_is_dropped(is_remote: 
     assert kept == [("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0003", None)]
     sweep.begin("name: sweep\n")
     sweep.end("finished")
-    assert sweep.storage.read("population.jsonl").count(b"\n") >= 3, "pieces on an object store are joined at the end"
+    assert sweep.storage.read("population.jsonl").count(b"\n") >= 3, (
+        "pieces on an object store are joined at the end"
+    )

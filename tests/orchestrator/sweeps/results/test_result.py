@@ -31,10 +31,15 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
     """A sweep whose trials reported these accuracies."""
     folder = create_run(
-        root, "sweep", "hooks: {}\n", sweep={"objectives": [["val/accuracy", mode]], "trials": len(accuracies)}
+        root,
+        "sweep",
+        "hooks: {}\n",
+        sweep={"objectives": [["val/accuracy", mode]], "trials": len(accuracies)},
     )
     for name, values in accuracies.items():
-        trial = create_run(f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}})
+        trial = create_run(
+            f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}}
+        )
         trial.begin_attempt()
         for step, value in enumerate(values, start=1):
             counters = {"attempt": 0, "epoch": step - 1, "step": step, "iteration": step}
@@ -44,12 +49,18 @@ def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
 
 def test_a_sweep_can_be_opened_again(outcome: Sweep) -> None:
     again = open_sweep(outcome.path)
-    assert (again.name, again.status, again.objective) == ("points", "finished", ("val/accuracy", "max"))
+    assert (again.name, again.status, again.objective) == (
+        "points",
+        "finished",
+        ("val/accuracy", "max"),
+    )
     assert repr(again) == f"Sweep({str(outcome.path)!r}, status='finished')"
     assert again.trials["val/accuracy"].tolist() == outcome.trials["val/accuracy"].tolist()
     assert again.best.path == outcome.best.path
     assert "2 finished" in again._repr_html_()
-    with pytest.raises(UsageError, match=r"is a sweep, not a single run; its trials are runs: .*/trials/trial-0000"):
+    with pytest.raises(
+        UsageError, match=r"is a sweep, not a single run; its trials are runs: .*/trials/trial-0000"
+    ):
         open_run(outcome.path)
     with pytest.raises(UsageError, match="is a single run, not a sweep; open it with open_run"):
         open_sweep(outcome.trial(1).path)
@@ -62,7 +73,9 @@ def test_the_table_of_trials_has_the_cost_of_each(outcome: Sweep) -> None:
         assert trial["step_s"] == training["step_s"].median()
         assert trial["train_s"] == pytest.approx(training["step_s"].sum())
         assert trial["process_peak_rss_bytes"] == stats["rss_bytes"].max()
-        assert trial["data_wait_share"] == pytest.approx(training["data_wait_s"].sum() / training["step_s"].sum())
+        assert trial["data_wait_share"] == pytest.approx(
+            training["data_wait_s"].sum() / training["step_s"].sum()
+        )
         assert trial["samples_per_s"] == pytest.approx(2 * 52 / training["step_s"].sum())
         assert (trial["ranks"], trial["reports"]) == (1, 2)
 
@@ -70,7 +83,9 @@ def test_the_table_of_trials_has_the_cost_of_each(outcome: Sweep) -> None:
 def test_metrics_are_the_reports_of_all_trials_with_their_values(outcome: Sweep) -> None:
     metrics = outcome.metrics
     assert list(metrics.columns[:2]) == ["trial", "config/optimizer.lr"]
-    assert metrics.groupby("trial", observed=True)["config/optimizer.lr"].unique().explode().to_dict() == {
+    assert metrics.groupby("trial", observed=True)[
+        "config/optimizer.lr"
+    ].unique().explode().to_dict() == {
         "trial-0000": 0.01,
         "trial-0001": 0.2,
     }
@@ -94,7 +109,15 @@ def test_metrics_of_trials_with_different_reports_share_a_table(tmp_path: Path) 
 
 def test_the_stats_of_all_trials_have_the_trial_first(outcome: Sweep) -> None:
     stats = outcome.stats
-    assert list(stats.columns[:7]) == ["trial", "rank", "node", "phase", "epoch", "iteration", "step"]
+    assert list(stats.columns[:7]) == [
+        "trial",
+        "rank",
+        "node",
+        "phase",
+        "epoch",
+        "iteration",
+        "step",
+    ]
     for trial in outcome.runs:
         own = stats[stats["trial"] == trial.name]
         assert own["loss"].tolist() == trial.stats["loss"].tolist()
@@ -102,7 +125,11 @@ def test_the_stats_of_all_trials_have_the_trial_first(outcome: Sweep) -> None:
 
 
 def test_summaries_are_those_of_the_trials(outcome: Sweep) -> None:
-    by_trial, by_rank, by_phase = outcome.summary(), outcome.summary("rank", ["loss"]), outcome.summary("phase")
+    by_trial, by_rank, by_phase = (
+        outcome.summary(),
+        outcome.summary("rank", ["loss"]),
+        outcome.summary("phase"),
+    )
     for trial in outcome.runs:
         training = trial.load_stats(where="phase == 'train'")
         assert by_trial.loc[trial.name, "rows"] == len(training)
@@ -118,7 +145,9 @@ def test_summaries_are_those_of_the_trials(outcome: Sweep) -> None:
 
 def test_rows_are_read_by_trial_column_and_condition(outcome: Sweep) -> None:
     stats = outcome.stats
-    some = outcome.load_stats(trials=[1], columns=["loss", "rank"], where="phase == 'train' and epoch == 1")
+    some = outcome.load_stats(
+        trials=[1], columns=["loss", "rank"], where="phase == 'train' and epoch == 1"
+    )
     expected = stats.query("trial == 'trial-0001' and phase == 'train' and epoch == 1")
     assert [*some.columns] == ["trial", "loss", "rank"]
     assert some["loss"].tolist() == expected["loss"].tolist()
@@ -126,10 +155,14 @@ def test_rows_are_read_by_trial_column_and_condition(outcome: Sweep) -> None:
     assert len(outcome.load_stats(["trial-0000", 1])) == len(stats)
     arguments = ["--by", "row", "--columns", "trial,loss", "--where", "phase == 'train'", "--json"]
     rows = json.loads(CliRunner().invoke(app, ["stats", str(outcome.path), *arguments]).stdout)
-    assert [row["loss"] for row in rows] == pytest.approx(stats.query("phase == 'train'")["loss"].tolist())
+    assert [row["loss"] for row in rows] == pytest.approx(
+        stats.query("phase == 'train'")["loss"].tolist()
+    )
 
 
-def test_a_column_that_one_trial_lacks_is_empty_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_column_that_one_trial_lacks_is_empty_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     space = {"hooks.gradient_clip": {"grid": [None, {"max_norm": 1.0}]}}
     settings = {"metric": "val/loss", "search": "grid", "space": space}
     made = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
@@ -158,12 +191,16 @@ def test_column_with_text_in_one_trial_and_numbers_in_another_is_text(tmp_path: 
 # Reports and ends of trials
 
 
-@pytest.mark.parametrize(("mode", "best", "value", "epoch"), [("max", "b", 0.9, 1), ("min", "c", 0.1, 0)])
+@pytest.mark.parametrize(
+    ("mode", "best", "value", "epoch"), [("max", "b", 0.9, 1), ("min", "c", 0.1, 0)]
+)
 def test_a_trial_is_compared_by_its_best_report_not_its_last(
     tmp_path: Path, mode: str, best: str, value: float, epoch: int
 ) -> None:
     made = crafted(tmp_path, mode, a=[0.5, 0.6, 0.7], b=[0.3, 0.9, 0.2], c=[0.1, 0.8])
-    made.trial("a").folder.append_metrics({"attempt": 0, "epoch": 3, "step": 4, "iteration": 4, "test/accuracy": 0.25})
+    made.trial("a").folder.append_metrics(
+        {"attempt": 0, "epoch": 3, "step": 4, "iteration": 4, "test/accuracy": 0.25}
+    )
     assert made.best.name == best
     row = made.trials.loc[best]
     assert (row["val/accuracy"], row["epoch"]) == (value, epoch)
@@ -179,7 +216,9 @@ def test_report_that_lacks_one_of_the_metrics_is_ignored(tmp_path: Path) -> None
     trial.update(modes=modes)
     trial.append_metrics({"attempt": 0, "epoch": 1, "step": 2, "iteration": 2, "val/accuracy": 0.9})
     best, (view,) = made.best.best, LiveSweep(made.folder).read_view().trials
-    assert [best and best.value, view.best, Sweep(made.folder).trials.loc["a", "val/accuracy"]] == [0.5] * 3
+    assert [best and best.value, view.best, Sweep(made.folder).trials.loc["a", "val/accuracy"]] == [
+        0.5
+    ] * 3
 
 
 def test_a_sweep_without_a_report_has_no_best(tmp_path: Path) -> None:
@@ -193,8 +232,12 @@ def test_a_sweep_without_a_report_has_no_best(tmp_path: Path) -> None:
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
     made = crafted(tmp_path, "max", a=[0.3], b=[0.9], c=[0.2])
-    made.folder.update(sweep={"objectives": [["val/accuracy", "max"]], "trials": 3, "repeats": repeats})
-    for number, (trial, status) in enumerate(zip(made.runs, ("finished", "failed", "running"), strict=True)):
+    made.folder.update(
+        sweep={"objectives": [["val/accuracy", "max"]], "trials": 3, "repeats": repeats}
+    )
+    for number, (trial, status) in enumerate(
+        zip(made.runs, ("finished", "failed", "running"), strict=True)
+    ):
         trial.folder.update(status=status, configuration=number if repeats > 1 else None)
     made = Sweep(made.folder)
     assert made.best.name == "a"
@@ -231,8 +274,16 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
         values={"hooks.ema": None, "task_args.kind": "null"},
         **times,
     )
-    set_back = {"started": times["ended"], "ended": times["started"]}  # the clock was, as the trial ran
-    b.update(status="failed", error="it broke", values={"hooks.ema": {}, "hooks.ema.decay": 0.5}, **set_back)
+    set_back = {
+        "started": times["ended"],
+        "ended": times["started"],
+    }  # the clock was, as the trial ran
+    b.update(
+        status="failed",
+        error="it broke",
+        values={"hooks.ema": {}, "hooks.ema.decay": 0.5},
+        **set_back,
+    )
     table = made.trials
     assert table.loc["a", "stopped"] == "it is good; it is late"
     assert table["stopped"].isna().tolist() == [False, True, True]
@@ -248,7 +299,13 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
 def test_trials_can_be_compared_by_a_statistic_of_their_rows(tmp_path: Path) -> None:
     """The phase itself does not report the largest loss."""
     space = {"optimizer.lr": {"grid": [0.001, 0.3]}}
-    settings = {"metric": "stats/loss/max", "mode": "min", "search": "grid", "space": space, "stop": {"max_reports": 2}}
+    settings = {
+        "metric": "stats/loss/max",
+        "mode": "min",
+        "search": "grid",
+        "space": space,
+        "stop": {"max_reports": 2},
+    }
     made = sweep(described(epochs=4, sweep=settings), tmp_path, local=True)
     for trial in made.runs:
         losses = trial.stats.query("phase == 'train'").groupby("epoch")["loss"].max()
@@ -262,7 +319,11 @@ def test_trials_can_be_compared_by_a_statistic_of_their_rows(tmp_path: Path) -> 
 
 
 def test_a_trial_is_a_run_and_an_experiment_by_number_and_name(outcome: Sweep) -> None:
-    assert outcome.trial(1).path == outcome.trial("trial-0001").path == Path(outcome.path, "trials/trial-0001")
+    assert (
+        outcome.trial(1).path
+        == outcome.trial("trial-0001").path
+        == Path(outcome.path, "trials/trial-0001")
+    )
     with pytest.raises(UsageError, match="has no trial 'trial-0007'"):
         outcome.trial(7)
     experiment = outcome.experiment(1)
@@ -278,7 +339,9 @@ def test_the_front_is_of_the_sweep_s_metrics_and_of_any_column(tmp_path: Path) -
     assert [*made.pareto("val/accuracy", "reports", modes={"reports": "max"}).index] == ["c"]
     with pytest.raises(UsageError, match="the mode of reports is unknown"):
         made.pareto("val/accuracy", "reports")
-    with pytest.raises(UsageError, match="there is no column 'val/acuracy'; did you mean 'val/accuracy'"):
+    with pytest.raises(
+        UsageError, match="there is no column 'val/acuracy'; did you mean 'val/accuracy'"
+    ):
         made.pareto("val/acuracy", modes={"val/acuracy": "max"})
     with pytest.raises(UsageError, match="status has values that are not numbers"):
         made.pareto("val/accuracy", "status", modes={"status": "max"})
@@ -296,7 +359,9 @@ def test_importance_needs_ten_trials(tmp_path: Path) -> None:
     table = made.importance_table()
     assert table["importance"].idxmax() == made.importance("val/score").idxmax() == "optimizer.lr"
     assert (table["spread"] >= 0).all()
-    with pytest.raises(UsageError, match=r"1 trials of .* have val/accuracy; parameter importance needs 10"):
+    with pytest.raises(
+        UsageError, match=r"1 trials of .* have val/accuracy; parameter importance needs 10"
+    ):
         crafted(tmp_path / "few", "max", a=[0.5]).importance()
 
 
@@ -314,21 +379,34 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
         outcome.pareto("val/accuracy", "val/loss").index[0],
         sort_best_first(outcome.trials, dict(outcome.objectives)).index[0],
         LiveSweep(outcome.folder).read_view().best,
-        charts_of(main_of(make_sweep_page(outcome, "now")))["Values and metrics"]["data"][-1]["name"],
+        charts_of(main_of(make_sweep_page(outcome, "now")))["Values and metrics"]["data"][-1][
+            "name"
+        ],
     }
     assert first == {"trial-0001"}
 
 
-@pytest.mark.parametrize(("aggregate", "first", "best"), [("mean", 0, "trial-0000"), ("lower_bound", 1, "trial-0003")])
+@pytest.mark.parametrize(
+    ("aggregate", "first", "best"), [("mean", 0, "trial-0000"), ("lower_bound", 1, "trial-0003")]
+)
 def test_the_best_configuration_has_the_best_mean_or_lower_bound_everywhere(
     tmp_path: Path, aggregate: str, first: int, best: str
 ) -> None:
     """Means of 0.7 and 0.65, with standard errors of 0.2 and 0.05."""
-    made = write_sweep(tmp_path, "sweep", [0.9, 0.5, 0.6, 0.7], [0.1, 0.1, 0.2, 0.2], repeats=2, aggregate=aggregate)
+    made = write_sweep(
+        tmp_path,
+        "sweep",
+        [0.9, 0.5, 0.6, 0.7],
+        [0.1, 0.1, 0.2, 0.2],
+        repeats=2,
+        aggregate=aggregate,
+    )
     table = made.configurations
     assert (table.index[0], made.best.name) == (first, best)
     assert table["mean"].max() == pytest.approx(0.7)
-    assert [*table.get("lower_bound", ())] == pytest.approx([0.6, 0.5] if aggregate == "lower_bound" else [])
+    assert [*table.get("lower_bound", ())] == pytest.approx(
+        [0.6, 0.5] if aggregate == "lower_bound" else []
+    )
     live = LiveSweep(made.folder).read_view()
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
     shown = json.loads(CliRunner().invoke(app, ["show", str(made.path), "--json"]).stdout)

@@ -12,7 +12,9 @@ def previous_trial(
     values: Mapping[str, Any], status: str, reports: Sequence[Mapping[str, Any]] = (), **others: Any
 ) -> TrialRecord:
     """Make the record of a trial of an earlier attempt, with reports that have the same metrics."""
-    compared = {name: [report[name] for report in reports] for name in (reports[0] if reports else ())}
+    compared = {
+        name: [report[name] for report in reports] for name in (reports[0] if reports else ())
+    }
     known = {"values": values, "status": status, "compared": compared, **others}
     return TrialRecord(**{**dict.fromkeys(field.name for field in fields(TrialRecord)), **known})
 
@@ -20,8 +22,12 @@ def previous_trial(
 class Draws:
     """The trials of a sweep one after the other; the search learns what earlier trials reached."""
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord] | None = None) -> None:
-        shared = SharedPaths(tuple(path for path, domain in settings.space.items() if domain.kind == "fan_out"))
+    def __init__(
+        self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord] | None = None
+    ) -> None:
+        shared = SharedPaths(
+            tuple(path for path, domain in settings.space.items() if domain.kind == "fan_out")
+        )
         kind: Any = OptunaTrials if settings.search == "optuna" else DrawnTrials
         self.search = kind(settings, seed, previous or {}, shared)
 

@@ -1,4 +1,5 @@
-"""A race of configurations over seeds: its order, and its probabilities against SciPy and hand calculations."""
+"""A race of configurations over seeds: its order, and its probabilities against SciPy and hand
+calculations."""
 
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,14 @@ def settings(configurations: int, repeats: int = 5, **fields: Any) -> Sweep:
     space = {"optimizer.lr": {"grid": [*range(configurations)]}}
     scheduler = {"type": "race", **fields}
     common = {"metric": "val/loss", "mode": "min", "search": "grid"}
-    return Sweep.model_validate({**common, "repeats": repeats, "scheduler": scheduler, "space": space})
+    return Sweep.model_validate(
+        {**common, "repeats": repeats, "scheduler": scheduler, "space": space}
+    )
 
 
-def race_of(configurations: int, previous: dict[int, TrialRecord] | None = None, **options: Any) -> Race:
+def race_of(
+    configurations: int, previous: dict[int, TrialRecord] | None = None, **options: Any
+) -> Race:
     return Race(settings(configurations, **options), 0, previous or {})
 
 
@@ -39,9 +44,12 @@ def end(race: Race, number: int, loss: float) -> None:
 
 
 def run(race: Race, losses: np.ndarray, max_concurrent: int = 1) -> list[list[int]]:
-    """Train several trials at a time, and return those that began together; `losses` by configuration and seed."""
+    """Train several trials at a time, and return those that began together; `losses` by
+    configuration and seed."""
     begun = []
-    while together := [number for _ in range(max_concurrent) if (number := begin(race)) is not None]:
+    while together := [
+        number for _ in range(max_concurrent) if (number := begin(race)) is not None
+    ]:
         begun.append(together)
         for number in together:
             end(race, number, losses.ravel()[number])
@@ -65,7 +73,9 @@ def test_race_trains_first_seeds_then_the_best_first() -> None:
     begun = [number for (number,) in run(race, LOSSES)]
     assert begun[:5] == [0, 5, 10, 15, 20], "the first seed of each"
     assert begun[5:8] == [6, 11, 12], "then the next of the best so far"
-    assert [number for number in begun if number // 5 == 3] == [15], "the worst trains with one seed only"
+    assert [number for number in begun if number // 5 == 3] == [15], (
+        "the worst trains with one seed only"
+    )
     assert race.eliminated.keys() == {0, 3, 4}
     assert {*begun} >= {*range(5, 15)}, "the best, and one that may still be, train with all seeds"
 
@@ -77,7 +87,9 @@ def test_concurrent_trials_fill_the_cluster_once_the_best_configuration_is_known
     assert not race.is_finished
     for number in first:
         end(race, number, LOSSES.ravel()[number])
-    assert [begin(race) for _ in range(7)] == [6, 7, 8, 9, 11, 21, 1], "seeds of the best, then the others, best first"
+    assert [begin(race) for _ in range(7)] == [6, 7, 8, 9, 11, 21, 1], (
+        "seeds of the best, then the others, best first"
+    )
 
 
 def test_a_configuration_with_more_failed_trials_cannot_win() -> None:
@@ -117,7 +129,9 @@ def test_reports_of_earlier_attempts_count() -> None:
     assert config is not None
     assert (config["number"], config["values"]) == (12, {"optimizer.lr": 9})
     assert begin(race) == 13, "then the best, which has 0.56"
-    failed = previous_trial({}, "interrupted", error="out of memory")  # as `resume --failed` reads it
+    failed = previous_trial(
+        {}, "interrupted", error="out of memory"
+    )  # as `resume --failed` reads it
     race = race_of(5, {**over, 12: failed, 16: failed})
     assert [begin(race), begin(race)] == [12, 13], "configuration 3 cannot win"
 
@@ -129,8 +143,11 @@ def test_race_without_noise_keeps_equal_configurations(losses: np.ndarray) -> No
 
 
 def probability(*results: list[float]) -> float:
-    """That of the second configuration against the first, where both and others have five seeds in the end."""
-    return compute_win_probabilities({number: dict(enumerate(own)) for number, own in enumerate(results)}, 0, 5)[1]
+    """That of the second configuration against the first, where both and others have five seeds in
+    the end."""
+    return compute_win_probabilities(
+        {number: dict(enumerate(own)) for number, own in enumerate(results)}, 0, 5
+    )[1]
 
 
 def test_probability_follows_student_t_over_remaining_seeds() -> None:
@@ -141,7 +158,9 @@ def test_probability_follows_student_t_over_remaining_seeds() -> None:
     pooled = (2 * np.var(some, ddof=1) + np.var(few, ddof=1)) / 3
     variance = np.var(few, ddof=1) * 3 / 10 + pooled * 2 / 15
     expected = student.sf((np.mean(few) - np.mean(some)) / np.sqrt(variance), 3)
-    assert probability(few, some) == pytest.approx(expected), "the first varies more than the pooled variance"
+    assert probability(few, some) == pytest.approx(expected), (
+        "the first varies more than the pooled variance"
+    )
     assert probability([0.9], [0.1]) == 1, "one seed has no variance"
 
 
@@ -151,7 +170,9 @@ def test_paired_seeds_reduce_the_variance() -> None:
     residuals = results - results.mean(1, keepdims=True) - results.mean(0) + results.mean()
     differences = results[0] - results[1]
     variance = max(2 * (residuals**2).sum() / 4, np.var(differences, ddof=1)) * 2 / 15
-    assert probability(*results.tolist()) == pytest.approx(student.sf(differences.mean() / np.sqrt(variance), 4))
+    assert probability(*results.tolist()) == pytest.approx(
+        student.sf(differences.mean() / np.sqrt(variance), 4)
+    )
 
 
 def test_a_running_trial_stops_once_another_s_end_eliminates_its_configuration() -> None:
@@ -174,13 +195,19 @@ def test_the_winner_of_all_seeds_is_eliminated_less_often_than_the_level(family:
     """And a race that is resumed halfway trains the same trials as without the interruption."""
     random, kept, share = np.random.default_rng(0), 0, 0.0
     for _ in range(60):
-        noise = random.normal(0, 0.01, (8, 5)) if family == "normal" else random.standard_t(3, (8, 5)) * 0.006
+        noise = (
+            random.normal(0, 0.01, (8, 5))
+            if family == "normal"
+            else random.standard_t(3, (8, 5)) * 0.006
+        )
         losses = random.uniform(0.05, 0.2, (8, 1)) + random.normal(0, 0.02, 5) + noise
         race = race_of(8)
         begun = run(race, losses)
         share += len(begun) / 40
         previous = {
-            number: previous_trial({}, "finished", [{"val/loss": losses.ravel()[number]}], ended=f"{place:02}")
+            number: previous_trial(
+                {}, "finished", [{"val/loss": losses.ravel()[number]}], ended=f"{place:02}"
+            )
             for place, (number,) in enumerate(begun[: len(begun) // 2])
         }
         assert run(race_of(8, dict(sorted(previous.items()))), losses) == begun[len(previous) :]
@@ -191,7 +218,12 @@ def test_the_winner_of_all_seeds_is_eliminated_less_often_than_the_level(family:
 
 def test_a_race_runs_in_a_sweep_and_resumes(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
-    race = {"repeats": 2, "scheduler": {"type": "race", "level": 0.45}, "metric": "val/loss", "mode": "min"}
+    race = {
+        "repeats": 2,
+        "scheduler": {"type": "race", "level": 0.45},
+        "metric": "val/loss",
+        "mode": "min",
+    }
     outcome = sweep(searching(space, **race), tmp_path, local=True)
     table = outcome.configurations
     assert outcome.status == "finished"
@@ -219,7 +251,9 @@ def test_a_race_runs_in_a_sweep_and_resumes(tmp_path: Path) -> None:
         ({"scheduler": {"type": "race", "level": 0.6}}, "level"),
     ],
 )
-def test_settings_that_cannot_be_combined_with_a_race_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_be_combined_with_a_race_are_refused(
+    wrong: dict[str, Any], message: str
+) -> None:
     space = wrong.pop("space", {"optimizer.lr": {"choice": [0.1, 0.2]}})
     with pytest.raises(ConfigError, match=message):
         searching(space, **{"repeats": 3, "scheduler": "race", **wrong})

@@ -19,11 +19,16 @@ SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"logunifo
 
 def bowl(values: dict[str, Any]) -> float:
     """Best, with 0, at decay 0.7 and lr 0.01."""
-    return -(((values["hooks.ema.decay"] - 0.7) * 4) ** 2) - (math.log10(values["optimizer.lr"]) + 2) ** 2
+    return (
+        -(((values["hooks.ema.decay"] - 0.7) * 4) ** 2)
+        - (math.log10(values["optimizer.lr"]) + 2) ** 2
+    )
 
 
 def sweep(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "mode": "max", "trials": 40, "space": SPACE, **more})
+    return Sweep.model_validate(
+        {"metric": "val/score", "mode": "max", "trials": 40, "space": SPACE, **more}
+    )
 
 
 def searched(
@@ -40,7 +45,9 @@ def test_optuna_with_the_same_seed_suggests_the_same() -> None:
     one, same, other = (
         [
             values
-            for values, _ in searched(sweep(search="optuna", trials=15, seed=seed), lambda v: {"val/score": bowl(v)})
+            for values, _ in searched(
+                sweep(search="optuna", trials=15, seed=seed), lambda v: {"val/score": bowl(v)}
+            )
         ]
         for seed in (1, 1, 2)
     )
@@ -48,12 +55,18 @@ def test_optuna_with_the_same_seed_suggests_the_same() -> None:
 
 
 def test_optuna_draws_a_path_only_inside_its_choice() -> None:
-    space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.every": {"randint": [1, 5]}}
+    space = {
+        **SPACE,
+        "hooks.ema": {"choice": [None, {}, {"decay": 0}]},
+        "hooks.ema.every": {"randint": [1, 5]},
+    }
     found = searched(
-        sweep(search="optuna", space=space, trials=30), lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)}
+        sweep(search="optuna", space=space, trials=30),
+        lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)},
     )
     kinds = {
-        str(values["hooks.ema"]): ("hooks.ema.decay" in values, "hooks.ema.every" in values) for values, _ in found
+        str(values["hooks.ema"]): ("hooks.ema.decay" in values, "hooks.ema.every" in values)
+        for values, _ in found
     }
     assert kinds == {"None": (False, False), "{}": (True, True), "{'decay': 0}": (False, True)}
     # What is better with the hook on is searched with the hook on.
@@ -62,20 +75,31 @@ def test_optuna_draws_a_path_only_inside_its_choice() -> None:
 
 def test_optuna_tries_points_first_and_learns_from_them() -> None:
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
-    points = [{"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 32}, {"optimizer.lr": 0.5}]
+    points = [
+        {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 32},
+        {"optimizer.lr": 0.5},
+    ]
     settings = sweep(search="optuna", space=space, points=points, trials=3)
     draws = Draws(settings, 0)
     (_, first), (_, second), _ = draws
     assert first == points[0]
     assert second["optimizer.lr"] == 0.5
-    assert draws.search._study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
+    assert draws.search._study.trials[0].params == {
+        "hooks.ema.decay": 0.7,
+        "optimizer.lr": 0.01,
+        "batch_size": 2,
+    }
 
 
 def test_optuna_learns_from_several_metrics() -> None:
-    settings = sweep(search="optuna", metric=["val/score", "train/iteration_s"], mode=["max", "min"], trials=3)
+    settings = sweep(
+        search="optuna", metric=["val/score", "train/iteration_s"], mode=["max", "min"], trials=3
+    )
     draws = Draws(settings, 0)
     for number, values in draws:
-        draws.over(number, {"val/score": values["hooks.ema.decay"], "train/iteration_s": float(number)})
+        draws.over(
+            number, {"val/score": values["hooks.ema.decay"], "train/iteration_s": float(number)}
+        )
     study = draws.search._study
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     expected = [[trial.params["hooks.ema.decay"], float(trial.number)] for trial in study.trials]
@@ -83,19 +107,26 @@ def test_optuna_learns_from_several_metrics() -> None:
 
 
 def test_optuna_learns_again_from_earlier_attempts_of_the_sweep() -> None:
-    """Of eight begun, five reported, one failed, one is under way and one (6) was suggested but never begun."""
+    """Of eight begun, five reported, one failed, one is under way and one (6) was suggested but
+    never begun."""
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     settings = sweep(search="optuna", space=space, trials=12)
     known = dict(Draws(settings, 0))
     previous = {
         number: previous_trial(
-            known[number], {5: "failed", 7: "lost"}.get(number, "finished"), [{"val/score": bowl(known[number])}]
+            known[number],
+            {5: "failed", 7: "lost"}.get(number, "finished"),
+            [{"val/score": bowl(known[number])}],
         )
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
     draws = Draws(settings, 0, previous)
     study = draws.search._study
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + ["FAIL", "RUNNING", "RUNNING"]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + [
+        "FAIL",
+        "RUNNING",
+        "RUNNING",
+    ]
     assert study.best_value == max(bowl(known[number]) for number in range(5))
     assert [trial.params["hooks.ema.decay"] for trial in study.trials if trial.number != 6] == [
         known[number]["hooks.ema.decay"] for number in previous
@@ -128,7 +159,9 @@ def test_repeats_of_a_random_search_have_the_values_that_it_draws_without_them()
     alone = [values for _, values in Draws(sweep(trials=4), 0)]
     drawn = [values for _, values in Draws(sweep(trials=12, repeats=3), 0)]
     assert drawn == [{**values, "seed": seed} for values in alone for seed in (0, 1, 2)]
-    assert list(Draws(sweep(trials=12, repeats=3, budget={"trials": 4}), 0)) == list(enumerate(drawn[:4]))
+    assert list(Draws(sweep(trials=12, repeats=3, budget={"trials": 4}), 0)) == list(
+        enumerate(drawn[:4])
+    )
 
 
 @pytest.mark.parametrize("aggregate", ["mean", "lower_bound"])
@@ -148,7 +181,11 @@ def test_optuna_learns_from_the_aggregate_of_repeats_without_failed_ones(aggrega
     assert [trial.state.name for trial in trials] == ["COMPLETE", "COMPLETE", "FAIL"]
     # Sums of squares of 14 and 8 over 2 and 1 degrees of freedom.
     errors = [math.sqrt(14 / 2 / 3), math.sqrt(8 / 2)] if aggregate == "lower_bound" else [0, 0]
-    assert [trial.value for trial in trials] == [pytest.approx(3.0 - errors[0]), pytest.approx(6.0 - errors[1]), None]
+    assert [trial.value for trial in trials] == [
+        pytest.approx(3.0 - errors[0]),
+        pytest.approx(6.0 - errors[1]),
+        None,
+    ]
 
 
 def test_repeats_may_end_out_of_order() -> None:
@@ -192,7 +229,9 @@ def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
     settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
     first = dict(next(Draws(settings, 0).group_trials()))
     previous = {
-        number: previous_trial(first[number], "finished" if number == 1 else "lost", [{"val/score": 4.0}])
+        number: previous_trial(
+            first[number], "finished" if number == 1 else "lost", [{"val/score": 4.0}]
+        )
         for number in range(3)
     }
     draws, numbers = Draws(settings, 0, previous), []
@@ -222,7 +261,9 @@ def test_a_random_search_draws_the_other_paths_for_each_point_of_a_grid() -> Non
     assert len({point["b"] for point in points}) == 6
     assert draw_points(sweep_over(space, trials=6, budget={"trials": 4})) == points[:4]
     assert (
-        draw_points(sweep_over(space, trials=6, seed=0)) == points != draw_points(sweep_over(space, trials=6, seed=4))
+        draw_points(sweep_over(space, trials=6, seed=0))
+        == points
+        != draw_points(sweep_over(space, trials=6, seed=4))
     )
 
 
@@ -282,7 +323,9 @@ def test_path_is_drawn_only_inside_its_choice() -> None:
 
 def test_points_come_first_and_missing_values_are_drawn() -> None:
     points = [{"a": 0.5}, {"b": 0.25}]
-    drawn = draw_points(sweep_over({"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}}, trials=3, points=points))
+    drawn = draw_points(
+        sweep_over({"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}}, trials=3, points=points)
+    )
     assert (drawn[0]["a"], drawn[1]["b"]) == (0.5, 0.25)
     assert len({value for point in drawn for value in point.values()}) == 6
     space = {"a": {"uniform": [0, 1]}, "b": {"grid": [1, 2]}}
@@ -300,11 +343,19 @@ POPULATION = {
     "optimizer.lr": {"qloguniform": [0.01, 1, 0.01]},
     "batch_size": {"choice": [8, 16]},
 }
-POINT = {"hooks.ema.decay": 0.7, "hooks.ema.every": 4, "hooks.ema.average": "a", "optimizer.lr": 0.5, "batch_size": 8}
+POINT = {
+    "hooks.ema.decay": 0.7,
+    "hooks.ema.every": 4,
+    "hooks.ema.average": "a",
+    "optimizer.lr": 0.5,
+    "batch_size": 8,
+}
 
 
 def test_mutations_stay_in_their_domains() -> None:
-    settings = sweep_over(POPULATION, scheduler={"type": "pbt", "perturbation_factors": [0.1, 7]}, trials=4)
+    settings = sweep_over(
+        POPULATION, scheduler={"type": "pbt", "perturbation_factors": [0.1, 7]}, trials=4
+    )
     random, points = np.random.RandomState(0), [POINT]
     for _ in range(200):
         points.append(mutate(settings, points[-1], random))
@@ -318,12 +369,22 @@ def test_mutations_stay_in_their_domains() -> None:
 
 def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neighbor() -> None:
     scheduler = {"type": "pbt", "resample_probability": 0, "perturbation_factors": [0.8, 1.2]}
-    settings, random = sweep_over(POPULATION, scheduler=scheduler, trials=4), np.random.RandomState(0)
+    settings, random = (
+        sweep_over(POPULATION, scheduler=scheduler, trials=4),
+        np.random.RandomState(0),
+    )
     points = [mutate(settings, POINT, random) for _ in range(50)]
     assert {round(point["hooks.ema.decay"], 9) for point in points} == {0.56, 0.84}
-    assert {point["hooks.ema.every"] for point in points} == {3, 4}  # 4.8 exceeds the largest value, 4
+    assert {point["hooks.ema.every"] for point in points} == {
+        3,
+        4,
+    }  # 4.8 exceeds the largest value, 4
     assert {point["hooks.ema.average"] for point in points} == {"a", "b"}
     assert {point["optimizer.lr"] for point in points} == {0.4, 0.6}
-    assert mutate(settings, {**POINT, "hooks.ema.average": "gone"}, random)["hooks.ema.average"] in {"a", "b", "c"}
+    assert mutate(settings, {**POINT, "hooks.ema.average": "gone"}, random)[
+        "hooks.ema.average"
+    ] in {"a", "b", "c"}
     switched = sweep_over(SWITCHED, scheduler="pbt", trials=4)
-    assert mutate(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, "a missing value stays missing"
+    assert mutate(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, (
+        "a missing value stays missing"
+    )

@@ -12,7 +12,8 @@ from tests.orchestrator.sweeps.test_running_sweep import running
 
 
 @pytest.mark.parametrize(
-    ("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD raised: Invalid learning rate: -1.0")]
+    ("lr", "error"),
+    [(0.1, "the trial's process died"), (-1.0, "SGD raised: Invalid learning rate: -1.0")],
 )
 def test_trial_that_never_began_is_recorded_as_failed(
     tmp_path: Path, lr: float, error: str, capsys: pytest.CaptureFixture[str]
@@ -29,10 +30,15 @@ def test_trial_that_never_began_is_recorded_as_failed(
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "max_concurrent"), [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)]
+    ("scheduler", "max_concurrent"),
+    [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)],
 )
 def test_schedulers_with_waiting_trials_begin_all_of_them(
     tmp_path: Path, scheduler: str, max_concurrent: int | None
 ) -> None:
     config = _make_tune_config(running(tmp_path, scheduler=scheduler), 2)
-    assert (config.search_alg, config.num_samples, config.max_concurrent_trials) == (None, 3, max_concurrent)
+    assert (config.search_alg, config.num_samples, config.max_concurrent_trials) == (
+        None,
+        3,
+        max_concurrent,
+    )

@@ -33,8 +33,17 @@ class Member:
     """The attributes of a Tune trial that a scheduler reads."""
 
     def __init__(self, number: int, values: dict[str, Any]) -> None:
-        self.trial_id, self.config, self.status = f"id-{number}", make_tune_config(number, values), Trial.RUNNING
-        self.checkpoint, self.experiment_tag, self.evaluated_params, self.is_saving = object(), "", {}, False
+        self.trial_id, self.config, self.status = (
+            f"id-{number}",
+            make_tune_config(number, values),
+            Trial.RUNNING,
+        )
+        self.checkpoint, self.experiment_tag, self.evaluated_params, self.is_saving = (
+            object(),
+            "",
+            {},
+            False,
+        )
         self.temporary_state = SimpleNamespace(saving_to=None)
         self.run_metadata = SimpleNamespace(
             checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
@@ -61,10 +70,16 @@ class Controller:
 
 
 def began(
-    settings: Sweep, folder: Path, previous: dict[int, TrialRecord] | None = None, status: str = Trial.RUNNING
+    settings: Sweep,
+    folder: Path,
+    previous: dict[int, TrialRecord] | None = None,
+    status: str = Trial.RUNNING,
 ) -> tuple[Controller, Any]:
     """Tune's controller of all trials of a sweep, and its scheduler."""
-    controller, scheduler = Controller(), make_scheduler(settings, previous or {}, history=History(RunFolder(folder)))
+    controller, scheduler = (
+        Controller(),
+        make_scheduler(settings, previous or {}, history=History(RunFolder(folder))),
+    )
     scheduler.set_search_properties("val/score", "max")
     for number, values in enumerate(draw_points(settings)):
         controller.members.append(Member(number, values))
@@ -115,7 +130,9 @@ def test_population_moves_decay_to_the_optimum_within_bounds(tmp_path: Path) -> 
     assert np.median(distances) < 0.1
 
 
-@pytest.mark.filterwarnings("ignore::Warning")  # of scikit-learn, about the Gaussian process of few points
+@pytest.mark.filterwarnings(
+    "ignore::Warning"
+)  # of scikit-learn, about the Gaussian process of few points
 @pytest.mark.parametrize("kind", ["pbt", "pb2"])
 def test_a_diverged_trial_of_a_population_copies_another(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
@@ -126,7 +143,12 @@ def test_a_diverged_trial_of_a_population_copies_another(kind: str, tmp_path: Pa
     exploits = {exploit.report: exploit for exploit in History(RunFolder(tmp_path)).read()}
     assert [*exploits] == [1, 2, 3, 4]
     assert exploits[2].trial == "trial-0002"
-    assert [math.isnan(exploit.score) for exploit in exploits.values()] == [False, True, False, False]
+    assert [math.isnan(exploit.score) for exploit in exploits.values()] == [
+        False,
+        True,
+        False,
+        False,
+    ]
     assert not any(math.isnan(exploit.source_score) for exploit in exploits.values())
 
 
@@ -134,12 +156,23 @@ def _distance(member: Member) -> float:
     return abs(float(member.config[TRIAL]["values"]["hooks.ema.decay"]) - 0.7)
 
 
-def _one_epoch(scheduler: Any, controller: Controller, epoch: int, diverged: int | None = None) -> None:
-    """Every trial reports and waits for the others; at the last report, Tune compares the population."""
+def _one_epoch(
+    scheduler: Any, controller: Controller, epoch: int, diverged: int | None = None
+) -> None:
+    """Every trial reports and waits for the others; at the last report, Tune compares the
+    population."""
     for number, member in enumerate(controller.members):
         score = math.inf if number == diverged else -_distance(member)
-        result = {"val/score": score, TRAINING_ITERATION: epoch, "epoch": epoch - 1, "step": 10 * epoch}
-        assert scheduler.on_trial_result(controller, member, result) in (TrialScheduler.PAUSE, TrialScheduler.NOOP)
+        result = {
+            "val/score": score,
+            TRAINING_ITERATION: epoch,
+            "epoch": epoch - 1,
+            "step": 10 * epoch,
+        }
+        assert scheduler.on_trial_result(controller, member, result) in (
+            TrialScheduler.PAUSE,
+            TrialScheduler.NOOP,
+        )
         member.status = Trial.PAUSED
     for member in controller.members:
         member.status = Trial.RUNNING
@@ -147,8 +180,8 @@ def _one_epoch(scheduler: Any, controller: Controller, epoch: int, diverged: int
 
 @pytest.mark.filterwarnings("ignore::Warning")  # of scikit-learn, as above
 def test_pb2_learns_from_each_of_its_own_values_as_in_tune(tmp_path: Path) -> None:
-    """Also from integers, steps and logarithms; one starts as an integer. A report after an exploit counts for the GP
-    only if PB2 knows the trial's values.
+    """Also from integers, steps and logarithms; one starts as an integer. A report after an exploit
+    counts for the GP only if PB2 knows the trial's values.
     """
     pytest.importorskip("sklearn")
     space: dict[str, Any] = {
@@ -158,7 +191,9 @@ def test_pb2_learns_from_each_of_its_own_values_as_in_tune(tmp_path: Path) -> No
         "optimizer.momentum": {"quniform": [0, 0.9, 0.1]},
     }
     points = [{"hooks.ema.decay": end} for end in (0, 1)]
-    settings = sweep(trials=4, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space=space, points=points)
+    settings = sweep(
+        trials=4, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space=space, points=points
+    )
     controller, scheduler = began(settings, tmp_path)
     for epoch in range(1, 5):
         _one_epoch(scheduler, controller, epoch)
@@ -169,7 +204,9 @@ def test_pb2_learns_from_each_of_its_own_values_as_in_tune(tmp_path: Path) -> No
         path: {int if "randint" in domain else float} for path, domain in space.items()
     }
     assert any(0 < values["hooks.ema.decay"] < 1 for values in chosen)
-    groups = scheduler.data.groupby([column for column in scheduler.data if column not in ("Time", "Reward")])
+    groups = scheduler.data.groupby(
+        [column for column in scheduler.data if column not in ("Time", "Reward")]
+    )
     copied = sum(not exploit.changes and exploit.report < 4 for exploit in exploits)
     assert (groups["Time"].diff() > 0).sum() == 3 * 4 - copied
 
@@ -178,7 +215,8 @@ def test_pb2_learns_from_each_of_its_own_values_as_in_tune(tmp_path: Path) -> No
 def test_a_population_waits_for_all_trials_and_not_for_one_that_has_failed(
     reports: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Two of three trials wait at the next comparison when the third, behind them, fails. Some may be resumed."""
+    """Two of three trials wait at the next comparison when the third, behind them, fails. Some may
+    be resumed."""
     settings = sweep(trials=3, scheduler={"type": "pbt", "perturbation_interval": 2})
     previous = {
         number: previous_trial({}, "lost", [{"val/score": 1.0}] * count, name=trial_name(number))
@@ -187,12 +225,21 @@ def test_a_population_waits_for_all_trials_and_not_for_one_that_has_failed(
     controller, scheduler = began(settings, tmp_path, previous)
     for member, first in zip(controller.members, reports, strict=True):
         for count in range(first + 1, max(reports) // 2 * 2 + 3):
-            result = {"val/score": 1 / count, TRAINING_ITERATION: count, "epoch": count - 1, "step": count}
+            result = {
+                "val/score": 1 / count,
+                TRAINING_ITERATION: count,
+                "epoch": count - 1,
+                "step": count,
+            }
             if member is controller.members[-1] and count > first + 1:
                 break
             decision = scheduler.on_trial_result(controller, member, result)
             member.status = Trial.PAUSED if decision == TrialScheduler.PAUSE else Trial.RUNNING
-    assert [member.status for member in controller.members] == [Trial.PAUSED, Trial.PAUSED, Trial.RUNNING]
+    assert [member.status for member in controller.members] == [
+        Trial.PAUSED,
+        Trial.PAUSED,
+        Trial.RUNNING,
+    ]
     assert scheduler.choose_trial_to_run(controller) is None
     assert History(RunFolder(tmp_path)).read() == []
     controller.members.pop().status = Trial.ERROR
@@ -201,13 +248,15 @@ def test_a_population_waits_for_all_trials_and_not_for_one_that_has_failed(
 
 
 def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_path: Path) -> None:
-    """The three trials of a bracket report for the last time; one has paused by then, one is still saving."""
+    """The three trials of a bracket report for the last time; one has paused by then, one is still
+    saving."""
     settings = sweep(trials=3, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2})
     controller, scheduler = began(settings, tmp_path)
     saving, paused, _ = trials = controller.members
     paused.status = Trial.PAUSED
     decided = [
-        scheduler.on_trial_result(controller, trial, {"val/score": 1.0, TRAINING_ITERATION: 4}) for trial in trials
+        scheduler.on_trial_result(controller, trial, {"val/score": 1.0, TRAINING_ITERATION: 4})
+        for trial in trials
     ]
     assert decided == [TrialScheduler.PAUSE, TrialScheduler.PAUSE, TrialScheduler.STOP]
     assert [trial.status for trial in trials] == [Trial.RUNNING, Trial.TERMINATED, Trial.RUNNING]
@@ -217,7 +266,8 @@ def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_pat
 
 
 def test_hyperband_cuts_each_bracket_to_its_better_half(tmp_path: Path) -> None:
-    """With R = 4 and eta = 2, three brackets of 3, 3 and 4 trials are first cut at 4, 2 and 1 reports (Li et al. 2018).
+    """With R = 4 and eta = 2, three brackets of 3, 3 and 4 trials are first cut at 4, 2 and 1
+    reports (Li et al. 2018).
 
     A larger number scores better. Tune rounds half of three up, to two.
     """
@@ -244,17 +294,25 @@ def test_hyperband_cuts_each_bracket_to_its_better_half(tmp_path: Path) -> None:
 
 
 def test_pbt_copies_the_best_and_multiplies_its_value(tmp_path: Path) -> None:
-    """Of four trials the worst, 0.2 with score 1, continues from the best, 0.5 with score 4, at 0.8 or 1.2 times 0.5.
+    """Of four trials the worst, 0.2 with score 1, continues from the best, 0.5 with score 4, at 0.8
+    or 1.2 times 0.5.
 
     With synch, that happens after the second and the fourth report.
     """
     scheduler = {"type": "pbt", "perturbation_interval": 2, "resample_probability": 0}
     points = [{"hooks.ema.decay": value} for value in (0.4, 0.2, 0.5, 0.3)]
     space = {"hooks.ema.decay": {"uniform": [0.1, 0.9]}}
-    controller, scheduler = began(sweep(trials=4, scheduler=scheduler, space=space, points=points), tmp_path)
+    controller, scheduler = began(
+        sweep(trials=4, scheduler=scheduler, space=space, points=points), tmp_path
+    )
     for epoch in range(1, 5):
         for score, trial in zip([3, 1, 4, 2], controller.members, strict=True):
-            result = {"val/score": score, TRAINING_ITERATION: epoch, "epoch": epoch - 1, "step": 10 * epoch}
+            result = {
+                "val/score": score,
+                TRAINING_ITERATION: epoch,
+                "epoch": epoch - 1,
+                "step": 10 * epoch,
+            }
             scheduler.on_trial_result(controller, trial, result)
             trial.status = Trial.RUNNING
     exploits = History(RunFolder(tmp_path)).read()
@@ -283,11 +341,15 @@ class NoneWaits:
     [
         (
             {"type": "asha", "grace_period": 2, "reduction_factor": 3, "max_t": 9},
-            lambda: ASHAScheduler(metric="val/score", mode="max", grace_period=2, reduction_factor=3, max_t=9),
+            lambda: ASHAScheduler(
+                metric="val/score", mode="max", grace_period=2, reduction_factor=3, max_t=9
+            ),
         ),
         (
             {"type": "median", "grace_period": 2, "min_samples_required": 2},
-            lambda: MedianStoppingRule(TRAINING_ITERATION, "val/score", "max", grace_period=2, min_samples_required=2),
+            lambda: MedianStoppingRule(
+                TRAINING_ITERATION, "val/score", "max", grace_period=2, min_samples_required=2
+            ),
         ),
     ],
 )
@@ -299,13 +361,19 @@ def test_sequential_trials_stop_where_tune_stops_them(
     theirs, draw = tunes_own(), random.Random(seed)
     ends = []
     for number in range(20):
-        trial, curve = Member(number, {}), [draw.random() + draw.random() * report for report in range(12)]
+        trial, curve = (
+            Member(number, {}),
+            [draw.random() + draw.random() * report for report in range(12)],
+        )
         if draw.random() < 0.4:
             curve[draw.randrange(4) :] = [math.nan] * 12
         ours.add(number)
         theirs.on_trial_add(NoneWaits(), trial)
         for count, score in enumerate(curve, 1):
-            result = {"val/score": score if math.isfinite(score) else -1e9, TRAINING_ITERATION: count}
+            result = {
+                "val/score": score if math.isfinite(score) else -1e9,
+                TRAINING_ITERATION: count,
+            }
             stops = theirs.on_trial_result(NoneWaits(), trial, result) == TrialScheduler.STOP
             assert ours.should_stop(number, {"val/score": score}, count) is stops
             if stops:
@@ -318,8 +386,12 @@ def test_sequential_trials_stop_where_tune_stops_them(
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("scheduler", ["asha", "median"])
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_a_diverged_trial_stops_and_the_others_continue(scheduler: str, repeats: int, value: float) -> None:
-    settings = sweep(search="grid", repeats=repeats, scheduler=scheduler, space={"a": {"grid": [*range(10)]}})
+def test_a_diverged_trial_stops_and_the_others_continue(
+    scheduler: str, repeats: int, value: float
+) -> None:
+    settings = sweep(
+        search="grid", repeats=repeats, scheduler=scheduler, space={"a": {"grid": [*range(10)]}}
+    )
     sequential, stopped = SequentialScheduler(settings, {}), []
     for number in range(10 * repeats):
         sequential.add(number)
@@ -333,13 +405,18 @@ def test_a_diverged_trial_stops_and_the_others_continue(scheduler: str, repeats:
 @pytest.mark.parametrize("repeated", range(3))
 @pytest.mark.parametrize("repeats", [1, 4])
 @pytest.mark.parametrize("scheduler", ["asha", {"type": "asha", "brackets": 3}, "median"])
-def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: Any, repeats: int, repeated: int) -> None:
+def test_trials_stop_after_a_resume_where_they_stop_without_one(
+    scheduler: Any, repeats: int, repeated: int
+) -> None:
     draw = random.Random(repeated)
     curves = [[draw.random() + draw.random() * report for report in range(12)] for _ in range(20)]
 
     def ends(scheduler: SequentialScheduler, begun: dict[int, int]) -> list[int]:
         """Return at which report each trial ends; `begun` has the report at which some begin."""
-        return [end(scheduler, number, begun.get(number, 1)) for number in sorted({*begun, *range(first, 20)})]
+        return [
+            end(scheduler, number, begun.get(number, 1))
+            for number in sorted({*begun, *range(first, 20)})
+        ]
 
     def end(scheduler: SequentialScheduler, number: int, begins: int) -> int:
         scheduler.add(number)
@@ -364,7 +441,9 @@ def test_trials_stop_after_a_resume_where_they_stop_without_one(scheduler: Any, 
         }
         begins = max(1, reports + 1 - repeated)
         if begins <= expected[first]:
-            assert ends(SequentialScheduler(settings, previous), {first: begins}) == expected[first:]
+            assert (
+                ends(SequentialScheduler(settings, previous), {first: begins}) == expected[first:]
+            )
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "median"])
@@ -379,14 +458,22 @@ def test_a_shared_training_ends_with_a_trial_that_never_reported(scheduler: str)
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "continues", "aggregates"), [("mean", True, [0.55, 0.6]), ("lower_bound", False, [0.5, 0.4])]
+    ("aggregate", "continues", "aggregates"),
+    [("mean", True, [0.55, 0.6]), ("lower_bound", False, [0.5, 0.4])],
 )
 def test_a_scheduler_gets_the_aggregate_of_repeats_with_as_many_reports(
     aggregate: str, continues: bool, aggregates: list[float]
 ) -> None:
-    """Half of the trials continue after the rung at the first report. Alone, 0.4 is below the rung's median, and so is
-    the lower bound. The standard error of two values is half of their difference."""
-    settings = sweep(search="grid", repeats=2, aggregate=aggregate, scheduler="asha", space={"a": {"grid": [1, 2]}})
+    """Half of the trials continue after the rung at the first report. Alone, 0.4 is below the
+    rung's median, and so is the lower bound. The standard error of two values is half of their
+    difference."""
+    settings = sweep(
+        search="grid",
+        repeats=2,
+        aggregate=aggregate,
+        scheduler="asha",
+        space={"a": {"grid": [1, 2]}},
+    )
     scheduler, stops = SequentialScheduler(settings, {}), []
     for number, value in enumerate([0.5, 0.6, 0.8, 0.4]):
         scheduler.add(number)
