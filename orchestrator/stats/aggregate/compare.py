@@ -8,6 +8,7 @@ permutations give one as large. The effect of another seed is unknown.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from hooks.metrics.direction import direction
 from orchestrator.stats.aggregate.quantities import COSTS, is_number
-from orchestrator.stats.aggregate.usage import compute_train_s
 from orchestrator.stats.read.query import TRAINING, Rows
 
 N_BLOCKS = 10
@@ -180,6 +180,13 @@ def _compare_times_and_memory(
         for name, entry in entries.items()
         if any(value is not None for value in entry["values"])
     }
+
+
+def compute_train_s(rows: Rows) -> float:
+    """Return the training time of the slowest rank, in seconds; NaN if nothing was timed."""
+    if "step_s" not in rows.columns:
+        return math.nan
+    return float(rows.aggregate({"s": "sum(step_s)"}, ["rank"], TRAINING)["s"].max())
 
 
 def get_numbers(table: pd.DataFrame, name: str) -> Series:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.dataset import Source
-from orchestrator.stats.read.query import MAX_EXACT_VALUES, TRAINING, Rows
 from orchestrator.storage.stored_data import format_json, parse_json
 
 _PEAKS = {
@@ -25,6 +24,8 @@ _SUMS = ("step_s", "data_wait_s", "batch_size")
 _AGGREGATES = [(name, "sum") for name in (*_SUMS, "measured_s", *_MEANS)]
 _AGGREGATES += [(name, "max") for name in _PEAKS] + [(name, "count") for name in _MEANS]
 _METADATA_KEY = b"hookyard.usage"
+_MAX_MEDIAN_VALUES = 2**24
+"""Maximum number of values for an exact median; the median of more is that of a sample."""
 
 
 def compute_usage(source: Source) -> dict[str, float]:
@@ -38,9 +39,7 @@ def compute_usage(source: Source) -> dict[str, float]:
     """
     numbers = (*_SUMS, *_PEAKS, *_MEANS)
     columns = [name for name in ("rank", "phase", *numbers) if name in source.schema.names]
-    every = (
-        source.count_rows() // MAX_EXACT_VALUES + 1
-    )  # the median of more rows is that of a sample
+    every = source.count_rows() // _MAX_MEDIAN_VALUES + 1
     parts, times = [], []
     for batch in source.batches(columns):
         values = {name: _read_numbers(batch, name) for name in numbers}
@@ -75,13 +74,6 @@ def _read_numbers(batch: pa.RecordBatch, name: str) -> pa.Array:
         return pa.nulls(len(batch), pa.float64())
     numbers = pc.cast(batch[name], pa.float64(), safe=False)
     return pc.if_else(pc.is_nan(numbers), None, numbers)
-
-
-def compute_train_s(rows: Rows) -> float:
-    """Return the training time of the slowest rank, in seconds; NaN if nothing was timed."""
-    if "step_s" not in rows.columns:
-        return math.nan
-    return float(rows.aggregate({"s": "sum(step_s)"}, ["rank"], TRAINING)["s"].max())
 
 
 def add_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
+import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
+from hooks.metrics.names import sort_phases
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.stats.read.columns import COUNTER_TYPES, concat_rows, conform_to, merge_schemas
 from orchestrator.stats.read.recorded_files import (
@@ -43,6 +46,7 @@ _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
 _TEMPORARY = "hookyard-query-"
+_ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
 
 
 @dataclass(frozen=True)
@@ -294,3 +298,14 @@ def _find_current_files(storage: Storage, part: RecordedFile) -> RecordedFiles:
         for files in (now.segments, now.parts)
     )
     return RecordedFiles(None, segments, parts, [])
+
+
+def sort_rows(rows: pa.Table) -> pa.Table:
+    """Sort rows by phase (in the order they run), epoch, iteration, rank and attempt."""
+    rows = rows.combine_chunks()
+    keys = {name: rows[name] for name in _ORDER if name in rows.column_names}
+    if "phase" in keys:
+        phases = pa.array(sort_phases(pc.unique(keys["phase"]).to_pylist()), pa.string())
+        keys["phase"] = pc.index_in(keys["phase"], value_set=phases)
+    order = np.lexsort([key.to_numpy() for key in reversed(keys.values())])
+    return rows.take(order) if (order[1:] < order[:-1]).any() else rows

@@ -4,18 +4,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, cast
 
-import numpy as np
 import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.read.columns import conform_to, narrow_counters
-from orchestrator.stats.read.dataset import open_recorded
+from orchestrator.stats.read.dataset import open_recorded, sort_rows
 from orchestrator.stats.read.query import check_columns, read_matching_rows
 from orchestrator.stats.read.valid_rows import (
     LEADING_COLUMNS,
@@ -28,7 +26,6 @@ ROW_KEY = ["rank", "phase", "epoch", "iteration"]
 CATEGORICAL_COLUMNS = ("phase", "node")
 _COST_KEY = ["rank", "hook", "event"]
 """Key columns of the table of hook costs."""
-_ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
 _WIDTHS = {
     "attempt": 2,
     "rank": 4,
@@ -92,17 +89,6 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: i
             f" {quantities.format_bytes(memory_factor * size_bytes)}, {quantities.format_bytes(free)} is free; load"
             " less with load_stats(columns, where) or `hookyard stats --columns --where`, or use run.query"
         )
-
-
-def sort_rows(rows: pa.Table) -> pa.Table:
-    """Sort rows by phase (in the order they run), epoch, iteration, rank and attempt."""
-    rows = rows.combine_chunks()
-    keys = {name: rows[name] for name in _ORDER if name in rows.column_names}
-    if "phase" in keys:
-        phases = pa.array(sort_phases(pc.unique(keys["phase"]).to_pylist()), pa.string())
-        keys["phase"] = pc.index_in(keys["phase"], value_set=phases)
-    order = np.lexsort([key.to_numpy() for key in reversed(keys.values())])
-    return rows.take(order) if (order[1:] < order[:-1]).any() else rows
 
 
 def _to_frame(rows: pa.Table) -> pd.DataFrame:

@@ -7,14 +7,13 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.stats.aggregate.usage import add_usage
 from orchestrator.stats.read.columns import narrow_counters
-from orchestrator.stats.read.dataset import make_source, read_schemas
+from orchestrator.stats.read.dataset import make_source, read_schemas, sort_rows
 from orchestrator.stats.read.recorded_files import (
     COMPACTED,
     RecordedFile,
     RecordedFiles,
     list_recorded_files,
 )
-from orchestrator.stats.read.tables import sort_rows
 from orchestrator.stats.write.checksums import write_parquet
 from orchestrator.stats.write.segments import (
     add_superseded_column,
